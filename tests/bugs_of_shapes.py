@@ -364,7 +364,7 @@ ORDER = (
         "order",
         "no barrier of a warp that multiplies what its lanes have copied",
         GRAM_MMA,
-        "meet();  // every thread's copies",
+        "sync_ring();  // every thread's copies",
         ";  // every thread's copies",
         dtype="f64",
         op="tx",

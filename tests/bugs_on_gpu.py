@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.bugs_in_classes import GEMM, GEMV, STAGED, TSMR_MMA, TSMT, Found, case
 
 ON_GPU = Found.ON_GPU
-WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");'
+WAIT = 'asm volatile("cp.async.wait_group %0;" :: "n"(pending_groups) : "memory");'
 UNSEEN_BY_A_HOST = (
     case("order", "no wait for copies", GEMM, WAIT, "", found=ON_GPU),
     case("order", "no wait for copies of a ring", STAGED, WAIT, "", found=ON_GPU),

@@ -89,7 +89,7 @@ BUGS = (
 
 PIECES_OF_TWO, COPIES = stencil(vector=2, load=2), stencil(vector=2, load=2, buffers=2)
 AHEAD_BUGS = (
-    Bug("copied over what is read", COPIES, "stage(stripes + next,", "stage(stripes + current,"),
+    Bug("copied over what is read", COPIES, "copy_k_tile(ring + next,", "copy_k_tile(ring + current,"),
     Bug("no zeros past the ends", COPIES, "*to = scalar(0);", ";"),
     Bug("lines for products", stencil(buffers=2), "by_line ? line * pitch", "!by_line ? line * pitch"),
     Bug("tiles not aligned", PIECES_OF_TWO, "aligned(a_along_k ? A : A + row, lda)", "aligned(A, lda)"),

@@ -46,7 +46,7 @@ def bug(
 
 BUGS = (
     bug("the last tile not moved up", "first_row : m < block_m ? 0 : m - block_m", "first_row : first_row"),
-    bug("B as vectors that are not aligned", "aligned(at_B(B, ldb, 0, first_column), 0, width)", "true", op="tn"),
+    bug("B as vectors that are not aligned", "aligned(ptr_b(B, ldb, 0, first_column), 0, width)", "true", op="tn"),
     bug("shares that are not rounded", "/ (splits * step) * step", "/ (splits * step) * step - 1", op="tn"),
     bug("a turn left out", "l += ring * step)", "l += 2 * ring * step)"),
     bug("half of the lanes not added up", "distance < lanes_of_warp;", "distance < lanes_of_warp / 2;"),

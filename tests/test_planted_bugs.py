@@ -28,7 +28,7 @@ TSMM = ResidentBFmaConfig(threads=64, vector_bytes=8, vectors=1, columns=2, pref
 
 
 BUGS = (
-    Bug("vectors stored past the last row", TSMM, "inside && aligned_C", "aligned_C", shape=EVEN),
+    Bug("vectors stored past the last row", TSMM, "within_m && aligned_c", "aligned_c", shape=EVEN),
     Bug(
         "no barrier before the tile is overwritten", V3, "__syncthreads();  // every thread is done with the tile", ""
     ),

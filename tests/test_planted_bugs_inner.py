@@ -43,8 +43,8 @@ SPLITTING_BUGS = (
 
 SWEEPING_BUGS = (
     inner_fma("the rest of k left out where nothing is a vector", FLAT,
-        "sweep_chunks(bool_constant<false>(), split, chunks)",
-        "sweep_chunks(bool_constant<false>(), split, whole_chunks)"),
+        "process_k_tiles(bool_constant<false>(), split, k_tiles)",
+        "process_k_tiles(bool_constant<false>(), split, whole_k_tiles)"),
     inner_fma("the vectors past the last not clamped", FLAT, "first + lines <= last ? first : last - lines", "first",
         op="ntt"),
     inner_fma("a vector too early past the last", FLAT, ": last - lines;", ": last - lines / 2;", op="ntt"),
@@ -66,12 +66,12 @@ ADDING_BUGS = (
 )  # fmt: skip
 
 FRAGMENT_BUGS = (
-    mma("a column of an octet in another's place", MMA_FLAT, "? 8 * octet + slot :",
-        "? 8 * octet + slot / 2 :"),
+    mma("a column of an octet in another's place", MMA_FLAT, "? 8 * n_tile + slot :",
+        "? 8 * n_tile + slot / 2 :"),
 )  # fmt: skip
 
 NARROW_BUGS = (
-    mma("narrow products past k", MMA_NARROW, "inside ? *at : 0", "*at", op="ntt"),
+    mma("narrow products past k", MMA_NARROW, "is_valid ? *at : 0", "*at", op="ntt"),
 )  # fmt: skip
 
 

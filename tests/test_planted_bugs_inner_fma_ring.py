@@ -27,22 +27,22 @@ def bug(
     return Bug(f"{name} ({op})", config, original, planted, dtype, op, (config.block_m, config.block_n, 4096))
 
 
-IN_RANGE = "at + lane < left ? from + at : X, at + lane < left"
+IN_RANGE = "at + lane < remaining ? from + at : X, at + lane < remaining"
 
 BUGS = (
     bug("addresses not looked at", LONE, "reinterpret_cast<unsigned long long>(X) % 16 == 0", "true"),
     bug("lines with others between them as one run", LONE, ": ld == lines", ": true"),
     bug("lines that are not aligned in vectors", ODD, "ld * sizeof(scalar) % 16 == 0", "true", dtype="f64", op="tn"),
-    bug("as many lines as a tile has", WARP, "count - first < most_lines ? count - first : most_lines", "most_lines"),
-    bug("products past k", WARP, "whole || e < inside ? from + at : X, whole || e < inside",
+    bug("as many lines as a tile has", WARP, "count - first < max_lines ? count - first : max_lines", "max_lines"),
+    bug("products past k", WARP, "whole || e < valid ? from + at : X, whole || e < valid",
         "from + at, 1"),
     bug("products past k", ODD, IN_RANGE, "from + at, 1", op="tn"),
-    bug("a part of a chunk as a whole one", LONE, "k, next < whole_chunks", "k, next < chunks", op="tn"),
+    bug("a part of a chunk as a whole one", LONE, "k, next < whole_k_tiles", "k, next < k_tiles", op="tn"),
     bug("an element of a line in another's place", LONE, "wraps ? on_to_next_product : on",
         "on_to_next_product"),
     bug("chunks that are read while copies arrive", WARP, "__syncthreads();  // every thread's copies", "//"),
     bug("sums over a ring that is read", LONE, "__syncthreads();  // the ring is", "//", dtype="c64"),
-    bug("half of an odd number of teams twice", ODD, "k_lane < teams - half", "k_lane < half"),
+    bug("half of an odd number of teams twice", ODD, "k_slice < slices - half", "k_slice < half"),
     bug("an A that is not conjugated", LONE, "conjugate(a[r])", "a[r]", dtype="c128", op="jtt"),
 )  # fmt: skip
 

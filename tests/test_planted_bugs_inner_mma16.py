@@ -46,14 +46,14 @@ def few(
 # Not among them: that addresses are looked at beside leading dimensions. On the host every operand ends where a page
 # does, so that an aligned leading dimension of one comes with another's that is not, where an address is not aligned.
 COPYING_BUGS = (
-    half("16 bytes that are not whole", COPIES, "load_zfill<bits_t>(from, inside)",
+    half("16 bytes that are not whole", COPIES, "load_zfill<bits_t>(from, valid)",
         "load_zfill<bits_t>(from, width)"),
 )  # fmt: skip
 
 # Not among them: that the rings are no longer read where the sums take their place. On the host a block's warps take
 # turns, and the last of them reads before the first of them writes.
 RING_BUGS = (
-    half("an incomplete chunk taken for whole", BLOCK, "? k / block_k : 0", "? chunks : 0"),
+    half("an incomplete chunk taken for whole", BLOCK, "? k / block_k : 0", "? k_tiles : 0"),
 )  # fmt: skip
 
 PRODUCT_BUGS = (
@@ -69,8 +69,8 @@ TF32_BUGS = (
 
 FEW_BUGS = (
     few("pairs of products exchanged", WIDE, "line * piece + q :", "line * piece + (q ^ 2) :", op="nn"),
-    few("the edge's lines exchanged", ODD, "r = (v * of_vector + e) % lines;",
-        "r = lines - 1 - (v * of_vector + e) % lines;", op="nn"),
+    few("the edge's lines exchanged", ODD, "r = (v * vector_elements + e) % lines;",
+        "r = lines - 1 - (v * vector_elements + e) % lines;", op="nn"),
     few("as many lines as a leading dimension has room for", FEW, "ld == lines && count == lines",
         "ld >= lines", op="ntt"),
 )  # fmt: skip

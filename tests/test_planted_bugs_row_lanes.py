@@ -52,20 +52,20 @@ TALL_BUGS = (
     tall("long rows cut off", "part < k; part += depth", "part < depth; part += depth"),
     tall("B kept where a row is longer", "if (k > depth || tile == first_row)", "if (part == 0)"),
     tall("B not conjugated", "conjugate(loaded.element[x])", "loaded.element[x]", dtype="c128", op="tct"),
-    tall("sums rounded on the way", "+= factor * b[v]", "= (float)(scalar)sum[e / piece][c] + factor * b[v]",
+    tall("sums rounded on the way", "+= factor * b[v]", "= (float)(scalar)sum[e / vector_columns][c] + factor * b[v]",
         dtype="bf16"),
 )  # fmt: skip
 
 BEGIN = "split * share < k ? split * share : k"
 LARGE_BUGS = (
     large("shares overlap", BEGIN, "split * share < k ? split * (share - prefetch) : k"),
-    large("the last strip before the first row", "m < strip_rows ? 0 : m - strip_rows", "m - strip_rows"),
-    large("a part-filled turn left out where B does not stay", "(strips_here + teams - 1) / teams",
-        "strips_here / teams"),
-    large("a strip too many in a block", ": strips;", ": strips + 1;", config=GROUPS),
-    large("B kept where it does not fit", "chunks_here <= chunks;", "chunks_here <= chunks + 2 * stages;"),
-    large("the first chunk always in the first place", "if (resident)\n                place = 0;", "place = 0;"),
-    large("B staged for the first strip alone", "if (!resident) {", "if (!resident && turn == 0) {"),
+    large("the last strip before the first row", "m < warp_tile_rows ? 0 : m - warp_tile_rows", "m - warp_tile_rows"),
+    large("a part-filled turn left out where B does not stay", "(own_warp_tiles + row_groups - 1) / row_groups",
+        "own_warp_tiles / row_groups"),
+    large("a strip too many in a block", ": warp_tiles;", ": warp_tiles + 1;", config=GROUPS),
+    large("B kept where it does not fit", "own_k_tiles <= k_tiles;", "own_k_tiles <= k_tiles + 2 * stages;"),
+    large("the first chunk always in the first place", "if (resident)\n                offset = 0;", "offset = 0;"),
+    large("B staged for the first strip alone", "if (!resident) {", "if (!resident && round == 0) {"),
     large("B as packs that are not aligned", "wide = n % copies == 0\n        &&", "wide = n % copies == 0 ||"),
 )  # fmt: skip
 

@@ -31,35 +31,40 @@ pytestmark = pytest.mark.host
 # Not among them: that a vector reaches past the end of k or of the lines. On the host every operand ends where a page
 # does, so that where a line's length is odd, an even leading dimension never comes with an aligned address.
 COPYING_BUGS = (
-    probed("the first chunk of a stretch for every tile", "in_spans - next_item * work.span_chunks",
-        "in_spans - next_item * work.span_chunks + (next_item > work.turns ? work.stretch_begin : 0)"),
-    staged("the last line of a tile that is not full left out", BLOCK, "runs_on(i) : at()", "runs_on(i) + 1 : at()"),
-    staged("the last vector of a tile that is not full left out", WARPS, "elements_on(i)) < left",
-        "elements_on(i) + wide) < left", op="ntt"),
-    mma("a round taken for whole runs that is not", MMA_ODD, "runs_of_round * of_run : ring_threads",
+    probed("the first chunk of a stretch for every tile", "in_spans - next_item * work.span_k_tiles",
+        "in_spans - next_item * work.span_k_tiles + (next_item > work.turns ? work.stretch_begin : 0)"),
+    staged("the last line of a tile that is not full left out", BLOCK, "strided_offset(i) : contiguous()",
+        "strided_offset(i) + 1 : contiguous()"),
+    staged("the last vector of a tile that is not full left out", WARPS, "contiguous_offset(i)) < valid_lines",
+        "contiguous_offset(i) + wide) < valid_lines", op="ntt"),
+    mma("a round taken for whole runs that is not", MMA_ODD, "strided_per_round * contiguous_vectors : ring_threads",
         "ring_threads : ring_threads", op="ntt"),
     staged("leading dimensions not looked at", BLOCK, "| lda * sizeof(scalar) | ldb * sizeof(scalar)", ""),
     staged("addresses not looked at at an edge", BLOCK, "(reinterpret_cast<unsigned long long>(X) | ld", "(ld"),
 )  # fmt: skip
 
 RING_BUGS = (
-    staged("a chunk fetched before the one before is put", REGISTERS, "fetch_next();\n        follow(",
-        "fetch_next();\n        fetch_next();\n        follow("),
-    staged("the place that is read next refilled", GROUPS, "place == 0 ? stages - 1 : place - 1",
-        "place + 1 == stages ? 0 : place + 1"),
-    staged("every ring begins at the first chunk", WARPS, "to_stage = ring_of_block", "to_stage = 0"),
+    staged("a chunk fetched before the one before is put", REGISTERS, "load_next();\n        copy_if_unaligned(",
+        "load_next();\n        load_next();\n        copy_if_unaligned("),
+    staged("the place that is read next refilled", GROUPS, "stage == 0 ? stages - 1 : stage - 1",
+        "stage + 1 == stages ? 0 : stage + 1"),
+    staged("every ring begins at the first chunk", WARPS, "to_copy = ring_of_block", "to_copy = 0"),
     staged("chunks counted one by one", WARPS, "current += rings_of_block", "current += 1"),
 )  # fmt: skip
 
 ELEMENT_BUGS = (
-    staged("elements counted as vectors", BLOCK, "in_vectors ? Of_A::run() : Each_of_A::run()", "Of_A::run()"),
-    staged("elements begin where vectors do", WARPS, "in_vectors ? Of_B::at() : Each_of_B::at()", "Of_B::at()",
+    staged("elements counted as vectors", BLOCK, "in_vectors ? MapA::strided() : ElementMapA::strided()",
+        "MapA::strided()"),
+    staged("elements begin where vectors do", WARPS, "in_vectors ? MapB::contiguous() : ElementMapB::contiguous()",
+        "MapB::contiguous()",
         op="ntt"),
-    staged("elements past the last line", WARPS, "return int(P::within(i, left))", "return 1", op="ntt"),
-    staged("elements of a chunk that k ends in", BLOCK, "whole_chunks = k / block_k",
-        "whole_chunks = k / block_k + 1"),
-    staged("elements that follow put where they are read", REGISTERS, "follow(ring + before", "follow(ring + place"),
-    staged("the first elements not copied", REGISTERS, "follow(ring + place * (a_elements + b_elements));", ""),
+    staged("elements past the last line", WARPS, "return int(P::is_valid(i, valid_lines))", "return 1", op="ntt"),
+    staged("elements of a chunk that k ends in", BLOCK, "whole_k_tiles = k / block_k",
+        "whole_k_tiles = k / block_k + 1"),
+    staged("elements that follow put where they are read", REGISTERS, "copy_if_unaligned(ring + before",
+        "copy_if_unaligned(ring + stage"),
+    staged("the first elements not copied",
+        REGISTERS, "copy_if_unaligned(ring + stage * (a_elements + b_elements));", ""),
     staged("elements that follow not waited for", REGISTERS, "cp_async_fence();\n            cp_async_wait<0>();\n"
         "        }\n    };", "}\n    };"),
     mma("elements staged without an end", MMA_ODD, "--by_elements;", ""),
@@ -68,15 +73,15 @@ ELEMENT_BUGS = (
 )  # fmt: skip
 
 MULTIPLYING_BUGS = (
-    staged("a team's k one too late", GROUPS, "k_lane * step; l", "k_lane * step + 1; l"),
+    staged("a team's k one too late", GROUPS, "k_slice * step; l", "k_slice * step + 1; l"),
     staged("lines of C in another order than of A", WARPS, "const int row = line_of<rows, a_along_k>",
         "const int row = line_of<rows, !a_along_k>", op="ntt"),
     staged("lines of C in another order than of B", WARPS, "= line_of<columns, b_along_k>",
         "= line_of<columns, !b_along_k>", op="ntt"),
     mma("products of A in another order than of B", MMA_BLOCK, "a[s][half] = read.x;\n            "
         "fragments.a[s][2 + half] = read.y;", "a[s][half] = read.y;\n            fragments.a[s][2 + half] = read.x;"),
-    mma("the next chunk read before it is there", MMA_LARGE, "next_place();\n                    arrive();",
-        "next_place();"),
+    mma("the next chunk read before it is there", MMA_LARGE, "next_stage();\n                    arrive();",
+        "next_stage();"),
 )  # fmt: skip
 
 ADDING_BUGS = (

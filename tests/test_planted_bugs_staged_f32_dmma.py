@@ -32,8 +32,8 @@ def bug(name: str, original: str, planted: str, *, op: str, config: StagedF32Dmm
 BUGS = (
     bug("products of rows along k all the first", "fragments.a[s][2 + half] = read.y",
         "fragments.a[s][2 + half] = read.x", op="ttt"),
-    bug("columns of an odd number of octets as of pairs", "8 * octet + slot",
-        "octet / 2 * 16 + 2 * slot + octet % 2", op="ntt", config=ODD),
+    bug("columns of an odd number of octets as of pairs", "8 * n_tile + slot",
+        "n_tile / 2 * 16 + 2 * slot + n_tile % 2", op="ntt", config=ODD),
     bug("rows of C too near", "* 32 + 4 * g;", "* 32 + 2 * g;", op="nn"),
     bug("factors of lower precision", "fragments.b[o][0] = read.x", "fragments.b[o][0] = read.x + 4096.0f - 4096.0f",
         op="nn"),

@@ -29,14 +29,15 @@ pytestmark = pytest.mark.host
 
 STAGED_MMA = family_named("staged_dmma")
 RUN_BUGS = (
-    mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : in_spans / work.span_chunks", "0"),
+    mma("the next tile not looked for", MMA_LARGE, "one_tile ? 0 : in_spans / work.span_k_tiles", "0"),
     mma("the tile before staged", MMA_LARGE, "tile_of(next_item);", "tile_of(next_item - (next_item > 0));"),
     panelled("turns of one block in another's place", "item * tail_blocks + rank", "item * tail_blocks + rank / 2"),
     panelled("slots for turns that leave no part", "turn_parts = work.panels > 0 ? work.turn_tiles : 0",
         "turn_parts = work.turn_tiles", shape=IN_TURNS),
     staged("a block with some chunks of one tile alone", WARPS, "alone = item_end", "alone = one_tile || item_end"),
-    panelled("a tile of which others have some taken for the block's", "alone = item_end - item_begin == work.chunks",
-        "alone = item_end - item_begin == work.span_chunks"),
+    panelled("a tile of which others have some taken for the block's",
+        "alone = item_end - item_begin == work.k_tiles",
+        "alone = item_end - item_begin == work.span_k_tiles"),
     mma("the sums of the tile before kept", MMA_LARGE, "sums_t sum = {};", "sums_t sum;"),
     staged("the first to come adds up", GROUPS, "all_arrived(atomic_add_acq_rel(counter, arrival) + arrival) ||",
         "atomic_add_acq_rel(counter, arrival) == 0 ||"),

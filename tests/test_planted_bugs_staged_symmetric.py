@@ -36,7 +36,7 @@ def mma(name: str, config: StagedSymmetricDmmaConfig, original: str, planted: st
 
 SHARING_BUGS = (
     bug("an odd group times itself left out", LARGE, "half_sum[r][c] += a[r][q]", "half_sum[r][c] += 0 * a[r][q]"),
-    mma("a strip of neither warp", MMA_LARGE, "strip == strips - 1 - warp", "strip == strips"),
+    mma("a strip of neither warp", MMA_LARGE, "m_tile == m_tiles - 1 - warp", "m_tile == m_tiles"),
 )  # fmt: skip
 
 MIRRORING_BUGS = (
@@ -48,7 +48,8 @@ MIRRORING_BUGS = (
 
 RING_BUGS = (
     bug("the next chunk's elements staged", SMALL, "from - (along_k ? step_on : step_on * lda)", "from"),
-    mma("elements begin where vectors do", MMA_SMALL, "in_vectors ? Of_X::run() : Each_of_X::run()", "Of_X::run()"),
+    mma("elements begin where vectors do", MMA_SMALL, "in_vectors ? MapX::strided() : ElementMapX::strided()",
+        "MapX::strided()"),
     mma("elements of the lines below the last", MMA_LARGE, "int(m - first_row) : tile",
         "int(m - first_row) + 1 : tile"),
     mma("sums over rings that are read", MMA_SMALL, "__syncthreads();  // the rings are", "//"),

@@ -38,7 +38,7 @@ DESCRIPTOR_BUGS = (
 )  # fmt: skip
 
 SUM_BUGS = (
-    bug("chunks that no part has", PARTS, "(long long)chunks * part / parts", "part * (chunks / parts)"),
+    bug("chunks that no part has", PARTS, "(long long)k_tiles * part / parts", "part * (k_tiles / parts)"),
 )  # fmt: skip
 
 

@@ -34,7 +34,7 @@ SPLITTING_BUGS = (
 )  # fmt: skip
 
 STREAMING_BUGS = (
-    Bug("a column of A too many", ONE, "q < left", "q <= left"),
+    Bug("a column of A too many", ONE, "q < remaining", "q <= remaining"),
     Bug("A read as vectors that are not aligned", ONE, "const bool aligned =", "const bool aligned = true ||"),
     Bug("a row of A too many", ONE, "down <= last", "down <= last + 1"),
     Bug("groups behind the last ring", TILES, "begin + passes * prefetch)", "end)"),
@@ -47,9 +47,10 @@ FRAGMENT_BUGS = (
     mma("a row-major A as vectors that are not aligned", MMA_ONE, "aligned =", "aligned = true ||", op="tn"),
     mma("rows of single elements in the order of vectors' rows", MMA_ONE, "how != Loads::elements ? 1", "true ? 1"),
     mma("sums of single elements where vectors' are", MMA_SPLIT, "__stcs(to + 8, lower)", "__stcs(to + 1, lower)"),
-    mma("half a vector of a row-major A left out", MMA_ONE, "piece.column() + 1 < mine", "piece.column() + 2 < mine",
+    mma("half a vector of a row-major A left out", MMA_ONE, "access.column() + 1 < lane_remaining",
+        "access.column() + 2 < lane_remaining",
         op="tn"),
-    mma("a row of A too many", MMA_ONE, "piece.row() + 8 <= last", "piece.row() + 7 <= last"),
+    mma("a row of A too many", MMA_ONE, "access.row() + 8 <= last", "access.row() + 7 <= last"),
     mma("operands of lower precision", MMA_ONE, "{bits.x, bits.y}", "{float(bits.x), bits.y}"),
 )  # fmt: skip
 

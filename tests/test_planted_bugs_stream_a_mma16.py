@@ -35,17 +35,17 @@ SPLITTING_BUGS = (
 
 STREAMING_BUGS = (
     bug("the only group not loaded again", ALONE, "load_next(g);\n                        __sync", "__sync"),
-    bug("B's address not looked at", ONE, "(B) | ldb * sizeof(scalar)) % sizeof(chunk_t)",
-        "(B) * 0 | ldb * sizeof(scalar)) % sizeof(chunk_t)"),
+    bug("B's address not looked at", ONE, "(B) | ldb * sizeof(scalar)) % sizeof(lane_k_t)",
+        "(B) * 0 | ldb * sizeof(scalar)) % sizeof(lane_k_t)"),
 )  # fmt: skip
 
 PRODUCT_BUGS = (
     bug("two columns of A exchanged", ONE, "lower_halves(c0, c1)", "lower_halves(c1, c0)"),
-    bug("octets of B exchanged", ONE, "octet = octet_of(c),", "octet = octet_of(c) ^ 1,"),
-    bug("a row of B too many", ONE, "left = first + c < n ? end - l", "left = first + c < n ? end - l + 1"),
+    bug("octets of B exchanged", ONE, "n_tile = n_tile_of(c),", "n_tile = n_tile_of(c) ^ 1,"),
+    bug("a row of B too many", ONE, "remaining = first + c < n ? end - l", "remaining = first + c < n ? end - l + 1"),
     bug("a column of a row-major B too many", TILES, "l < end ? n - (first + c)", "l < end ? n - (first + c) + 1",
         op="ttt"),
-    bug("words of a row-major B exchanged", TILES, "w = l % run / 2", "w = l % run / 2 ^ 1", op="ttt"),
+    bug("words of a row-major B exchanged", TILES, "w = l % lane_k / 2", "w = l % lane_k / 2 ^ 1", op="ttt"),
     bug("the place of a matrix' row not found again", TILES, "(lane_row ^ o % 8)", "lane_row", op="ttt"),
     bug("no other buffer for the next tile of B", ONE, "(buffer ^ 1)", "buffer"),
 )  # fmt: skip
@@ -57,7 +57,7 @@ STORING_BUGS = (
 )  # fmt: skip
 
 TF32_BUGS = (
-    bug("f32: pieces of A exchanged", TF32, "part + r / piece_rows", "part + (1 - r / piece_rows)", dtype="tf32"),
+    bug("f32: pieces of A exchanged", TF32, "part + r / vector_rows", "part + (1 - r / vector_rows)", dtype="tf32"),
     bug("f32: what is kept taken for the rest", TF32, "tf32_small(b0), tf32_small(b1)", "b[0], b[1]",
         dtype="3xtf32"),
 )  # fmt: skip

@@ -32,8 +32,9 @@ RING_BUGS = (
 )  # fmt: skip
 
 COPY_BUGS = (
-    bug("A read past m", WIDE, "m - (row + p * piece) : 0", "m - (row + p * piece) + 1 : 0"),
-    bug("A read past k along its rows", LONG, "end - (column + p * piece) : 0", "end - (column + p * piece) + 1 : 0",
+    bug("A read past m", WIDE, "m - (row + p * vector_elements) : 0", "m - (row + p * vector_elements) + 1 : 0"),
+    bug("A read past k along its rows", LONG, "end - (column + p * vector_elements) : 0",
+        "end - (column + p * vector_elements) + 1 : 0",
         op="ttt"),
 )  # fmt: skip
 

@@ -33,7 +33,7 @@ constexpr int b_pitch = k_blk + 1;       // B's lies column by column
 constexpr int load = 1;  // elements of A or B that a thread loads at a time, where they are aligned: 1 as published
 
 template <int count>
-struct __align__(count * sizeof(scalar)) piece_t { scalar element[count]; };
+struct __align__(count * sizeof(scalar)) access_t { scalar element[count]; };
 
 __device__ __forceinline__ scalar element_at(const scalar *at)
 {
@@ -47,7 +47,7 @@ __device__ __forceinline__ int line_of(int r, int at, int dim)
 }
 
 // C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
+__device__ __forceinline__ void store_element(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
@@ -56,26 +56,26 @@ __device__ __forceinline__ void store_C(
 
 // A thread's lines of one product, which lie side by side.
 template <int lines>
-__device__ __forceinline__ void fetch(scalar (&of)[lines], const scalar *staged, int at, int dim)
+__device__ __forceinline__ void load_fragment(scalar (&of)[lines], const scalar *staged, int at, int dim)
 {
     #pragma unroll
     for (int r = 0; r < lines; r += vector) {
-        const auto piece = *reinterpret_cast<const piece_t<vector> *>(staged + line_of(r, at, dim));
+        const auto packed = *reinterpret_cast<const access_t<vector> *>(staged + line_of(r, at, dim));
         #pragma unroll
         for (int e = 0; e < vector; ++e)
-            of[r + e] = piece.element[e];
+            of[r + e] = packed.element[e];
     }
 }
 
-// What a thread reads of a stripe: of `lines` rows of A or columns of B, `k_blk` elements of each. The threads overlay
+// What a thread reads of a k_tile_elements: of `lines` rows of A or columns of B, `k_blk` elements of for_each_element. The threads overlay
 // it as a grid of `dim` along the operand's memory and `dim_across` across, and each has `wide` neighbours in memory at a
 // time. In shared memory it lies line by line, or product by product.
 template <int lines, int dim, int dim_across, bool along_k, int wide, int pitch, bool by_line>
-struct Stripe {
+struct KTile {
     static constexpr int along = along_k ? k_blk : lines, across = along_k ? lines : k_blk;
     scalar part[across / dim_across * (along / dim)];
 
-    static __device__ __forceinline__ int place(int line, int product)
+    static __device__ __forceinline__ int smem_offset(int line, int product)
     {
         return by_line ? line * pitch + product : product * pitch + line;
     }
@@ -85,26 +85,26 @@ struct Stripe {
     static __device__ __forceinline__ int y() { return threadIdx.x / dim; }
 
     // take(at, line, product) for the first of every `wide` elements of this thread, the at-th one of all that it has.
-    template <class Take>
-    static __device__ __forceinline__ void each_piece(Take take)
+    template <class Act>
+    static __device__ __forceinline__ void for_each_access(Act act)
     {
         const int x = threadIdx.x % dim * wide, y = threadIdx.x / dim;
         #pragma unroll
         for (int v = 0; v < across; v += dim_across) {
             #pragma unroll
             for (int u = 0; u < along; u += dim * wide)
-                take(v / dim_across * (along / dim) + u / dim, along_k ? y + v : x + u, along_k ? x + u : y + v);
+                act(v / dim_across * (along / dim) + u / dim, along_k ? y + v : x + u, along_k ? x + u : y + v);
         }
     }
 
     // And for each of them.
-    template <class Take>
-    static __device__ __forceinline__ void each(Take take)
+    template <class Act>
+    static __device__ __forceinline__ void for_each_element(Act act)
     {
-        each_piece([&](int at, int line, int product) {
+        for_each_access([&](int at, int line, int product) {
             #pragma unroll
             for (int e = 0; e < wide; ++e)
-                take(at + e, along_k ? line : line + e, along_k ? product + e : product);
+                act(at + e, along_k ? line : line + e, along_k ? product + e : product);
         });
     }
 
@@ -113,7 +113,7 @@ struct Stripe {
     __device__ __forceinline__ void read(
         const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)
     {
-        each([&](int at, int line, int product) {
+        for_each_element([&](int at, int line, int product) {
             const index_t i = first + line, q = l + product;
             const scalar *from = along_k ? X + (i * ld + q) : X + (q * ld + i);
             part[at] = whole || (i < last && q < k) ? element_at(from) : scalar(0);
@@ -121,14 +121,14 @@ struct Stripe {
     }
 
     // Into shared memory.
-    __device__ __forceinline__ void put(scalar *staged) const
+    __device__ __forceinline__ void store_shared(scalar *staged) const
     {
-        each([&](int at, int line, int product) { staged[place(line, product)] = part[at]; });
+        for_each_element([&](int at, int line, int product) { staged[smem_offset(line, product)] = part[at]; });
     }
 };
 constexpr int wide_a = 1, wide_b = 1;  // `load`, or 1 where a stripe's line is no whole number of these
-using Of_A = Stripe<m_blk, m_dim_a, n_dim_a, a_along_k, wide_a, a_pitch, false>;
-using Of_B = Stripe<n_blk, m_dim_b, n_dim_b, b_along_k, wide_b, b_pitch, vector == 1>;
+using KTileA = KTile<m_blk, m_dim_a, n_dim_a, a_along_k, wide_a, a_pitch, false>;
+using KTileB = KTile<n_blk, m_dim_b, n_dim_b, b_along_k, wide_b, b_pitch, vector == 1>;
 
 extern "C" __global__ void __launch_bounds__(threads) gemm(
     index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
@@ -145,8 +145,8 @@ extern "C" __global__ void __launch_bounds__(threads) gemm(
     const index_t column = own_column + n_blk <= n || n < n_blk ? own_column : n - n_blk;
     const bool whole = m >= m_blk && n >= n_blk;
 
-    Of_A a;
-    Of_B b;
+    KTileA a;
+    KTileB b;
     const auto read = [&](index_t l) {
         if (whole && l + k_blk <= k) {
             a.template read<true>(A, lda, row, m, l, k);
@@ -162,8 +162,8 @@ extern "C" __global__ void __launch_bounds__(threads) gemm(
     read(0);
     #pragma unroll 1
     for (index_t l = 0; ; ) {
-        a.put(staged_a);
-        b.put(staged_b);
+        a.store_shared(staged_a);
+        b.store_shared(staged_b);
         __syncthreads();
         l += k_blk;
         const bool more = l < k;
@@ -173,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemm(
         #pragma unroll
         for (int q = 0; q < k_blk; ++q) {
             scalar a_of[m_thr], b_of[n_thr];
-            fetch(a_of, staged_a + q * a_pitch, x, m_dim);
+            load_fragment(a_of, staged_a + q * a_pitch, x, m_dim);
             #pragma unroll
             for (int c = 0; c < n_thr; ++c)
                 b_of[c] = staged_b[line_of(c, y, n_dim) * b_pitch + q];
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(threads) gemm(
         for (int r = 0; r < m_thr; ++r) {
             const index_t i = row + line_of(r, x, m_dim), j = column + line_of(c, y, n_dim);
             if (i >= own_row && i < m && j >= own_column && j < n)
-                store_C(C, ldc, i, j, alpha, sum[r][c], beta);
+                store_element(C, ldc, i, j, alpha, sum[r][c], beta);
         }
     }
 }

@@ -21,15 +21,15 @@ constexpr int block_n = 16;  // columns of C that one block computes
 constexpr int stages = 4;  // loads that one warp has in registers, on their way or arrived
 constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which bounds the registers
 constexpr int step = 8;  // products along k that one warp loads for at a time
-constexpr int strip_rows = 16;
-constexpr int strips = 1;  // strips of 16 rows of C, or of 8, that one warp accumulates in registers
-constexpr int octets = 2;  // octets of columns of C that one warp accumulates in registers
+constexpr int m_tile_rows = 16;
+constexpr int m_tiles = 1;  // strips of 16 rows of C, or of 8, that one warp accumulates in registers
+constexpr int n_tiles = 2;  // octets of columns of C that one warp accumulates in registers
 // The warps of a team compute a tile together; the other teams take other k.
-constexpr int team_rows = block_m / (strip_rows * strips);
-constexpr int team = team_rows * (block_n / (8 * octets));
-constexpr int sums_of_tile = threads / 32 / team;  // that a block's teams leave to be added up
+constexpr int slice_rows = block_m / (m_tile_rows * m_tiles);
+constexpr int slice_warps = slice_rows * (block_n / (8 * n_tiles));
+constexpr int sums_of_tile = threads / 32 / slice_warps;  // that a block's teams leave to be added up
 
-constexpr int lane_rows = strip_rows / 8;  // of a strip, of a lane
+constexpr int lane_rows = m_tile_rows / 8;  // of a strip, of a lane
 constexpr int depths = step / 8;  // mma instructions along a load
 constexpr int block_k = sums_of_tile * step;  // of k, that a block computes at a time
 constexpr int sum_width = 2;  // sums in a vector, of which a tile has a whole number
@@ -398,28 +398,28 @@ using sum_bits_t = sum_vector::bits_t;  // of the loads and stores
 constexpr int tile_elements = block_m * block_n;
 
 // C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
+__device__ __forceinline__ void store_element(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int most_loads = 9;  // of splits' sums, that a thread has on their way at once
+constexpr int max_loads = 9;  // of splits' sums, that a thread has on their way at once
 
-using a_t = double[depths][strips][2 * lane_rows];
-using b_t = double[depths][octets][2];
+using a_t = double[depths][m_tiles][2 * lane_rows];
+using b_t = double[depths][n_tiles][2];
 
-constexpr bool is_narrow = strip_rows < 16;  // whether the mma is the smaller one
-constexpr bool one_of_a = is_narrow && !a_along_k, one_of_b = octets == 1 && !b_along_k;  // loads of single elements
+constexpr bool is_narrow = m_tile_rows < 16;  // whether the mma is the smaller one
+constexpr bool one_of_a = is_narrow && !a_along_k, one_of_b = n_tiles == 1 && !b_along_k;  // loads of single elements
 
 // The mma's rows and columns may be permuted as long as A, B and C agree. Its columns of A and rows of B, t and t + 4,
 // are products 2 t and 2 t + 1 along k. Its rows g and g + 8 are rows 2 g and 2 g + 1 of a strip; the smaller one's are
 // those of C. Where neighbours in a row of B are loaded together, columns `slot` of two octets are columns 2 slot and
 // 2 slot + 1 of 16 columns of C.
-__device__ __forceinline__ int column_of(int octet, int slot)
+__device__ __forceinline__ int column_of(int n_tile, int slot)
 {
-    return b_along_k || one_of_b ? 8 * octet + slot : octet / 2 * 16 + 2 * slot + octet % 2;
+    return b_along_k || one_of_b ? 8 * n_tile + slot : n_tile / 2 * 16 + 2 * slot + n_tile % 2;
 }
 
 // Two neighbours of an operand, or one where the other does not fit; aligned where `whole`.
@@ -438,9 +438,9 @@ __device__ __forceinline__ double2 load_pair(const double *__restrict__ at, bool
 
 // One element of an operand, there where `whole`.
 template <bool whole>
-__device__ __forceinline__ double load_one(const double *__restrict__ at, bool inside)
+__device__ __forceinline__ double load_one(const double *__restrict__ at, bool is_valid)
 {
-    return whole ? __ldcs(at) : inside ? *at : 0;
+    return whole ? __ldcs(at) : is_valid ? *at : 0;
 }
 
 // This lane's part of A, from row `row` of C and product `l` on. A row past the last is read as the last, and its
@@ -452,11 +452,11 @@ __device__ __forceinline__ void load_a(
     #pragma unroll
     for (int d = 0; d < depths; ++d) {
         #pragma unroll
-        for (int s = 0; s < strips; ++s) {
+        for (int s = 0; s < m_tiles; ++s) {
             if constexpr (a_along_k) {
                 #pragma unroll
                 for (int r = 0; r < lane_rows; ++r) {
-                    const index_t wanted = row + strip_rows * s + r, i = wanted < m ? wanted : m - 1, p = l + 8 * d;
+                    const index_t wanted = row + m_tile_rows * s + r, i = wanted < m ? wanted : m - 1, p = l + 8 * d;
                     const double2 bits = load_pair<whole>(A + i * lda + p, p < k, p + 1 < k);
                     a[d][s][r] = bits.x;
                     a[d][s][lane_rows + r] = bits.y;
@@ -464,7 +464,7 @@ __device__ __forceinline__ void load_a(
             } else {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
-                    const index_t last = whole && !one_of_a ? m - 2 : m - 1, wanted = row + strip_rows * s;
+                    const index_t last = whole && !one_of_a ? m - 2 : m - 1, wanted = row + m_tile_rows * s;
                     const index_t i = wanted < last ? wanted : last, p = l + 8 * d + half;
                     if constexpr (one_of_a) {
                         a[d][s][half] = load_one<whole>(A + i + p * lda, p < k);
@@ -488,7 +488,7 @@ __device__ __forceinline__ void load_b(
     for (int d = 0; d < depths; ++d) {
         if constexpr (b_along_k) {
             #pragma unroll
-            for (int o = 0; o < octets; ++o) {
+            for (int o = 0; o < n_tiles; ++o) {
                 const index_t j = column + column_of(o, slot), p = l + 8 * d;
                 const double2 bits = load_pair<whole>(B + (j < n ? j : n - 1) * ldb + p, p < k, p + 1 < k);
                 b[d][o][0] = bits.x;
@@ -502,7 +502,7 @@ __device__ __forceinline__ void load_b(
             }
         } else {
             #pragma unroll
-            for (int o = 0; o < octets; o += 2) {
+            for (int o = 0; o < n_tiles; o += 2) {
                 #pragma unroll
                 for (int half = 0; half < 2; ++half) {
                     const index_t last = whole ? n - 2 : n - 1, wanted = column + column_of(o, slot);
@@ -522,27 +522,27 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) inner_dmma(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    sum_t *left = reinterpret_cast<sum_t *>(shared_bytes);  // sums that are left to be added up, tile after tile
+    sum_t *block_sums = reinterpret_cast<sum_t *>(shared_bytes);  // sums that are left to be added up, tile after tile
 
-    const index_t tile_of_C = blockIdx.x;
+    const index_t tile_index = blockIdx.x;
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_down = (m + block_m - 1) / block_m;
-    const index_t across = tiles == tiles_down ? 0 : tile_of_C / tiles_down;
-    const index_t first_row = (tile_of_C - across * tiles_down) * block_m, first_column = across * block_n;
-    const index_t whole_chunks = k / block_k, chunks = (k + block_k - 1) / block_k;
+    const index_t across = tiles == tiles_down ? 0 : tile_index / tiles_down;
+    const index_t first_row = (tile_index - across * tiles_down) * block_m, first_column = across * block_n;
+    const index_t whole_k_tiles = k / block_k, k_tiles = (k + block_k - 1) / block_k;
 
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int row = warp % team % team_rows * (strip_rows * strips), column = warp % team / team_rows * (8 * octets);
+    const int row = warp % slice_warps % slice_rows * (m_tile_rows * m_tiles), column = warp % slice_warps / slice_rows * (8 * n_tiles);
     const int lane_row = row + lane_rows * g;
 
-    double sum[strips][octets][2 * lane_rows] = {};
+    double sum[m_tiles][n_tiles][2 * lane_rows] = {};
     const auto multiply = [&](const a_t &a, const b_t &b) {
         #pragma unroll
         for (int d = 0; d < depths; ++d) {
             #pragma unroll
-            for (int i = 0; i < strips; ++i) {
+            for (int i = 0; i < m_tiles; ++i) {
                 #pragma unroll
-                for (int o = 0; o < octets; ++o)
+                for (int o = 0; o < n_tiles; ++o)
                     mma_m16n8k8(sum[i][o], a[d][i], b[d][o]);
             }
         }
@@ -552,44 +552,44 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) inner_dmma(
     };
 
     // Chunks split, split + splits, ... up to `end`; returns the next one. `all` says that every load of them is whole.
-    const auto sweep_chunks = [&](auto all, index_t from, index_t end) {
+    const auto process_k_tiles = [&](auto all, index_t from, index_t end) {
         constexpr bool whole = decltype(all)::value;
-        const auto load_chunk = [&](a_t &a, b_t &b, index_t current) {
-            const index_t l = current * block_k + warp / team * step + 2 * t;
+        const auto load_k_tile = [&](a_t &a, b_t &b, index_t current) {
+            const index_t l = current * block_k + warp / slice_warps * step + 2 * t;
             load_a<whole>(a, A, lda, first_row + lane_row, m, l, k);
             load_b<whole>(b, B, ldb, first_column + column, g, n, l, k);
         };
-        return run_register_pipeline<whole ? stages : 1, a_t, b_t>(from, end, splits, load_chunk, multiply);
+        return run_register_pipeline<whole ? stages : 1, a_t, b_t>(from, end, splits, load_k_tile, multiply);
     };
     if (aligned(A, lda) && aligned(B, ldb)
         && (a_along_k || one_of_a || m % 2 == 0) && (b_along_k || one_of_b || n % 2 == 0)) {
-        const index_t rest = sweep_chunks(bool_constant<true>(), split, whole_chunks);
-        sweep_chunks(bool_constant<false>(), rest, chunks);
+        const index_t rest = process_k_tiles(bool_constant<true>(), split, whole_k_tiles);
+        process_k_tiles(bool_constant<false>(), rest, k_tiles);
     } else {
-        sweep_chunks(bool_constant<false>(), split, chunks);
+        process_k_tiles(bool_constant<false>(), split, k_tiles);
     }
 
     // Add up over the block, always in the same order.
-    scalar *mine = left + warp / team * tile_elements;
+    scalar *own_sums = block_sums + warp / slice_warps * tile_elements;
     #pragma unroll
-    for (int s = 0; s < strips; ++s) {
+    for (int s = 0; s < m_tiles; ++s) {
         #pragma unroll
-        for (int o = 0; o < octets; ++o) {
+        for (int o = 0; o < n_tiles; ++o) {
             #pragma unroll
             for (int e = 0; e < 2 * lane_rows; ++e) {
-                const int i = lane_row + strip_rows * s + e / 2, j = column + column_of(o, 2 * t + e % 2);
-                mine[j * block_m + i] = sum[s][o][e];
+                const int i = lane_row + m_tile_rows * s + e / 2, j = column + column_of(o, 2 * t + e % 2);
+                own_sums[j * block_m + i] = sum[s][o][e];
             }
         }
     }
     __syncthreads();
-    const auto put = [&](int e, sum_t value) {
+    const auto store = [&](int e, sum_t value) {
         const index_t i = first_row + e % block_m, j = first_column + e / block_m;
         if (i < m && j < n)
-            store_C(C, ldc, i, j, alpha, value, beta);
+            store_element(C, ldc, i, j, alpha, value, beta);
     };
     constexpr int flat_splits = 128, group_splits = 16, adders = 1;
-    reduce_tile_of_splits<sum_vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, most_loads>(
-        left, partials, counters, tile_of_C, splits, split, put);
+    reduce_tile_of_splits<sum_vector, threads, sums_of_tile, tile_elements, adders, flat_splits, group_splits, max_loads>(
+        block_sums, partials, counters, tile_index, splits, split, store);
 
 }

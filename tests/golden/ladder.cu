@@ -20,7 +20,7 @@ constexpr int block_n = 32;  // tiles_Bcols: columns of C that a block computes
 constexpr int threads = block_m * block_n;  // of a block: one for each element of its tile
 
 // C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
+__device__ __forceinline__ void store_element(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
@@ -40,6 +40,6 @@ extern "C" __global__ void __launch_bounds__(threads) ladder(
         scalar sum = 0;
         for (index_t l = 0; l < k; ++l)
             sum += A[row * lda + l] * B[l * ldb + column];
-        store_C(C, ldc, row, column, alpha, sum, beta);
+        store_element(C, ldc, row, column, alpha, sum, beta);
     }
 }

@@ -94,7 +94,7 @@ using sums_t = sum_t[rows][columns];
 __device__ __forceinline__ sum_t &sum_at(sums_t &sum, int r, int c) { return sum[r][c]; }
 
 // Columns of A where a vector may be misaligned or end past m: element by element, zeros outside of A.
-__device__ __forceinline__ void load_a_at_the_edge(
+__device__ __forceinline__ void load_a_at_edge(
     scalar (&a)[prefetch][rows], const scalar *__restrict__ A, index_t lda, index_t row, index_t m, index_t step,
     index_t k)
 {
@@ -109,7 +109,7 @@ __device__ __forceinline__ void load_a_at_the_edge(
 }
 
 // Stage rows tile ... of B for this group of columns, row by row, zeros outside of B.
-__device__ __forceinline__ void stage_b(
+__device__ __forceinline__ void copy_b(
     sum_t *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t k, index_t first, index_t n)
 {
     for (int e = threadIdx.x; e < tile_depth * columns; e += threads) {
@@ -128,13 +128,13 @@ __device__ __forceinline__ void store_c(
         for (int c = 0; c < columns; ++c) {
             #pragma unroll
             for (int v = 0; v < vectors; ++v) {
-                vector piece;
+                vector packed;
                 #pragma unroll
                 for (int e = 0; e < width; ++e)
-                    piece.element[e] = scalar(alpha * sum[v * width + e][c]);
+                    packed.element[e] = scalar(alpha * sum[v * width + e][c]);
                 scalar *at = C + row + v * threads * width + (first + c) * ldc;
                 if (first + c < n)
-                    __stcs(reinterpret_cast<bits_t *>(at), bits_of(piece));
+                    __stcs(reinterpret_cast<bits_t *>(at), bits_of(packed));
             }
         }
     } else {
@@ -153,9 +153,9 @@ __device__ __forceinline__ void store_c(
 }
 
 // Columns step ... of A in this thread's rows: `width` rows at a time, vectors of neighbouring threads side by side, so
-// that a warp reads contiguous bytes and all loads are on their way at once. Zeros past k; `inside` promises that no
+// that a warp reads contiguous bytes and all loads are on their way at once. Zeros past k; `within_k` promises that no
 // column is there.
-template <bool inside, int count>
+template <bool within_k, int count>
 __device__ __forceinline__ void load_a(
     scalar (&a)[count][rows], const scalar *__restrict__ A, index_t lda, index_t row, index_t step, index_t k)
 {
@@ -163,14 +163,14 @@ __device__ __forceinline__ void load_a(
     for (int q = 0; q < count; ++q) {
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
-            vector piece = {};
-            if (inside || step + q < k) {
+            vector packed = {};
+            if (within_k || step + q < k) {
                 const scalar *at = A + row + v * threads * width + (step + q) * lda;
-                piece = vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(at)));
+                packed = vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(at)));
             }
             #pragma unroll
             for (int e = 0; e < width; ++e)
-                a[q][v * width + e] = piece.element[e];
+                a[q][v * width + e] = packed.element[e];
         }
     }
 }
@@ -198,21 +198,21 @@ extern "C" __global__ void __launch_bounds__(threads) resident_b_fma(
     extern __shared__ __align__(16) unsigned char shared_bytes[];
     sum_t *staged = reinterpret_cast<sum_t *>(shared_bytes);  // of B, row by row
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % vector_bytes == 0;
-    const bool aligned_C = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % vector_bytes == 0;
+    const bool aligned_c = (reinterpret_cast<unsigned long long>(C) | ldc * sizeof(scalar)) % vector_bytes == 0;
     const index_t stride = index_t(gridDim.x) * block_rows;
 
     for (index_t first = 0; first < n; first += columns) {
         bool staged_all = false;  // B's only tile is there already
         for (index_t block_row = blockIdx.x * index_t(block_rows); block_row < m; block_row += stride) {
             const index_t row = block_row + threadIdx.x * width;
-            const bool inside = block_row + block_rows <= m;
+            const bool within_m = block_row + block_rows <= m;
             sums_t sum = {};
 
             #pragma unroll 1
             for (index_t tile = 0; tile < k; tile += tile_depth) {
                 if (!staged_all) {
                     __syncthreads();  // every thread is done with the tile before
-                    stage_b(staged, B, ldb, tile, k, first, n);
+                    copy_b(staged, B, ldb, tile, k, first, n);
                     __syncthreads();  // the tile is staged
                     staged_all = k <= tile_depth;
                 }
@@ -220,14 +220,14 @@ extern "C" __global__ void __launch_bounds__(threads) resident_b_fma(
                 #pragma unroll 1
                 for (index_t step = tile; step < end; step += prefetch) {
                     scalar a[prefetch][rows];
-                    if (inside && aligned && step + prefetch <= k)
+                    if (within_m && aligned && step + prefetch <= k)
                         load_a<true>(a, A, lda, row, step, k);
                     else
-                        load_a_at_the_edge(a, A, lda, row, m, step, k);
+                        load_a_at_edge(a, A, lda, row, m, step, k);
                     multiply<columns>(sum, a, staged + (step - tile) * columns);
                 }
             }
-            store_c(sum, alpha, beta, C, ldc, row, m, first, n, inside && aligned_C);
+            store_c(sum, alpha, beta, C, ldc, row, m, first, n, within_m && aligned_c);
         }
     }
 }

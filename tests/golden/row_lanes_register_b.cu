@@ -26,8 +26,8 @@ constexpr int teams = 1;  // teams of lanes with the same part of A, each with c
 constexpr int rows = 8;  // t3: rows of A that one lane has in registers, on their way or arrived
 constexpr int rows_per_vector = 1;  // rows of A that one vector holds
 
-constexpr int piece = width / rows_per_vector;            // of a row, in a vector
-constexpr int depth = lanes * vectors * piece;   // of A's columns, that the lanes of a row have at once
+constexpr int vector_columns = width / rows_per_vector;            // of a row, in a vector
+constexpr int depth = lanes * vectors * vector_columns;   // of A's columns, that the lanes of a row have at once
 constexpr int groups = 32 / (lanes * teams);     // rows that a warp loads at once
 constexpr int block_rows = threads / 32 * groups * rows;
 constexpr int block_columns = teams * columns;
@@ -117,9 +117,9 @@ __host__ __device__ constexpr int duplicates_mask(int count, int remaining_lanes
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
 __device__ __forceinline__ void store_vector(
-    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
+    typename V::element_t *ptr_c, typename V::element_t alpha, V sum, typename V::element_t beta)
 {
-    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    auto *to = reinterpret_cast<typename V::bits_t *>(ptr_c);
     #pragma unroll
     for (int e = 0; e < V::width; ++e)
         sum.element[e] = alpha * sum.element[e];
@@ -134,10 +134,10 @@ __device__ __forceinline__ void store_vector(
 
 // The same of `count` sums of another type than C's.
 template <int count, class T, class Sum>
-__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
+__device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {
     using V = Vector<T, count>;
-    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    auto *to = reinterpret_cast<typename V::bits_t *>(ptr_c);
     Sum total[count];
     #pragma unroll
     for (int e = 0; e < count; ++e)
@@ -169,7 +169,7 @@ __host__ __device__ constexpr int pack_of_elements(int count)
 }
 
 constexpr int kept = sums_kept(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
-constexpr int pack_of_B = b_along_n ? pack_of_elements(kept) : piece;
+constexpr int pack_of_B = b_along_n ? pack_of_elements(kept) : vector_columns;
 
 // Neighbouring packs of a row of C are neighbouring lanes', so that a warp's store is one piece of memory or a few.
 constexpr int spread_pack = pack_of_elements(kept);
@@ -195,41 +195,41 @@ __device__ __forceinline__ int column_of(int team, int lane, int j)
 }
 
 template <int count, int remaining_lanes>
-__device__ __forceinline__ void add_up(sum_t (&sum)[columns])
+__device__ __forceinline__ void reduce_lanes(sum_t (&sum)[columns])
 {
     if constexpr (remaining_lanes > 1) {
-        constexpr int left = halved(count);
+        constexpr int half = halved(count);
         #pragma unroll
-        for (int j = 0; j < left; ++j)
-            sum[j] += __shfl_xor_sync(0xFFFFFFFFu, sum[count - left + j], remaining_lanes / 2);
-        add_up<left, remaining_lanes / 2>(sum);
+        for (int j = 0; j < half; ++j)
+            sum[j] += __shfl_xor_sync(0xFFFFFFFFu, sum[count - half + j], remaining_lanes / 2);
+        reduce_lanes<half, remaining_lanes / 2>(sum);
     }
 }
 
 using bits_t = Pack<width>::bits_t;
 using row_t = bits_t[vectors];                     // a lane's part of a row of A, or of `rows_per_vector` of them
-using factors_t = sum_t[vectors][piece][columns];  // the rows of B for it
+using factors_t = sum_t[vectors][vector_columns][columns];  // the rows of B for it
 using sums_t = sum_t[rows_per_vector][columns];
 
 // A is read once: first to evict. What is past the end of the row stays as it is.
-__device__ __forceinline__ void load_a(row_t &a, const scalar *__restrict__ at, int left)
+__device__ __forceinline__ void load_a(row_t &a, const scalar *__restrict__ at, int remaining)
 {
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
-        if (v * lanes * piece < left)
-            a[v] = __ldcs(reinterpret_cast<const bits_t *>(at + v * lanes * piece));
+        if (v * lanes * vector_columns < remaining)
+            a[v] = __ldcs(reinterpret_cast<const bits_t *>(at + v * lanes * vector_columns));
     }
 }
 
 // The same where vectors are not aligned, or the row does not end where one does.
-__device__ __forceinline__ void load_a_by_elements(row_t &a, const scalar *__restrict__ at, int left)
+__device__ __forceinline__ void load_a_by_elements(row_t &a, const scalar *__restrict__ at, int remaining)
 {
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
         Pack<width> elements;
         #pragma unroll
         for (int e = 0; e < width; ++e)
-            elements.element[e] = v * lanes * piece + e < left ? at[v * lanes * piece + e] : scalar(0);
+            elements.element[e] = v * lanes * vector_columns + e < remaining ? at[v * lanes * vector_columns + e] : scalar(0);
         a[v] = bits_of(elements);
     }
 }
@@ -249,10 +249,10 @@ __device__ __forceinline__ void load_b(
     #pragma unroll
     for (int v = 0; v < vectors; ++v) {
         #pragma unroll
-        for (int e = 0; e < piece; e += b_along_n ? 1 : count) {
+        for (int e = 0; e < vector_columns; e += b_along_n ? 1 : count) {
             #pragma unroll
             for (int c = 0; c < columns; c += b_along_n ? count : 1) {
-                const Pack<count> loaded = load(l + v * lanes * piece + e, first + column_of(team, lane, c));
+                const Pack<count> loaded = load(l + v * lanes * vector_columns + e, first + column_of(team, lane, c));
                 #pragma unroll
                 for (int x = 0; x < count; ++x)
                     b[v][b_along_n ? e : e + x][b_along_n ? c + x : c] = sum_t(loaded.element[x]);
@@ -271,7 +271,7 @@ __device__ __forceinline__ void multiply(sums_t &sum, const row_t &a, const fact
             const sum_t factor = sum_t(elements.element[e]);
             #pragma unroll
             for (int c = 0; c < columns; ++c)
-                sum[e / piece][c] += factor * b[v][e % piece][c];
+                sum[e / vector_columns][c] += factor * b[v][e % vector_columns][c];
         }
     }
 }
@@ -313,15 +313,15 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
     const index_t end = together && m - begin > own_rows ? begin + own_rows : m;
     const index_t first_row = begin + threadIdx.x / 32 * (groups * rows);
     const index_t next_tile = together ? block_rows : down * block_rows;
-    const index_t l = lane * piece;                            // this lane's first column of A
+    const index_t l = lane * vector_columns;                            // this lane's first column of A
     const index_t column = first_column + column_of(team, lane, 0);  // and of the sums that it keeps
     const bool stores = (lane & duplicates_mask(columns, lanes)) == 0;
-    const int left = k - l;
+    const int remaining = k - l;
     // A lane's rows of a tile: those that it stores at once are side by side, between them are those of other lanes.
     const auto row_of = [&](index_t tile, int r) {
         return tile + (r / store_rows * groups + group) * store_rows + r % store_rows;
     };
-    const auto at_A = [&](index_t i) { return A + (i < m ? i : 0) * lda + l; };  // past m, the first rows again
+    const auto ptr_a = [&](index_t i) { return A + (i < m ? i : 0) * lda + l; };  // past m, the first rows again
 
     const auto aligned = [](const scalar *X, index_t ld, int bytes) {
         return (reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar)) % bytes == 0;
@@ -337,7 +337,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
         row_t a[rows / rows_per_vector] = {};  // stays zero past the end of a row
         #pragma unroll
         for (int r = 0; r < rows; r += rows_per_vector)
-            load_a(a[r / rows_per_vector], at_A(row_of(first_row, r)), left);
+            load_a(a[r / rows_per_vector], ptr_a(row_of(first_row, r)), remaining);
 
         for (index_t tile = first_row; tile < end; tile += next_tile) {
             #pragma unroll
@@ -348,11 +348,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
                     sums_t sum = {};
                     multiply(sum, a[r / rows_per_vector], b);
                     if (tile + next_tile < end)
-                        load_a(a[r / rows_per_vector], at_A(row_of(tile + next_tile, r)), left);
+                        load_a(a[r / rows_per_vector], ptr_a(row_of(tile + next_tile, r)), remaining);
                     __syncwarp();  // keeps the compiler from putting these loads off
                     #pragma unroll
                     for (int j = 0; j < rows_per_vector; ++j) {
-                        add_up<columns, lanes>(sum[j]);
+                        reduce_lanes<columns, lanes>(sum[j]);
                         #pragma unroll
                         for (int c = 0; c < kept; ++c)
                             result[r - s + j][c] = sum[j][c];
@@ -383,12 +383,12 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
                 #pragma unroll 1
                 for (index_t part = 0; part < k; part += depth) {
                     row_t a;
-                    load_a_by_elements(a, at_A(row_of(tile, s + r)) + part, left - part);
+                    load_a_by_elements(a, ptr_a(row_of(tile, s + r)) + part, remaining - part);
                     if (k > depth || tile == first_row)
                         load_b<1>(b, B, ldb, part + l, k, first_column, n, team, lane);
                     multiply(sum, a, b);
                 }
-                add_up<columns, lanes>(sum[0]);
+                reduce_lanes<columns, lanes>(sum[0]);
                 #pragma unroll
                 for (int c = 0; c < kept; ++c)
                     result[r][c] = sum[0][c];

@@ -24,9 +24,9 @@ constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which 
 constexpr int width = 16 / sizeof(scalar);  // of a vector
 constexpr int block_m = 16;  // rows of C that one block computes
 constexpr int block_n = 16;  // columns of C that one block computes
-constexpr int strip_rows = 16;  // of C
-constexpr int strips = 1;  // strips of 16 rows of C that one warp accumulates in registers
-constexpr int octets = 2;  // octets of columns of C that one warp accumulates in registers
+constexpr int m_tile_rows = 16;  // of C
+constexpr int m_tiles = 1;  // strips of 16 rows of C that one warp accumulates in registers
+constexpr int n_tiles = 2;  // octets of columns of C that one warp accumulates in registers
 
 // What kernels share, header by header.
 
@@ -284,9 +284,9 @@ struct ArrivalBarrier {
 // Neighbours in C, which is read only where beta asks for it, and written once.
 template <class V>
 __device__ __forceinline__ void store_vector(
-    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
+    typename V::element_t *ptr_c, typename V::element_t alpha, V sum, typename V::element_t beta)
 {
-    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    auto *to = reinterpret_cast<typename V::bits_t *>(ptr_c);
     #pragma unroll
     for (int e = 0; e < V::width; ++e)
         sum.element[e] = alpha * sum.element[e];
@@ -301,10 +301,10 @@ __device__ __forceinline__ void store_vector(
 
 // The same of `count` sums of another type than C's.
 template <int count, class T, class Sum>
-__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
+__device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {
     using V = Vector<T, count>;
-    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    auto *to = reinterpret_cast<typename V::bits_t *>(ptr_c);
     Sum total[count];
     #pragma unroll
     for (int e = 0; e < count; ++e)
@@ -350,52 +350,52 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+// Copy the first `valid` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
-__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
 {
 #if __CUDA_ARCH__ >= 800
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int given_bytes = given * int(sizeof(From));
+    const int valid_bytes = valid * int(sizeof(From));
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
     else if constexpr (op == CacheOp::ca_L2_128B)
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
 #else
     From *elements = reinterpret_cast<From *>(to);
-    if (given * sizeof(From) == bytes) {
+    if (valid * sizeof(From) == bytes) {
         cp_async<bytes>(elements, from);
     } else {
         for (int e = 0; e < bytes / int(sizeof(From)); ++e)
-            elements[e] = e < given ? from[e] : From();
+            elements[e] = e < valid ? from[e] : From();
     }
 #endif
 }
 
-// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// Copy 16 bytes where they are `wanted`, zeros where they are not `valid`: without a branch, past which the compiler
 // moves no products.
 template <CacheOp op, class T>
-__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)
 {
 #if __CUDA_ARCH__ >= 800
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(valid))
                      : "memory");
     else
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(valid))
                      : "memory");
 #else
     if (wanted)
-        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+        cp_async_zfill<16>(to, from, valid ? 16 / int(sizeof(T)) : 0);
 #endif
 }
 
@@ -406,11 +406,11 @@ __device__ __forceinline__ void cp_async_fence()
 #endif
 }
 
-template <int groups_left>
+template <int pending_groups>
 __device__ __forceinline__ void cp_async_wait()
 {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+    asm volatile("cp.async.wait_group %0;" :: "n"(pending_groups) : "memory");
 #endif
 }
 
@@ -482,8 +482,8 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 //   block 2's: of tile 2 [0, 54)
 // So most of the time blocks side by side read neighbours of A and the same rows of B. With nearly as many tiles as
 // blocks and a short k, each tile is one block's, and the blocks left over have nothing to do: for a whole tile a block
-// may have `most_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
-template <class Index, int block_m, int block_n, int block_k, int most_over>
+// may have `max_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
+template <class Index, int block_m, int block_n, int block_k, int max_over>
 struct StreamK {
     struct Corner {  // of a tile, in C
         Index row, column;
@@ -493,18 +493,18 @@ struct StreamK {
         Index product;
     };
 
-    Index panels, tail_chunks;          // of k; of each tile
+    Index panels, tail_k_tiles;          // of k; of each tile
     Index tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
-    Index stretch_chunks;               // of every stretch but the last
+    Index stretch_k_tiles;               // of every stretch but the last
     Index rank;                         // of this block among those of its panel, or of the tails
-    Index span_begin, span_chunks;      // of this block, in a tile
+    Index span_begin, span_k_tiles;      // of this block, in a tile
     Index turns;                        // of this block
     Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
-    Index own_chunks;                   // of this block in all
+    Index own_k_tiles;                   // of this block in all
     Index tiles_down, tiles;            // of C
     Index tiles_down_band;              // so that those of a turn are about a square of C
     Index tiles_of_band;                // but for the last one
-    Index chunks;                       // of a tile
+    Index k_tiles;                       // of a tile
 
     // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
     __device__ __forceinline__ Index tile_of(Index item) const
@@ -534,44 +534,44 @@ struct StreamK {
             work.tiles_down_band = work.tiles_down_band > 0 ? work.tiles_down_band : 1;
             work.tiles_of_band = tiles_across * work.tiles_down_band;
         }
-        const Index chunks = work.chunks = (k + block_k - 1) / block_k;
+        const Index k_tiles = work.k_tiles = (k + block_k - 1) / block_k;
         if (block >= splits)
             return work;
         if (tiles == 1) {
-            work.tail_chunks = work.span_chunks = chunks;
+            work.tail_k_tiles = work.span_k_tiles = k_tiles;
             work.tail_blocks = splits;
             work.rank = work.stretch_begin = block;
-            work.own_chunks = block < chunks ? (chunks - block + splits - 1) / splits : 0;
+            work.own_k_tiles = block < k_tiles ? (k_tiles - block + splits - 1) / splits : 0;
             return work;
         }
         constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
-        Index share = Index((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
-        if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * block_k <= most_over)
-            share = chunks;
+        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // chunks of a block
+        if (tiles < splits && tiles >= splits - splits / 8 && (k_tiles - share) * block_k <= max_over)
+            share = k_tiles;
         if (tiles < splits)
-            work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;
-        work.tail_chunks = chunks - work.panels * share;
+            work.panels = (k_tiles % share == 0 ? k_tiles : k_tiles > least_tail ? k_tiles - least_tail : 0) / share;
+        work.tail_k_tiles = k_tiles - work.panels * share;
         const Index panel_blocks = work.panels * tiles;
         work.tail_blocks = splits - panel_blocks;
         const Index turns = work.tail_blocks == 0 ? 0 : tiles / work.tail_blocks;
         work.turn_tiles = turns * work.tail_blocks;
-        const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_chunks;
-        work.stretch_chunks =
+        const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_k_tiles;
+        work.stretch_k_tiles =
             work.tail_blocks == 0 ? 0 : Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks);
         if (block < panel_blocks) {
             work.rank = work.stretch_tile = block % tiles;
             work.span_begin = block / tiles * share;
-            work.own_chunks = work.span_chunks = share;
-        } else if (work.tail_chunks > 0) {
+            work.own_k_tiles = work.span_k_tiles = share;
+        } else if (work.tail_k_tiles > 0) {
             work.rank = block - panel_blocks;
             work.span_begin = work.panels * share;
-            work.span_chunks = work.tail_chunks;
+            work.span_k_tiles = work.tail_k_tiles;
             work.turns = turns;
-            const long long before = work.rank * (long long)work.stretch_chunks, remaining = in_stretches - before;
-            work.stretch_tile = work.turn_tiles + Index(before / work.tail_chunks);
-            work.stretch_begin = Index(before % work.tail_chunks);
-            work.own_chunks = turns * work.tail_chunks
-                + (remaining <= 0 ? 0 : remaining < work.stretch_chunks ? Index(remaining) : work.stretch_chunks);
+            const long long before = work.rank * (long long)work.stretch_k_tiles, remaining = in_stretches - before;
+            work.stretch_tile = work.turn_tiles + Index(before / work.tail_k_tiles);
+            work.stretch_begin = Index(before % work.tail_k_tiles);
+            work.own_k_tiles = turns * work.tail_k_tiles
+                + (remaining <= 0 ? 0 : remaining < work.stretch_k_tiles ? Index(remaining) : work.stretch_k_tiles);
         }
         return work;
     }
@@ -585,10 +585,10 @@ using bits_t = vector::bits_t;  // of the loads and stores
 constexpr int tile_elements = block_m * block_n;
 // The warps of a tile lie side by side; the others take other k.
 constexpr int depth = 8, lane_depth = 2;  // products along k of a step; side by side, of a lane
-constexpr int team_rows = block_m / (strip_rows * strips);
-constexpr int team = 32 * team_rows * (block_n / (8 * octets));
-constexpr int chunk_step = ring_threads / team * depth, steps = block_k / chunk_step;  // of k, all teams of a ring
-constexpr int sums_of_tile = threads / team;    // that a block's teams leave to be added up
+constexpr int slice_rows = block_m / (m_tile_rows * m_tiles);
+constexpr int slice_threads = 32 * slice_rows * (block_n / (8 * n_tiles));
+constexpr int k_step = ring_threads / slice_threads * depth, steps = block_k / k_step;  // of k, all teams of a ring
+constexpr int sums_of_tile = threads / slice_threads;    // that a block's teams leave to be added up
 
 // An operand lies in shared memory as it does in global memory, in runs of neighbours, `pad` elements apart, so that
 // threads which read at the same time meet no bank twice.
@@ -602,23 +602,23 @@ constexpr int b_elements = b_pitch * (b_along_k ? block_n : block_k);
 // next.
 constexpr int vectors_of_tile = tile_elements / width, held_vectors = (vectors_of_tile + threads - 1) / threads;
 // C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
+__device__ __forceinline__ void store_element(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int most_loads = 13;  // of splits' sums, that a thread has on their way at once
+constexpr int max_loads = 13;  // of splits' sums, that a thread has on their way at once
 
 constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
-constexpr int most_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
+constexpr int max_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
 // Vectors of a slice, which one block adds up at a time: of a tile about as many slices as there are blocks.
 constexpr int slice_vectors = vectors_of_tile >= 4096 ? 32 : vectors_of_tile >= 2048 ? 16 : 8;
 static_assert(vectors_of_tile % slice_vectors == 0, "a tile is whole slices");
 // What shared memory has first: the rings, or the sums that a block's teams leave in their place.
 constexpr int ring_elements = rings_of_block * stages * (a_elements + b_elements);
-constexpr int left_elements = threads / (team < 32 ? 32 : team) * tile_elements;
+constexpr int left_elements = threads / (slice_threads < 32 ? 32 : slice_threads) * tile_elements;
 constexpr int smem_elements = ring_elements > left_elements ? ring_elements : left_elements;
 static_assert(smem_elements == 3456, "the launch has room for them");
 
@@ -636,108 +636,108 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
 // How `lines` lines of a chunk are copied: in runs of neighbours, cut into pieces of `wide` elements, which the threads
 // of a ring take in turns. Where a round of theirs is no whole number of runs, the last of them have no piece.
 template <int lines, bool along_k, int wide>
-struct Pieces {
-    static constexpr int of_run = (along_k ? block_k : lines) / wide;
-    static constexpr int count = of_run * (along_k ? lines : block_k);
-    static constexpr int runs_of_round = ring_threads > of_run ? ring_threads / of_run : 1;
-    static constexpr int rounds_of_run = ring_threads < of_run ? of_run / ring_threads : 1;
-    static constexpr int of_round = ring_threads > of_run ? runs_of_round * of_run : ring_threads;
-    static constexpr int rounds = (count + of_round - 1) / of_round;
-    static_assert(ring_threads >= of_run || of_run % ring_threads == 0);
+struct ThreadMap {
+    static constexpr int contiguous_vectors = (along_k ? block_k : lines) / wide;
+    static constexpr int count = contiguous_vectors * (along_k ? lines : block_k);
+    static constexpr int strided_per_round = ring_threads > contiguous_vectors ? ring_threads / contiguous_vectors : 1;
+    static constexpr int contiguous_rounds = ring_threads < contiguous_vectors ? contiguous_vectors / ring_threads : 1;
+    static constexpr int vectors_per_round = ring_threads > contiguous_vectors ? strided_per_round * contiguous_vectors : ring_threads;
+    static constexpr int rounds = (count + vectors_per_round - 1) / vectors_per_round;
+    static_assert(ring_threads >= contiguous_vectors || contiguous_vectors % ring_threads == 0);
     // From a thread's piece in the first round to its piece in round i: runs, and elements along them.
-    static __device__ constexpr int runs_on(int i) { return i / rounds_of_run * runs_of_round; }
-    static __device__ constexpr int elements_on(int i) { return i % rounds_of_run * ring_threads * wide; }
-    static __device__ __forceinline__ int run() { return threadIdx.x % ring_threads / of_run; }
-    static __device__ __forceinline__ int at() { return threadIdx.x % ring_threads % of_run * wide; }
+    static __device__ constexpr int strided_offset(int i) { return i / contiguous_rounds * strided_per_round; }
+    static __device__ constexpr int contiguous_offset(int i) { return i % contiguous_rounds * ring_threads * wide; }
+    static __device__ __forceinline__ int strided() { return threadIdx.x % ring_threads / contiguous_vectors; }
+    static __device__ __forceinline__ int contiguous() { return threadIdx.x % ring_threads % contiguous_vectors * wide; }
     // Whether this thread has a piece in round i.
     static __device__ __forceinline__ bool has(int i)
     {
         const int member = threadIdx.x % ring_threads;
-        return (of_round == ring_threads || member < of_round)
-            && (count % of_round == 0 || member + i * of_round < count);
+        return (vectors_per_round == ring_threads || member < vectors_per_round)
+            && (count % vectors_per_round == 0 || member + i * vectors_per_round < count);
     }
-    // And whether it is one of the first `left` lines.
-    static __device__ __forceinline__ bool within(int i, int left)
+    // And whether it is one of the first `valid_lines` lines.
+    static __device__ __forceinline__ bool is_valid(int i, int valid_lines)
     {
-        return (along_k ? run() + runs_on(i) : at() + elements_on(i)) < left;
+        return (along_k ? strided() + strided_offset(i) : contiguous() + contiguous_offset(i)) < valid_lines;
     }
 };
 
-// A whole chunk into one place of the ring, `from` this thread's first element on: `left` of its lines and zeros, or all;
+// A whole chunk into one place of the ring, `from` this thread's first element on: `valid_lines` of its lines and zeros, or all;
 // nothing where no chunk is `wanted`.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage(
-    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines, bool wanted = true)
+__device__ __forceinline__ void copy_k_tile(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int valid_lines = lines, bool wanted = true)
 {
-    using P = Pieces<lines, along_k, width>;
-    scalar *to = staged + P::run() * pitch + P::at();
+    using P = ThreadMap<lines, along_k, width>;
+    scalar *to = staged + P::strided() * pitch + P::contiguous();
     #pragma unroll
     for (int i = 0; i < P::rounds; ++i) {
-        cp_async_if<copied>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i),
-                            wanted && P::has(i), left >= lines || P::within(i, left));
-        from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+        cp_async_if<copied>(to + (P::strided_offset(i) * pitch + P::contiguous_offset(i)), from + P::contiguous_offset(i),
+                            wanted && P::has(i), valid_lines >= lines || P::is_valid(i, valid_lines));
+        from += (P::strided_offset(i + 1) - P::strided_offset(i)) * (long long)ld;
     }
 }
 
 // The same where vectors are not aligned, a chunk whole along k: neighbouring threads copy neighbouring elements.
 template <int lines, int pitch, bool along_k>
-__device__ __forceinline__ void stage_elements(
-    scalar *staged, const scalar *__restrict__ from, index_t ld, int left = lines)
+__device__ __forceinline__ void copy_elements(
+    scalar *staged, const scalar *__restrict__ from, index_t ld, int valid_lines = lines)
 {
-    using P = Pieces<lines, along_k, 1>;
-    scalar *to = staged + P::run() * pitch + P::at();
-    const auto copy_pieces = [&](auto given) {
+    using P = ThreadMap<lines, along_k, 1>;
+    scalar *to = staged + P::strided() * pitch + P::contiguous();
+    const auto copy_each = [&](auto valid) {
         #pragma unroll
         for (int i = 0; i < P::rounds; ++i) {
             if (P::has(i))
-                copy_async<1>(to + (P::runs_on(i) * pitch + P::elements_on(i)), from + P::elements_on(i), given(i));
-            from += (P::runs_on(i + 1) - P::runs_on(i)) * (long long)ld;
+                copy_async<1>(to + (P::strided_offset(i) * pitch + P::contiguous_offset(i)), from + P::contiguous_offset(i), valid(i));
+            from += (P::strided_offset(i + 1) - P::strided_offset(i)) * (long long)ld;
         }
     };
-    if (left >= lines)
-        copy_pieces([](int) { return 1; });
+    if (valid_lines >= lines)
+        copy_each([](int) { return 1; });
     else
-        copy_pieces([&](int i) { return int(P::within(i, left)); });
+        copy_each([&](int i) { return int(P::is_valid(i, valid_lines)); });
 }
 
 // Products l ... of lines first ... of X into one place of the ring, zeros past the ends of X: at its edges. Where
 // vectors of `wide` elements are not aligned, in narrower ones.
 template <int lines, int pitch, bool along_k, int wide>
-__device__ __forceinline__ void stage_at_the_edge(
+__device__ __forceinline__ void copy_at_edge(
     scalar *staged, const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)
 {
     if constexpr (wide > 1) {
         if ((reinterpret_cast<unsigned long long>(X) | ld * sizeof(scalar)) % (wide * sizeof(scalar)) != 0)
-            return stage_at_the_edge<lines, pitch, along_k, wide / 2>(staged, X, ld, first, last, l, k);
+            return copy_at_edge<lines, pitch, along_k, wide / 2>(staged, X, ld, first, last, l, k);
     }
-    using P = Pieces<lines, along_k, wide>;
+    using P = ThreadMap<lines, along_k, wide>;
     #pragma unroll 1
     for (int i = 0; i < P::rounds; ++i) {
-        const int run = P::run() + P::runs_on(i), at = P::at() + P::elements_on(i);
-        const index_t line = first + (along_k ? run : at), product = l + (along_k ? at : run);
-        const index_t left = line >= last || product >= k ? 0 : along_k ? k - product : last - line;
-        const int count = left < wide ? int(left) : wide;
+        const int strided = P::strided() + P::strided_offset(i), contiguous = P::contiguous() + P::contiguous_offset(i);
+        const index_t line = first + (along_k ? strided : contiguous), product = l + (along_k ? contiguous : strided);
+        const index_t remaining = line >= last || product >= k ? 0 : along_k ? k - product : last - line;
+        const int count = remaining < wide ? int(remaining) : wide;
         const scalar *from = along_k ? X + line * ld + product : X + product * ld + line;
         if (P::has(i))
-            copy_async<wide>(staged + run * pitch + at, count > 0 ? from : X, count);
+            copy_async<wide>(staged + strided * pitch + contiguous, count > 0 ? from : X, count);
     }
 }
 
 // A, B and C may permute the tensor core's rows and columns, as long as they agree. So a lane has neighbouring rows of
 // C: in f64 two of a strip; in f32 four of two strips, which A has side by side where it lies across k.
-__device__ __forceinline__ int row_of(int strip, int slot, int half)
+__device__ __forceinline__ int row_of(int m_tile, int slot, int half)
 {
     if (width == 4 && a_along_k)
-        return 16 * strip + slot + 8 * half;
-    return strip / (width / 2) * (8 * width) + width * slot + strip % (width / 2) * 2 + half;
+        return 16 * m_tile + slot + 8 * half;
+    return m_tile / (width / 2) * (8 * width) + width * slot + m_tile % (width / 2) * 2 + half;
 }
 // Neighbouring columns are in two octets.
-__device__ __forceinline__ int column_of(int octet, int slot) { return octet / 2 * 16 + 2 * slot + octet % 2; }
+__device__ __forceinline__ int column_of(int n_tile, int slot) { return n_tile / 2 * 16 + 2 * slot + n_tile % 2; }
 
 // A lane's part of a warp's rows of A and columns of B, for 8 products along k. Doubles hold every product of two
 // floats exactly.
 struct Fragments {
-    double a[strips][4], b[octets][2];
+    double a[m_tiles][4], b[n_tiles][2];
 };
 
 // The tensor core's columns of A and rows of B, t and t + 4, are products 2 t and 2 t + 1 along k: where they lie side
@@ -749,7 +749,7 @@ __device__ __forceinline__ pair_t pair(const scalar *at) { return *reinterpret_c
 __device__ __forceinline__ void load(Fragments &fragments, const scalar *a, const scalar *b)
 {
     #pragma unroll
-    for (int s = 0; s < strips; ++s) {
+    for (int s = 0; s < m_tiles; ++s) {
         #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const pair_t read = pair(a + row_of(s, 0, half) * a_pitch);
@@ -758,28 +758,28 @@ __device__ __forceinline__ void load(Fragments &fragments, const scalar *a, cons
         }
     }
     #pragma unroll
-    for (int o = 0; o < octets; ++o) {
+    for (int o = 0; o < n_tiles; ++o) {
         const pair_t read = pair(b + column_of(o, 0) * b_pitch);
         fragments.b[o][0] = read.x;
         fragments.b[o][1] = read.y;
     }
 }
 
-using sums_t = double[strips][octets][4];
+using sums_t = double[m_tiles][n_tiles][4];
 __device__ __forceinline__ void multiply(sums_t &sum, const Fragments &fragments)
 {
     #pragma unroll
-    for (int s = 0; s < strips; ++s) {
+    for (int s = 0; s < m_tiles; ++s) {
         #pragma unroll
-        for (int o = 0; o < octets; ++o)
+        for (int o = 0; o < n_tiles; ++o)
             mma_m16n8k8(sum[s][o], fragments.a[s], fragments.b[o]);
     }
 }
 
 // Products along k that a block may have over its share, so as to have a whole tile: 16000 for a row of the
 // tile, since more would take longer than adding up the sums of several blocks.
-constexpr int most_over = 16000 / block_n;
-using Work = StreamK<index_t, block_m, block_n, block_k, most_over>;
+constexpr int max_over = 16000 / block_n;
+using Work = StreamK<index_t, block_m, block_n, block_k, max_over>;
 using Corner = Work::Corner;
 using Origin = Work::Origin;
 
@@ -789,136 +789,136 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_dmma(
     sum_t *__restrict__ partials, unsigned *__restrict__ counters)
 {
     extern __shared__ __align__(16) unsigned char shared_bytes[];
-    scalar *left = reinterpret_cast<scalar *>(shared_bytes);  // sums of the warps, tile after tile, after the rings
+    scalar *block_sums = reinterpret_cast<scalar *>(shared_bytes);  // sums of the warps, tile after tile, after the rings
     const int ring_of_block = ring_threads == threads ? 0 : threadIdx.x / ring_threads;
-    scalar *ring = left + ring_of_block * (stages * (a_elements + b_elements));
+    scalar *ring = block_sums + ring_of_block * (stages * (a_elements + b_elements));
 
     const int splits = gridDim.x < ArrivalBarrier::max_blocks ? gridDim.x : ArrivalBarrier::max_blocks;  // blocks that share work
     __shared__ Work work;  // seldom needed: registers are for sums
     if (threadIdx.x == 0)
         work = Work::of_block(blockIdx.x, splits, m, n, k);
     __syncthreads();
-    const index_t own_chunks = work.own_chunks;
-    if (own_chunks == 0)
+    const index_t own_k_tiles = work.own_k_tiles;
+    if (own_k_tiles == 0)
         return;
     const bool one_tile = work.tiles == 1;
-    const index_t chunk_stride = one_tile ? splits : 1;  // from one of this block's to its next, in a tile
+    const index_t k_tile_stride = one_tile ? splits : 1;  // from one of this block's to its next, in a tile
 
     const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    const int member = warp % (team / 32);
-    const int row = member % team_rows * (strip_rows * strips), column = member / team_rows * (8 * octets);
-    const int product = threadIdx.x % ring_threads / team * depth + t * lane_depth;  // the lane's first, along k
+    const int member = warp % (slice_threads / 32);
+    const int row = member % slice_rows * (m_tile_rows * m_tiles), column = member / slice_rows * (8 * n_tiles);
+    const int product = threadIdx.x % ring_threads / slice_threads * depth + t * lane_depth;  // the lane's first, along k
     // From a place of the ring to the lane's first elements in it.
     const int a_line = row + row_of(0, g, 0), b_line = column + column_of(0, g);
     const int lane_a = a_along_k ? a_line * a_pitch + product : product * a_pitch + a_line;
     const int lane_b = b_along_k ? b_line * b_pitch + product : product * b_pitch + b_line;
-    constexpr int a_step = chunk_step * (a_along_k ? 1 : a_pitch), b_step = chunk_step * (b_along_k ? 1 : b_pitch);
+    constexpr int a_step = k_step * (a_along_k ? 1 : a_pitch), b_step = k_step * (b_along_k ? 1 : b_pitch);
     Fragments next_fragments;  // of the products after the current ones
     const bool same = A == B && lda == ldb && m == n && one_tile;  // X^T X: staged once
 
     // What to stage next: `unchecked` chunks, one after another without a look at where k or the tile ends, from
     // `from_a` and `from_b` on; or, where vectors are not aligned, as many `by_elements`; then the block's chunk
-    // `to_stage`, before chunk `stop`.
-    index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0, by_elements = 0;
+    // `to_copy`, before chunk `stop`.
+    index_t to_copy = ring_of_block, stop = own_k_tiles, unchecked = 0, by_elements = 0;
     // Vectors are aligned in every line.
     const bool vectors = (reinterpret_cast<unsigned long long>(A) | reinterpret_cast<unsigned long long>(B)
                              | lda * sizeof(scalar) | ldb * sizeof(scalar)) % 16 == 0;
-    using Of_A = Pieces<block_m, a_along_k, width>;
-    using Of_B = Pieces<block_n, b_along_k, width>;
-    using Each_of_A = Pieces<block_m, a_along_k, 1>;
-    using Each_of_B = Pieces<block_n, b_along_k, 1>;
+    using MapA = ThreadMap<block_m, a_along_k, width>;
+    using MapB = ThreadMap<block_n, b_along_k, width>;
+    using ElementMapA = ThreadMap<block_m, a_along_k, 1>;
+    using ElementMapB = ThreadMap<block_n, b_along_k, 1>;
     const scalar *from_a = A, *from_b = B;
     int lines_a = 0, lines_b = 0;  // of the tile, that A and B have
-    // The chunks from `to_stage` on that need no check, if any; returns where the first of them lies.
+    // The chunks from `to_copy` on that need no check, if any; returns where the first of them lies.
     const auto look_ahead = [&] {
         // Its place among the chunks of the block's spans, one after another.
         const index_t in_spans =
-            to_stage * chunk_stride + (to_stage < work.turns * work.span_chunks ? 0 : work.stretch_begin);
-        const index_t next_item = one_tile ? 0 : in_spans / work.span_chunks, next_tile = work.tile_of(next_item);
-        const index_t next_chunk = work.span_begin + in_spans - next_item * work.span_chunks;  // of the tile
+            to_copy * k_tile_stride + (to_copy < work.turns * work.span_k_tiles ? 0 : work.stretch_begin);
+        const index_t next_item = one_tile ? 0 : in_spans / work.span_k_tiles, next_tile = work.tile_of(next_item);
+        const index_t next_k_tile = work.span_begin + in_spans - next_item * work.span_k_tiles;  // of the tile
         const Corner corner = work.corner_of(next_tile);
         lines_a = m - corner.row < block_m ? int(m - corner.row) : block_m;
         lines_b = n - corner.column < block_n ? int(n - corner.column) : block_n;
         const bool in_vectors = vectors && (a_along_k || lines_a % width == 0) && (b_along_k || lines_b % width == 0);
-        const index_t whole_chunks = k / block_k, span_end = work.span_begin + work.span_chunks;
-        const index_t end = whole_chunks < span_end ? whole_chunks : span_end;
-        const index_t ring_stride = rings_of_block * chunk_stride;  // from one of this ring's to its next
-        const index_t to_end = next_chunk < end ? (end - next_chunk + ring_stride - 1) / ring_stride : 0;
-        const index_t to_stop = (stop - to_stage + rings_of_block - 1) / rings_of_block;
+        const index_t whole_k_tiles = k / block_k, span_end = work.span_begin + work.span_k_tiles;
+        const index_t end = whole_k_tiles < span_end ? whole_k_tiles : span_end;
+        const index_t ring_stride = rings_of_block * k_tile_stride;  // from one of this ring's to its next
+        const index_t to_end = next_k_tile < end ? (end - next_k_tile + ring_stride - 1) / ring_stride : 0;
+        const index_t to_stop = (stop - to_copy + rings_of_block - 1) / rings_of_block;
         const index_t ahead = to_end < to_stop ? to_end : to_stop;
         unchecked = in_vectors ? ahead : 0;
         by_elements = in_vectors ? 0 : ahead;
-        const long long product = next_chunk * (long long)block_k;
-        const int run_a = in_vectors ? Of_A::run() : Each_of_A::run(), at_a = in_vectors ? Of_A::at() : Each_of_A::at();
-        const int run_b = in_vectors ? Of_B::run() : Each_of_B::run(), at_b = in_vectors ? Of_B::at() : Each_of_B::at();
-        from_a = a_along_k ? A + (corner.row + run_a) * (long long)lda + product + at_a
-                           : A + (product + run_a) * lda + corner.row + at_a;
-        from_b = b_along_k ? B + (corner.column + run_b) * (long long)ldb + product + at_b
-                           : B + (product + run_b) * ldb + corner.column + at_b;
-        to_stage += unchecked * rings_of_block;
-        return Origin{corner, next_chunk * block_k};
+        const long long product = next_k_tile * (long long)block_k;
+        const int strided_a = in_vectors ? MapA::strided() : ElementMapA::strided(), contiguous_a = in_vectors ? MapA::contiguous() : ElementMapA::contiguous();
+        const int strided_b = in_vectors ? MapB::strided() : ElementMapB::strided(), contiguous_b = in_vectors ? MapB::contiguous() : ElementMapB::contiguous();
+        from_a = a_along_k ? A + (corner.row + strided_a) * (long long)lda + product + contiguous_a
+                           : A + (product + strided_a) * lda + corner.row + contiguous_a;
+        from_b = b_along_k ? B + (corner.column + strided_b) * (long long)ldb + product + contiguous_b
+                           : B + (product + strided_b) * ldb + corner.column + contiguous_b;
+        to_copy += unchecked * rings_of_block;
+        return Origin{corner, next_k_tile * block_k};
     };
     const auto step_on = [&] {
-        const long long products = rings_of_block * block_k * (long long)chunk_stride;
+        const long long products = rings_of_block * block_k * (long long)k_tile_stride;
         unchecked = unchecked > 0 ? unchecked - 1 : 0;
         from_a += a_along_k ? products : products * lda;
         from_b += b_along_k ? products : products * ldb;
     };
-    const auto stage_edge = [&](scalar *a, Origin origin) {
+    const auto copy_edge_tile = [&](scalar *a, Origin origin) {
         const index_t row = origin.corner.row, column = origin.corner.column, l = origin.product;
-        stage_at_the_edge<block_m, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
+        copy_at_edge<block_m, a_pitch, a_along_k, width>(a, A, lda, row, m, l, k);
         if (!same)
-            stage_at_the_edge<block_n, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
+            copy_at_edge<block_n, b_pitch, b_along_k, width>(a + a_elements, B, ldb, column, n, l, k);
     };
-    const auto stage_by_elements = [&](scalar *a) {
-        stage_elements<block_m, a_pitch, a_along_k>(a, from_a, lda, lines_a);
+    const auto copy_by_elements = [&](scalar *a) {
+        copy_elements<block_m, a_pitch, a_along_k>(a, from_a, lda, lines_a);
         if (!same)
-            stage_elements<block_n, b_pitch, b_along_k>(a + a_elements, from_b, ldb, lines_b);
+            copy_elements<block_n, b_pitch, b_along_k>(a + a_elements, from_b, ldb, lines_b);
         --by_elements;
     };
-    const auto stage_next = [&](int place) {
-        scalar *a = ring + place * (a_elements + b_elements), *b = a + a_elements;
-        if (unchecked == 0 && to_stage < stop) {
+    const auto copy_next = [&](int stage) {
+        scalar *a = ring + stage * (a_elements + b_elements), *b = a + a_elements;
+        if (unchecked == 0 && to_copy < stop) {
             const Origin edge = by_elements == 0 ? look_ahead() : Origin{};
             if (unchecked == 0) {
                 if (by_elements > 0)
-                    stage_by_elements(a);
+                    copy_by_elements(a);
                 else
-                    stage_edge(a, edge);
-                to_stage += rings_of_block;
+                    copy_edge_tile(a, edge);
+                to_copy += rings_of_block;
             }
         }
-        stage<block_m, a_pitch, a_along_k>(a, from_a, lda, lines_a, unchecked > 0);
-        stage<block_n, b_pitch, b_along_k>(b, from_b, ldb, lines_b, unchecked > 0 && !same);
+        copy_k_tile<block_m, a_pitch, a_along_k>(a, from_a, lda, lines_a, unchecked > 0);
+        copy_k_tile<block_n, b_pitch, b_along_k>(b, from_b, ldb, lines_b, unchecked > 0 && !same);
         step_on();
         cp_async_fence();
     };
-    const auto meet = [&] {
+    const auto sync_ring = [&] {
         if (ring_threads == 32)
             __syncwarp();
         else
             __syncthreads();
     };
 
-    int place = 0;  // of the ring, whose chunk is multiplied next
+    int stage = 0;  // of the ring, whose chunk is multiplied next
     const auto load_step = [&](int step) {
-        const scalar *a = ring + place * (a_elements + b_elements), *b = same ? a : a + a_elements;
+        const scalar *a = ring + stage * (a_elements + b_elements), *b = same ? a : a + a_elements;
         load(next_fragments, a + lane_a + step * a_step, b + lane_b + step * b_step);
     };
     const auto arrive = [&] {
         cp_async_wait<stages - 2>();
-        meet();  // all of the chunk is there, and what is in the place to be filled next is no longer read
+        sync_ring();  // all of the chunk is there, and what is in the place to be filled next is no longer read
     };
     const auto refill = [&] {
-        const int before = place == 0 ? stages - 1 : place - 1;
-        stage_next(before);
+        const int before = stage == 0 ? stages - 1 : stage - 1;
+        copy_next(before);
     };
-    const auto next_place = [&] { place = place + 1 == stages ? 0 : place + 1; };
+    const auto next_stage = [&] { stage = stage + 1 == stages ? 0 : stage + 1; };
     const auto fill_ring = [&] {
-        place = 0;
+        stage = 0;
         #pragma unroll
         for (int s = 0; s < stages - 1; ++s)
-            stage_next(s);
+            copy_next(s);
         arrive();
         refill();
         load_step(0);
@@ -926,10 +926,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_dmma(
 
     index_t current = ring_of_block;  // of this block's chunks
     #pragma unroll 1
-    for (index_t item = 0, item_end = 0; item_end < own_chunks; ++item) {  // its chunks [item_begin, item_end)
+    for (index_t item = 0, item_end = 0; item_end < own_k_tiles; ++item) {  // its chunks [item_begin, item_end)
         const index_t item_begin = item_end;
-        const long long to_span_end = (item + 1LL) * work.span_chunks - (item < work.turns ? 0 : work.stretch_begin);
-        item_end = to_span_end < own_chunks && !one_tile ? index_t(to_span_end) : own_chunks;
+        const long long to_span_end = (item + 1LL) * work.span_k_tiles - (item < work.turns ? 0 : work.stretch_begin);
+        item_end = to_span_end < own_k_tiles && !one_tile ? index_t(to_span_end) : own_k_tiles;
         stop = item_end;  // the sums take the ring's place
         fill_ring();
         sums_t sum = {};
@@ -940,7 +940,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_dmma(
                 // The last products of a chunk are under way while the first elements of the next one are loaded.
                 const Fragments fragments = next_fragments;
                 if (step == steps - 1) {
-                    next_place();
+                    next_stage();
                     arrive();
                     refill();
                 }
@@ -949,7 +949,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_dmma(
             }
         }
 
-        const bool alone = item_end - item_begin == work.chunks;  // with the tile
+        const bool alone = item_end - item_begin == work.k_tiles;  // with the tile
         const index_t tile = work.tile_of(item);
         const Corner corner = work.corner_of(tile);
         const index_t first_row = corner.row, first_column = corner.column;
@@ -963,16 +963,16 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) staged_dmma(
         cp_async_wait<0>();
         __syncthreads();  // the rings are no longer read: the sums take their place
         // Add up over the block, always in the same order.
-        scalar *mine = left + warp / (team / 32) * tile_elements;
+        scalar *own_sums = block_sums + warp / (slice_threads / 32) * tile_elements;
         #pragma unroll
-        for (int s = 0; s < strips; ++s) {
+        for (int s = 0; s < m_tiles; ++s) {
             #pragma unroll
-            for (int o = 0; o < octets; ++o) {
+            for (int o = 0; o < n_tiles; ++o) {
                 #pragma unroll
-                for (int e = 0; e < strip_rows * 8 / 32; ++e) {
+                for (int e = 0; e < m_tile_rows * 8 / 32; ++e) {
                     const int i = row + row_of(s, g, e / 2), j = column + column_of(o, 2 * t + e % 2);
-                    mine[c_along_n ? i * block_n + j : j * block_m + i] =
-sum[s][o][e];
+                    own_sums[c_along_n ? i * block_n + j : j * block_m + i] =
+                        sum[s][o][e];
                 }
             }
         }
@@ -984,7 +984,7 @@ sum[s][o][e];
             #pragma unroll
             for (int s = 0; s < sums_of_tile; ++s) {
                 if (at < vectors_of_tile) {
-                    const vector sum = reinterpret_cast<const vector *>(left + s * tile_elements)[at];
+                    const vector sum = reinterpret_cast<const vector *>(block_sums + s * tile_elements)[at];
                     #pragma unroll
                     for (int e = 0; e < width; ++e)
                         held[v].element[e] += sum.element[e];
@@ -1011,7 +1011,7 @@ sum[s][o][e];
                 for (int e = 0; e < width; ++e) {
                     const index_t row = c_along_n ? i : i + e, column = c_along_n ? j + e : j;
                     if (row < m && column < n)
-                        store_C(C, ldc, row, column, alpha, sums.element[e], factor);
+                        store_element(C, ldc, row, column, alpha, sums.element[e], factor);
                 }
             }
         };
@@ -1021,30 +1021,30 @@ sum[s][o][e];
         if (!alone) {  // other blocks have some of the tile's chunks
             // Its parts are the items of it, in the order of k: of its panels, and of a turn or of stretches.
             const index_t nth_tile = tile - work.turn_tiles;  // of the tiles of stretches; negative in a turn
-            const bool of_a_turn = nth_tile < 0, in_panel = blockIdx.x < work.panels * work.tiles;
+            const bool in_turn = nth_tile < 0, in_panel = blockIdx.x < work.panels * work.tiles;
             index_t first_rank = 0, last_rank = 0;  // of the blocks that have its tail
             if (one_tile) {
-                last_rank = (work.chunks < splits ? work.chunks : splits) - 1;
-            } else if (!of_a_turn && work.tail_chunks > 0) {
-                first_rank = index_t(nth_tile * (long long)work.tail_chunks / work.stretch_chunks);
-                last_rank = index_t(((nth_tile + 1LL) * work.tail_chunks - 1) / work.stretch_chunks);
+                last_rank = (work.k_tiles < splits ? work.k_tiles : splits) - 1;
+            } else if (!in_turn && work.tail_k_tiles > 0) {
+                first_rank = index_t(nth_tile * (long long)work.tail_k_tiles / work.stretch_k_tiles);
+                last_rank = index_t(((nth_tile + 1LL) * work.tail_k_tiles - 1) / work.stretch_k_tiles);
             }
-            const int parts = work.panels + (work.tail_chunks > 0 ? last_rank - first_rank + 1 : 0);
+            const int parts = work.panels + (work.tail_k_tiles > 0 ? last_rank - first_rank + 1 : 0);
             const int part =
-                in_panel ? blockIdx.x / work.tiles : work.panels + (of_a_turn ? 0 : work.rank - first_rank);
+                in_panel ? blockIdx.x / work.tiles : work.panels + (in_turn ? 0 : work.rank - first_rank);
             // The workspace has the tile's parts behind those of the tiles before it: of panels, of turns if a turn is
             // not all of a tile, and of stretches, one for each block, and one more if a block goes on with the next
             // tile.
             const index_t turn_parts = work.panels > 0 ? work.turn_tiles : 0;
-            const index_t tails_before = of_a_turn ? tile : turn_parts + first_rank + nth_tile;
+            const index_t tails_before = in_turn ? tile : turn_parts + first_rank + nth_tile;
             const long long slot = work.panels * (long long)tile + tails_before;  // of the first part
-            const auto leave = [&](long long in_slot) {
+            const auto store_partials = [&](long long in_slot) {
                 bits_t *to = reinterpret_cast<bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int at) { __stcg(to + at, bits_of(held[v])); });
             };
             // `count` sums in slots side by side, always in the same order.
-            const auto add_up = [&](long long in_slot, int count) {
-                constexpr int at_once = 2 * held_vectors < most_vectors ? most_vectors / held_vectors : 1;
+            const auto sum_partials = [&](long long in_slot, int count) {
+                constexpr int at_once = 2 * held_vectors < max_vectors ? max_vectors / held_vectors : 1;
                 const bits_t *from = reinterpret_cast<const bits_t *>(partials + in_slot * tile_elements);
                 for_each_vector([&](int v, int) { held[v] = vector{}; });
                 #pragma unroll 1
@@ -1070,17 +1070,17 @@ sum[s][o][e];
                     }
                 }
             };
-            leave(slot + part);
+            store_partials(slot + part);
             if (parts > few_parts) {
                 // Every block that is there when the last one comes adds up some of the tile, slice after slice.
                 constexpr int slices = vectors_of_tile / slice_vectors, adders = threads / slice_vectors;
                 ArrivalBarrier barrier(counters + slot, parts, slices);
                 const int adder = threadIdx.x / slice_vectors;
-                vector *sums = reinterpret_cast<vector *>(left + smem_elements);
-                for (int slice = barrier.arrive(item_end == own_chunks); slice < slices;) {
+                vector *sums = reinterpret_cast<vector *>(block_sums + smem_elements);
+                for (int slice = barrier.arrive(item_end == own_k_tiles); slice < slices;) {
                     const int at = slice * slice_vectors + threadIdx.x % slice_vectors;
                     vector sum[1];
-                    sum_splits<most_loads, true>(
+                    sum_splits<max_loads, true>(
                         sum, partials + slot * tile_elements,
                         [&](int) { return (adder * vectors_of_tile + at) * width; }, adders * tile_elements,
                         (parts - adder + adders - 1) / adders, (parts + adders - 1) / adders);
@@ -1103,7 +1103,7 @@ sum[s][o][e];
             }
             if (!arrives_last(counters + slot, parts))
                 continue;
-            add_up(slot, parts);
+            sum_partials(slot, parts);
         }
         if (beta == 0)
             store(0);

@@ -119,52 +119,52 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+// Copy the first `valid` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
-__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
 {
 #if __CUDA_ARCH__ >= 800
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int given_bytes = given * int(sizeof(From));
+    const int valid_bytes = valid * int(sizeof(From));
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
     else if constexpr (op == CacheOp::ca_L2_128B)
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
 #else
     From *elements = reinterpret_cast<From *>(to);
-    if (given * sizeof(From) == bytes) {
+    if (valid * sizeof(From) == bytes) {
         cp_async<bytes>(elements, from);
     } else {
         for (int e = 0; e < bytes / int(sizeof(From)); ++e)
-            elements[e] = e < given ? from[e] : From();
+            elements[e] = e < valid ? from[e] : From();
     }
 #endif
 }
 
-// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// Copy 16 bytes where they are `wanted`, zeros where they are not `valid`: without a branch, past which the compiler
 // moves no products.
 template <CacheOp op, class T>
-__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)
 {
 #if __CUDA_ARCH__ >= 800
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(valid))
                      : "memory");
     else
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(valid))
                      : "memory");
 #else
     if (wanted)
-        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+        cp_async_zfill<16>(to, from, valid ? 16 / int(sizeof(T)) : 0);
 #endif
 }
 
@@ -175,11 +175,11 @@ __device__ __forceinline__ void cp_async_fence()
 #endif
 }
 
-template <int groups_left>
+template <int pending_groups>
 __device__ __forceinline__ void cp_async_wait()
 {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+    asm volatile("cp.async.wait_group %0;" :: "n"(pending_groups) : "memory");
 #endif
 }
 
@@ -324,20 +324,20 @@ using vector = Vector<scalar, width, float4>;
 using bits_t = vector::bits_t;  // of the loads and stores
 
 // B and C lie along either of their extents.
-__device__ __forceinline__ const scalar *at_B(const scalar *B, index_t ldb, index_t l, index_t j)
+__device__ __forceinline__ const scalar *ptr_b(const scalar *B, index_t ldb, index_t l, index_t j)
 {
     return b_along_n ? B + l * ldb + j : B + l + j * ldb;
 }
 
 // C is read only where beta asks for it.
-__device__ __forceinline__ void store_C(
+__device__ __forceinline__ void store_element(
     scalar *__restrict__ C, index_t ldc, index_t i, index_t j, sum_t alpha, sum_t sum, sum_t beta)
 {
     scalar &element = C[c_along_n ? i * ldc + j : i + j * ldc];
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int most_loads = 16;  // of splits' sums, that a thread has on their way at once
+constexpr int max_loads = 16;  // of splits' sums, that a thread has on their way at once
 
 struct group_t { vector of[step][vectors]; };  // of A: `step` columns of a thread's rows
 using sums_t = scalar[rows][columns];
@@ -358,27 +358,27 @@ __device__ __forceinline__ int first_row_of_thread()
 // A thread's first column of a group: its rows have all columns.
 constexpr __device__ __forceinline__ int lane_column() { return 0; }
 
-// One group; `at` is this thread's first element: `left` columns from it on are in the split, `last` rows below it in A.
+// One group; `at` is this thread's first element: `remaining` columns from it on are in the split, `last` rows below it in A.
 // A warp's loads are side by side, of vectors as of elements, so that no sector is loaded twice.
 // A is read once: its lines are the first to leave the L2.
 template <Loads how>
 __device__ __forceinline__ void load_a(
-    group_t &a, const scalar *__restrict__ at, index_t lda, index_t left, index_t last)
+    group_t &a, const scalar *__restrict__ at, index_t lda, index_t remaining, index_t last)
 {
     #pragma unroll
     for (int q = 0; q < step; ++q) {
-        const bool there = how == Loads::vectors || q < left;
+        const bool is_valid = how == Loads::vectors || q < remaining;
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
             if constexpr (how != Loads::elements) {
                 const scalar *from = at + v * threads * width + q * lda;
-                a.of[q][v] = there ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
+                a.of[q][v] = is_valid ? vector_of<vector>(__ldcs(reinterpret_cast<const bits_t *>(from))) : vector{};
             } else {
                 #pragma unroll
                 for (int e = 0; e < width; ++e) {
                     const int down = row_below<how>(v * width + e);
                     const scalar *from = at + down + q * lda;
-                    a.of[q][v].element[e] = there && down <= last ? __ldcs(from) : scalar(0);
+                    a.of[q][v].element[e] = is_valid && down <= last ? __ldcs(from) : scalar(0);
                 }
             }
         }
@@ -389,17 +389,17 @@ __device__ __forceinline__ void load_a(
 // column-major B neighbouring threads take 8 elements of a column, which is a whole sector of memory, and then the next
 // column: with the pitch above, they write to different banks.
 template <int count>
-__device__ __forceinline__ void stage_b(
+__device__ __forceinline__ void copy_b(
     scalar *staged, const scalar *__restrict__ B, index_t ldb, index_t tile, index_t end, index_t first, index_t n)
 {
     constexpr int across = threads / 8;  // columns at a time
     #pragma unroll
-    for (int turn = 0; turn < count * columns / threads; ++turn) {
-        const int c = threadIdx.x / 8 % columns + turn * across % columns;
-        const int l = (threadIdx.x / 8 / columns + turn * across / columns) * 8 + threadIdx.x % 8;
+    for (int round = 0; round < count * columns / threads; ++round) {
+        const int c = threadIdx.x / 8 % columns + round * across % columns;
+        const int l = (threadIdx.x / 8 / columns + round * across / columns) * 8 + threadIdx.x % 8;
         scalar *to = staged + l * pitch + c;
         if (tile + l < end && first + c < n)
-            cp_async<sizeof(scalar)>(to, at_B(B, ldb, tile + l, first + c));
+            cp_async<sizeof(scalar)>(to, ptr_b(B, ldb, tile + l, first + c));
         else
             *to = 0;
     }
@@ -438,20 +438,20 @@ __device__ __forceinline__ void store_vectors(
             break;
         #pragma unroll
         for (int v = 0; v < vectors; ++v) {
-            vector piece;
+            vector packed;
             #pragma unroll
             for (int e = 0; e < width; ++e)
-                piece.element[e] = factor * sum[v * width + (e ^ exchanged)][c];
+                packed.element[e] = factor * sum[v * width + (e ^ exchanged)][c];
             scalar *at = matrix + row + v * threads * width + (first + c) * ld;
-            __stcs(reinterpret_cast<bits_t *>(at), bits_of(piece));
+            __stcs(reinterpret_cast<bits_t *>(at), bits_of(packed));
         }
     }
 }
 
 // The same element by element: put(i, j, sum) for each that is in C.
-template <Loads how, class Put>
+template <Loads how, class Store>
 __device__ __forceinline__ void store_elements(
-    const sums_t &sum, index_t row, index_t m, index_t first, index_t n, Put put)
+    const sums_t &sum, index_t row, index_t m, index_t first, index_t n, Store store)
 {
     #pragma unroll
     for (int c = 0; c < columns; ++c) {
@@ -459,7 +459,7 @@ __device__ __forceinline__ void store_elements(
         for (int r = 0; r < rows; ++r) {
             const index_t i = row + row_below<how>(r);
             if (first + c < n && i < m)
-                put(i, first + c, sum[r][c]);
+                store(i, first + c, sum[r][c]);
         }
     }
 }
@@ -474,11 +474,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
 
     const bool aligned = (reinterpret_cast<unsigned long long>(A) | lda * sizeof(scalar)) % 16 == 0;
     // Blocks side by side have the same rows of A and other columns of C, so that they share A through the L2.
-    const index_t tile_of_C = blockIdx.x;
+    const index_t tile_index = blockIdx.x;
     const int splits = gridDim.y, split = blockIdx.y;
     const index_t tiles = gridDim.x, tiles_across = (n + columns - 1) / columns;
-    const index_t first = tile_of_C % tiles_across * columns;
-    const index_t first_row = tile_of_C / tiles_across * block_rows;
+    const index_t first = tile_index % tiles_across * columns;
+    const index_t first_row = tile_index / tiles_across * block_rows;
 
     // The columns of A in this split, in whole prefetches but for the last.
     const index_t share = (k + splits * prefetch - 1) / (splits * prefetch) * prefetch;
@@ -487,7 +487,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
     const bool resident = end - begin <= 2 * tile_depth;  // all of B that this block needs stays in shared memory
     const int depth = resident ? 2 * tile_depth : tile_depth;
     // This split's sums of the tile, of all its rows, column-major.
-    sum_t *sums = partials + ((long long)split * tiles + tile_of_C) * (columns * block_rows);
+    sum_t *sums = partials + ((long long)split * tiles + tile_index) * (columns * block_rows);
 
     // Compute the row tile: a block has one where k is split.
     const auto sweep = [&](auto way) {
@@ -496,11 +496,11 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
         const int row_of_thread = first_row_of_thread<how>();
         __syncthreads();  // what was staged before is no longer read
         if (resident)
-            stage_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
+            copy_b<2 * tile_depth>(staged, B, ldb, begin, end, first, n);
         else
-            stage_b<tile_depth>(staged, B, ldb, begin, end, first, n);
+            copy_b<tile_depth>(staged, B, ldb, begin, end, first, n);
         cp_async_fence();
-        index_t left = passes * stages;  // groups of A still to load
+        index_t remaining_groups = passes * stages;  // groups of A still to load
         index_t next_row = first_row, next_column = begin;  // of the next one
         const scalar *at;  // of this thread's first element in it
         const auto begin_tile = [&] {
@@ -508,7 +508,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
         };
         group_t a[ring];
         const auto load_next = [&](int g) {
-            if (left-- <= 0)
+            if (remaining_groups-- <= 0)
                 return;
             load_a<how>(a[g], at, lda, end - next_column, m - 1 - (next_row + row_of_thread));
             at += a_along_k ? step : step * (long long)lda;
@@ -532,16 +532,16 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
                 }
                 if (!resident) {
                     const index_t following = tile + depth < end ? tile + depth : begin;
-                    stage_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
+                    copy_b<tile_depth>(staged + (buffer ^ 1) * tile_depth * pitch, B, ldb, following, end, first, n);
                     cp_async_fence();
                 }
-                const scalar *tile_of_B = staged + buffer * tile_depth * pitch;
+                const scalar *tile_b = staged + buffer * tile_depth * pitch;
                 const index_t stop = tile + depth < end ? depth : end - tile;
                 #pragma unroll 1
                 for (index_t l = 0; l < stop; l += ring * step) {
                     #pragma unroll
                     for (int g = 0; g < ring; ++g) {
-                        multiply(sum, a[g], tile_of_B + (l + g * step) * pitch);
+                        multiply(sum, a[g], tile_b + (l + g * step) * pitch);
                         load_next(g);
                         __syncwarp();  // keeps the compiler from putting these loads off
                     }
@@ -569,24 +569,24 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) stream_a_fma(
     } else {
         sweep(Way<Loads::elements>());
     }
-    if (arrives_last(counters + tile_of_C, splits)) {
-        const sum_t *first_sums = partials + (long long)tile_of_C * (columns * block_rows);
+    if (arrives_last(counters + tile_index, splits)) {
+        const sum_t *first_sums = partials + (long long)tile_index * (columns * block_rows);
         const long long stride = (long long)tiles * (columns * block_rows);
-        constexpr int places = vectors_at_once(block_rows / width * columns / threads);
+        constexpr int at_once = vectors_at_once(block_rows / width * columns / threads);
         const int vectors_of_tile = block_rows / width * (n - first < columns ? n - first : columns);
-        for (int from = threadIdx.x; from < vectors_of_tile; from += places * threads) {
-            const auto place_at = [&](int p) {
+        for (int from = threadIdx.x; from < vectors_of_tile; from += at_once * threads) {
+            const auto offset_of = [&](int p) {
                 return (from + p * threads < vectors_of_tile ? from + p * threads : from) * width;
             };
-            vector sum[places];
-            sum_splits<most_loads / places, false>(sum, first_sums, place_at, stride, splits, splits);
+            vector sum[at_once];
+            sum_splits<max_loads / at_once, false>(sum, first_sums, offset_of, stride, splits, splits);
             #pragma unroll
-            for (int e = 0; e < places * width; ++e) {
+            for (int e = 0; e < at_once * width; ++e) {
                 const int at = from + e / width * threads, v = e % width;
                 const index_t r = at % (block_rows / width) * width, j = at / (block_rows / width);
                 const index_t row = first_row + r + (v ^ exchanged);
                 if (at < vectors_of_tile && row < m)
-                    store_C(C, ldc, row, first + j, alpha, sum[e / width].element[v], beta);
+                    store_element(C, ldc, row, first + j, alpha, sum[e / width].element[v], beta);
             }
         }
     }

@@ -57,7 +57,7 @@ ARGUMENTS = (
         ("flag",),
         r"^if \(more_tiles\)",
         r"^if \(true\)",
-        lambda mutant: lines_about(mutant, 1, 2) == ["stage_b(staged, next_b);"],
+        lambda mutant: lines_about(mutant, 1, 2) == ["copy_b(staged, next_b);"],
     ),
     Argument(
         "a turn past the end, which has no steps",
@@ -108,7 +108,7 @@ ARGUMENTS = (
         r"^for \(index_t block_row = blockIdx\.x \* index_t\(block_rows\); block_row < m; block_row \+= stride\)",
         r"block_row <= m;",
         lambda mutant: (
-            "const bool inside = block_row + block_rows <= m;" in mutant.text
+            "const bool within_m = block_row + block_rows <= m;" in mutant.text
             and "step + q < k && at < m ? A[" in mutant.text
             and "if (first + c < n && at < m)" in mutant.text
         ),
@@ -116,9 +116,11 @@ ARGUMENTS = (
     Argument(
         "a turn past the last sum, in which none is loaded or stored",
         ("comparison",),
-        r"^for \(int from = threadIdx\.x \* sum_width; from < here;",
-        r"from <= here;",
-        lambda mutant: "if (at < here)" in mutant.text and "if (at < here && i >= " in mutant.text,
+        r"^for \(int from = threadIdx\.x \* sum_width; from < valid_elements;",
+        r"from <= valid_elements;",
+        lambda mutant: (
+            "if (at < valid_elements)" in mutant.text and "if (at < valid_elements && i >= " in mutant.text
+        ),
     ),
     Argument(
         "threads of a block have no third place: threadIdx.z is 0",
@@ -148,8 +150,8 @@ ARGUMENTS = (
     Argument(
         "a last chunk that is past the end of k is of zeros in both operands",
         ("constant",),
-        r"^const index_t chunks = \(k \+ block_k - 1\) / block_k, begin = split ",
-        r"^const index_t chunks = \(k \+ block_k - 0\) / block_k, begin = split ",
+        r"^const index_t k_tiles = \(k \+ block_k - 1\) / block_k, begin = split ",
+        r"^const index_t k_tiles = \(k \+ block_k - 0\) / block_k, begin = split ",
         lambda mutant: mutant.subject.config.family in ("staged_symmetric_fma", "staged_symmetric_dmma"),
     ),
     Argument(
@@ -158,7 +160,7 @@ ARGUMENTS = (
         r"^if \(parts > few_parts\) \{",
         r"^if \(false\) \{",
         lambda mutant: (
-            re.search(r"if \(!arrives_last\(\S+ \+ slot, parts\)\)\s+continue;\s+add_up\(slot,", mutant.text)
+            re.search(r"if \(!arrives_last\(\S+ \+ slot, parts\)\)\s+continue;\s+sum_partials\(slot,", mutant.text)
             is not None
         ),
     ),
@@ -172,16 +174,18 @@ ARGUMENTS = (
     Argument(
         "what is whole is copied without regard to where k ends",
         ("swapped name", "early stop"),
-        r"\b(copy|fetch)<true>\(.*, k\);",
-        r"\b(copy|fetch)<true>\(.*, (n|m|\(k & 0x\w+\))\);",
+        r"\b(copy|load_registers)<true>\(.*, k\);",
+        r"\b(copy|load_registers)<true>\(.*, (n|m|\(k & 0x\w+\))\);",
     ),
     Argument("a turn in which no thread has an element", ("constant",), r"", r"threads - 0\)", turns_with_guard),
     Argument(
         "a turn in which no thread has an element",
         ("comparison",),
-        r"^for \(int turn = 0; turn < \(count \+ threads - 1\) / threads; \+\+turn\)",
-        r"turn <= ",
-        lambda mutant: lines_about(mutant, 1, 3) == ["const int e = turn * threads + threadIdx.x;", "if (e < count)"],
+        r"^for \(int round = 0; round < \(count \+ threads - 1\) / threads; \+\+round\)",
+        r"round <= ",
+        lambda mutant: (
+            lines_about(mutant, 1, 3) == ["const int e = round * threads + threadIdx.x;", "if (e < count)"]
+        ),
     ),
     Argument(
         "an array of more elements than are used",
@@ -206,7 +210,7 @@ ARGUMENTS = (
     Argument(
         "what is held has at most `depth` products, which is less",
         ("early stop",),
-        r"load_a\w*\(a, A, lda, .*\bk\);|stage_b\(staged, B, ldb, k,",
+        r"load_a\w*\(a, A, lda, .*\bk\);|copy_b\(staged, B, ldb, k,",
         r"\(k & 0xF+\)",
         lambda mutant: "const bool held = k <= depth;" in mutant.text and "if (held) {" in lines_about(mutant, -6, 0),
     ),
@@ -240,7 +244,7 @@ ARGUMENTS = (
         "of whole panels there are so many, and the tail is what they leave: only how work is shared among blocks",
         ("constant", "comparison", "flag"),
         r"^work\.panels = \(.*\) / share;",
-        r"^work\.panels = \(.*chunks : .*\) / share;",
+        r"^work\.panels = \(.*k_tiles : .*\) / share;",
     ),
     Argument(
         "a block that has one tile of rows goes over it once, so nothing was staged before",
@@ -250,10 +254,10 @@ ARGUMENTS = (
         lambda mutant: mutant.subject.config.tunables.get("row_tiles") == 1,
     ),
     Argument(
-        "where several blocks share a tile it has several chunks, and its tail none or as many as `least_tail`",
+        "where several blocks share a tile it has several k tiles, and its tail none or as many as `least_tail`",
         ("constant", "comparison"),
-        r"^const int parts = work\.panels \+ \(work\.tail_chunks > 0 \?",
-        r"\(work\.tail_chunks > 1 \?",
+        r"^const int parts = work\.panels \+ \(work\.tail_k_tiles > 0 \?",
+        r"\(work\.tail_k_tiles > 1 \?",
     ),
     Argument(
         "the shared memory of a block has the same address in every launch",
@@ -281,7 +285,8 @@ ARGUMENTS = (
     Argument(
         "an extent of fewer bits that is long enough is so whole; where it is refused, the way for the rest is right",
         ("early stop",),
-        r"\b(vectors|whole|inside)\w* =|^if \((whole_vectors && first_row \+ block_rows|step \+ prefetch) <= [mk]\)",
+        r"\b(vectors|whole|within|is_valid)\w* ="
+        r"|^if \((whole_vectors && first_row \+ block_rows|step \+ prefetch) <= [mk]\)",
         r"(\([mnk] & 0x\w+\) >= \w+|<= \([mnk] & 0x\w+\)) *(&&|;|\)( \{)?$)",
     ),
     Argument(
@@ -293,7 +298,7 @@ ARGUMENTS = (
     Argument(
         "the way for what is not aligned or not whole is right for all",
         ("flag",),
-        r"^(?!const index_t last = ).*(aligned|vectors|whole|inside >=)",
+        r"^(?!const index_t last = ).*(aligned|vectors|whole|valid >=)",
         r"\(false\)|= false",
         has_other_way,
     ),

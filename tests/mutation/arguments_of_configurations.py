@@ -46,16 +46,16 @@ OF_CONFIGURATIONS = (
     Argument(
         "the second chunk is staged before the first is read too, and then once more: the same numbers",
         ("constant",),
-        r"chunk < \(resident \? chunks_here : 1\)",
-        r"chunks_here : 2\)",
-        lambda mutant: constant(mutant, "chunks") >= 2,
+        r"k_tile < \(resident \? own_k_tiles : 1\)",
+        r"own_k_tiles : 2\)",
+        lambda mutant: constant(mutant, "k_tiles") >= 2,
     ),
     Argument(
         "of chunks that stay there are at most as many as shared memory holds, which is less",
         ("early stop", "narrower"),
-        r"chunk < \(resident \? chunks_here : 1\)",
-        r"chunk < \d+|^for \((short|mutant::half_word) chunk = 0;",
-        lambda mutant: ends_past(mutant, "chunks") or 0 < constant(mutant, "chunks") <= INT16_MAX,
+        r"k_tile < \(resident \? own_k_tiles : 1\)",
+        r"k_tile < \d+|^for \((short|mutant::half_word) k_tile = 0;",
+        lambda mutant: ends_past(mutant, "chunks") or 0 < constant(mutant, "k_tiles") <= INT16_MAX,
     ),
     Argument(
         "what is not held is multiplied where it lies, which is right for all",
@@ -71,8 +71,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "of lanes that have the same sums, another one leaves them",
         ("constant",),
-        r"\(lane & duplicates_mask\(sums, team_lanes\)\) == 0;",
-        r"\(lane & duplicates_mask\(sums, team_lanes\)\) == 1;",
+        r"\(lane & duplicates_mask\(sums, reduced_lanes\)\) == 0;",
+        r"\(lane & duplicates_mask\(sums, reduced_lanes\)\) == 1;",
     ),
     Argument(
         "where vectors are whole, lines are a multiple of them, and a thread has all those of its tile",
@@ -88,8 +88,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "how many products along k a thread has at a time: all of a chunk, of which it takes one turn",
         ("flag",),
-        r"half_products = half_most < step \? half_most : step;",
-        r"half_products = true \? half_most : step;",
+        r"half_products = max_half_products < step \? max_half_products : step;",
+        r"half_products = true \? max_half_products : step;",
     ),
     Argument(
         "a block has one group of columns, of which there is a first",
@@ -101,20 +101,20 @@ OF_CONFIGURATIONS = (
     Argument(
         "a copy of no elements reads none",
         ("flag", "comparison"),
-        r"^cp_async_zfill<16, CacheOp::ca_L2_128B>\(to, inside > 0 \? from : A, inside\);",
-        r"(true|inside >= 0) \? from : A",
+        r"^cp_async_zfill<16, CacheOp::ca_L2_128B>\(to, valid > 0 \? from : A, valid\);",
+        r"(true|valid >= 0) \? from : A",
     ),
     Argument(
         "each lane reads the pieces that it has copied itself",
         ("barrier",),
-        r"^__syncwarp\(\);  // every lane('s copies have come| has read its own)$",
+        r"^__syncwarp\(\);  // every lane('s copies have arrived| has read its own)$",
         "",
         copies_for_itself,
     ),
     Argument(
         "where vectors have one element, the way for what is not aligned is taken for less than a tile of rows",
         ("early stop",),
-        r"^elements\.element\[e\] = i < m && l < end \? piece\[e\] : scalar\(0\);",
+        r"^elements\.element\[e\] = i < m && l < end \? from\[e\] : scalar\(0\);",
         r"\(m & 0x\w+\)",
         lambda mutant: (
             "a_along_k = false" in mutant.text
@@ -126,8 +126,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "of fewer pieces the rest takes the way for what is not whole, which is right for all",
         ("narrower",),
-        r"^const index_t end_of_pieces = whole && .* \? k / k_blk \* k_blk : 0;",
-        r"^const mutant::half_word end_of_pieces",
+        r"^const index_t vectorized_end = whole && .* \? k / k_blk \* k_blk : 0;",
+        r"^const mutant::half_word vectorized_end",
         lambda mutant: constant(mutant, "k_blk") > 0 and 2**16 % constant(mutant, "k_blk") == 0,
     ),
     Argument(
@@ -136,7 +136,7 @@ OF_CONFIGURATIONS = (
         r"^if \(count % 2 == 0\) \{",
         r"^if \(true\)",
         lambda mutant: (
-            is_function(mutant, "first_kept") and "(lane & duplicates_mask(sums, team_lanes)) == 0" in mutant.text
+            is_function(mutant, "first_kept") and "(lane & duplicates_mask(sums, reduced_lanes)) == 0" in mutant.text
         ),
     ),
     Argument(
@@ -149,10 +149,10 @@ OF_CONFIGURATIONS = (
     Argument(
         "places in the tiles of B, which are fewer",
         ("narrower",),
-        r"^for \(unsigned e = threadIdx\.x; e < runs \* columns; e \+= threads\)",
+        r"^for \(unsigned e = threadIdx\.x; e < column_vectors \* columns; e \+= threads\)",
         r"^for \((short|mutant::half_word) e = ",
         lambda mutant: (
-            "constexpr int runs = count / run;" in mutant.text
+            "constexpr int column_vectors = count / lane_k;" in mutant.text
             and 0 < 2 * constant(mutant, "tile_depth") * constant(mutant, "columns") <= INT16_MAX
         ),
     ),
@@ -184,8 +184,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "elements that are fewer than a vector's",
         ("narrower",),
-        r"^const int count = left < wide \? int\(left\) : wide;",
-        r"left < wide \? (short|mutant::half_word)\(left\) : wide;",
+        r"^const int count = remaining < wide \? int\(remaining\) : wide;",
+        r"remaining < wide \? (short|mutant::half_word)\(remaining\) : wide;",
     ),
     Argument(
         "all threads have an element in each turn: their number divides that of the elements",
@@ -211,7 +211,7 @@ OF_CONFIGURATIONS = (
         ("constant",),
         r"^int lines_a = 0, lines_b = 0;",
         r"= (1|\(-1\))[,;]",
-        lambda mutant: "index_t to_stage = ring_of_block, stop = own_chunks, unchecked = 0;" in mutant.text,
+        lambda mutant: "index_t to_copy = ring_of_block, stop = own_k_tiles, unchecked = 0;" in mutant.text,
     ),
     Argument(
         "a place in the tile of a chunk, which has fewer elements",
@@ -257,8 +257,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "each thread has a piece in every round",
         ("comparison", "flag"),
-        r"pieces % threads == 0 \|\| r \* of_run < pieces",
-        r"pieces % threads != 0 \|\||\(r \* of_run < pieces|true",
+        r"vectors % threads == 0 \|\| r \* contiguous_vectors < vectors",
+        r"vectors % threads != 0 \|\||\(r \* contiguous_vectors < vectors|true",
         pieces_fill_threads,
     ),
     Argument(
@@ -277,7 +277,7 @@ OF_CONFIGURATIONS = (
     Argument(
         "a block has one team, of all its warps",
         ("dropped term",),
-        r"^const int member = warp % \(team / 32\);",
+        r"^const int member = warp % \(slice_threads / 32\);",
         r"^const int member = warp *;",
         has_one_team,
     ),

@@ -34,18 +34,18 @@ OF_EDGES = (
         r"^if \(next_row < m\) \{",
         r"^if \(true\)",
         lambda mutant: (
-            "if (vectors_A && next_row + rows <= m && l + block_k <= k) {" in mutant.text
-            and "const index_t left = line >= last || product >= k ? 0 :" in mutant.text
+            "if (vectors_a && next_row + rows <= m && l + block_k <= k) {" in mutant.text
+            and "const index_t remaining = line >= last || product >= k ? 0 :" in mutant.text
         ),
     ),
     Argument(
         "strips past the last one lie on it, and what they have in common with it is not stored",
         ("dropped term",),
-        r"^const index_t rows_left = m - first_row;",
-        r"^const index_t rows_left = m *;",
+        r"^const index_t remaining_rows = m - first_row;",
+        r"^const index_t remaining_rows = m *;",
         lambda mutant: (
             "return row < last_row ? row : last_row;" in mutant.text
-            and "i >= first_row + strip * strip_rows && i < m" in mutant.text
+            and "i >= first_row + warp_tile * warp_tile_rows && i < m" in mutant.text
         ),
     ),
     Argument(
@@ -58,11 +58,11 @@ OF_EDGES = (
     Argument(
         "what is 0 past the end of k in A makes 0 of B, a number there",
         ("constant",),
-        r"^elements\.element\[l\] = column \+ l < end \? \*at_B\(.*\) : scalar\(0\);",
+        r"^elements\.element\[l\] = column \+ l < end \? \*ptr_b\(.*\) : scalar\(0\);",
         r": scalar\((1|\(-1\))\);",
         lambda mutant: (
             "next.a[p] = {};" in mutant.text
-            and "elements.element[e] = i < m && l < end ? piece[e] : scalar(0);" in mutant.text
+            and "elements.element[e] = i < m && l < end ? from[e] : scalar(0);" in mutant.text
             and re.search(r"a_along_k = true|height = vector, width = 1;", mutant.text) is not None
         ),
     ),
@@ -96,6 +96,6 @@ OF_EDGES = (
         ("constant",),
         r"^staged\[q \* across \+ c\] = q < k && first \+ c < n \? sum_t\(B\[.*\]\) : sum_t\(0\);",
         r": sum_t\((1|\(-1\))\);",
-        lambda mutant: "a[q][r] = q < k && row + r < m ? A[" in mutant.text and "if (c >= left)" in mutant.text,
+        lambda mutant: "a[q][r] = q < k && row + r < m ? A[" in mutant.text and "if (c >= remaining)" in mutant.text,
     ),
 )

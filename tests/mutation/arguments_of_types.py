@@ -16,8 +16,8 @@ OF_TYPES = (
     Argument(
         "a vector of one element is aligned where elements are",
         ("flag", "arithmetic", "dropped term"),
-        r"^if \(inside && aligned\)|^const bool aligned = .*% vector_bytes == 0;",
-        r"^if \(inside ?\)|% vector_bytes == 0;",
+        r"^if \(within_m && aligned\)|^const bool aligned = .*% vector_bytes == 0;",
+        r"^if \(within_m ?\)|% vector_bytes == 0;",
         has_one_element,
     ),
     Argument(
@@ -31,7 +31,7 @@ OF_TYPES = (
         "sums of products of f16 are multiples of 2**-48, none of them subnormal",
         ("value",),
         "",
-        r"mutant::flushed\((sum|total|left|given)\b",
+        r"mutant::flushed\((sum|total|block_sums|sent|other_sum)\b",
         lambda mutant: mutant.subject.problem.dtype_name == "f16" and "alpha" not in mutant.before,
     ),
     Argument(
@@ -58,7 +58,7 @@ OF_TYPES = (
     Argument(
         "the last bit alone is 0 as tf32",
         ("constant",),
-        r"^both\.element\[e\] = e < inside \? .* : 0;",
+        r"^both\.element\[e\] = e < valid \? .* : 0;",
         r": 1;",
         lambda mutant: mutant.subject.problem.dtype_name == "tf32",
     ),
@@ -72,7 +72,7 @@ OF_TYPES = (
     Argument(
         "what tf32 is allowed by operands that are rounded is a thousand times as much, and here none is",
         ("rounding",),
-        r"^(const )?scalar given = |^sum\[",
+        r"^(const )?scalar sent = |^sum\[",
         r"mutant::low\(",
         sums_are_plain_f32,
     ),
@@ -120,7 +120,7 @@ OF_TYPES = (
         holds=lambda mutant: (
             mutant.subject.config.family == "resident_b_fma_held"
             and has_one_element(mutant)
-            and is_function(mutant, "load_a_at_the_edge")
+            and is_function(mutant, "load_a_at_edge")
         ),
     ),
     Argument(

@@ -135,18 +135,20 @@ def sums_are_plain_f32(mutant: Mutant) -> bool:
 def is_end_of_sweep(mutant: Mutant) -> bool:
     """Whether copies are awaited at the end of a sweep after which nothing is left in shared memory."""
     behind = " ".join(line.partition("//")[0] for line in lines_about(mutant, 2, 1000))
-    is_left = has_one_split(mutant) or re.search(r"\b(staged|shared_bytes|left|ring\w*)\b", behind) is None
+    is_left = has_one_split(mutant) or re.search(r"\b(staged|shared_bytes|block_sums|ring\w*)\b", behind) is None
     return lines_about(mutant, 1, 2) == ["};"] and is_left and "const index_t following" in mutant.text
 
 
 def is_past_last_chunk(mutant: Mutant) -> bool:
     """Whether all copies were awaited before: those of each chunk, and past the last chunk none is begun."""
-    if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums take their place"]:
+    if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums act their place"]:
         return False
     text = " ".join(mutant.text.split())
-    awaits_each = "cp_async_wait<stages - 2>();" in text and "} else if (next < chunks) {" in text
-    awaits_each |= "cp_async_wait<stages - 2>();" in text and "else if (next < chunks) stage_edge(" in text
-    awaits_at_once = "stage_edge(a, edge); cp_async_fence(); cp_async_wait<0>();" in text and "stage_next" not in text
+    awaits_each = "cp_async_wait<stages - 2>();" in text and "} else if (next < k_tiles) {" in text
+    awaits_each |= "cp_async_wait<stages - 2>();" in text and "else if (next < k_tiles) copy_edge_tile(" in text
+    awaits_at_once = (
+        "copy_edge_tile(a, edge); cp_async_fence(); cp_async_wait<0>();" in text and "copy_next" not in text
+    )
     return awaits_each or awaits_at_once
 
 
@@ -176,17 +178,19 @@ def packs_are_never_across(mutant: Mutant) -> bool:
     """Whether rows of A that are loaded fast have another length than rows of C."""
     width = constant(mutant, "vector_bytes") // mutant.subject.problem.dtype.element_bytes
     piece = width // max(constant(mutant, "rows_per_vector"), 1)
-    return "const bool fast = k == piece && lda == k &&" in mutant.text and piece != constant(mutant, "columns")
+    return "const bool fast = k == vector_columns && lda == k &&" in mutant.text and piece != constant(
+        mutant, "columns"
+    )
 
 
 def has_one_team(mutant: Mutant) -> bool:
     """Whether the warps of a block are as many as those of a team."""
-    is_known = "constexpr int team = 32 * team_rows * (block_n / (8 * octets));" in mutant.text
-    is_known &= "constexpr int team_rows = block_m / (16 * strips);" in mutant.text
-    rows, columns, strips, octets, threads = (
-        constant(mutant, name) for name in ("block_m", "block_n", "strips", "octets", "threads")
+    is_known = "constexpr int slice_threads = 32 * slice_rows * (block_n / (8 * n_tiles));" in mutant.text
+    is_known &= "constexpr int slice_rows = block_m / (16 * m_tiles);" in mutant.text
+    rows, columns, m_tiles, n_tiles, threads = (
+        constant(mutant, name) for name in ("block_m", "block_n", "m_tiles", "n_tiles", "threads")
     )
-    return is_known and 0 < threads <= 32 * (rows // (16 * strips)) * (columns // (8 * octets))
+    return is_known and 0 < threads <= 32 * (rows // (16 * m_tiles)) * (columns // (8 * n_tiles))
 
 
 def is_function(mutant: Mutant, name: str) -> bool:
@@ -205,9 +209,10 @@ def tile_elements_bound(mutant: Mutant) -> int:
 def copies_for_itself(mutant: Mutant) -> bool:
     """Whether four lanes copy a line of a group of A, of which each reads a quarter: then that is its own."""
     is_known = "constexpr int step = prefetch / stages;" in mutant.text
-    is_known &= "const int line = threadIdx.x % 32 / line_pieces, p = threadIdx.x % line_pieces;" in mutant.text
+    is_known &= "const int line = threadIdx.x % 32 / line_vectors, p = threadIdx.x % line_vectors;" in mutant.text
     is_known &= (
-        "part[r] = group[place_of_a(8 * r + g, 4 * d + t)];" in mutant.text and "using bits_t = uint4;" in mutant.text
+        "part[r] = group[smem_offset_a(8 * r + g, 4 * d + t)];" in mutant.text
+        and "using bits_t = uint4;" in mutant.text
     )
     pieces = 16 // mutant.subject.problem.dtype.element_bytes
     return is_known and constant(mutant, "prefetch") == 4 * pieces * constant(mutant, "stages") > 0

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from tests.mutation.edits import Edit, replaced
 from tests.mutation.tokens import ASSIGNMENTS, Text
 
-BARRIERS = re.compile(r"__sync\w*|meet\w*|\w*barrier\w*")
-COPIES = re.compile(r"await\w*|cp_async\w*|copy_\w+|\w*wait\w*|stage\w*|fetch\w*")
+BARRIERS = re.compile(r"__sync\w*|sync_ring\w*|\w*barrier\w*")
+COPIES = re.compile(r"await\w*|cp_async\w*|copy_\w+|\w*wait\w*|copy_k_tile\w*|fetch\w*")
 FENCES = re.compile(r"__threadfence\w*|fence\w*")
 # What begins a statement that computes nothing, or whose loss no compiler lets pass.
 _DECLARATIONS = {
@@ -62,7 +62,7 @@ _PAIRS = (
         "alpha beta",
     ),
     *("first_row first_column", "left right", "left_group right_group", "l j", "i l", "e q", "q c", "o s", "re im"),
-    *("a b", "tile step", "warp lane", "split tile_of_C", "width columns", "octet octets", "x y", "upper lower"),
+    *("a b", "tile step", "warp lane", "split tile_index", "width columns", "octet octets", "x y", "upper lower"),
     *("run at", "line product", "begin end", "first last", "threads columns", "stages splits", "place pitch"),
 )
 _SWAPPED_NAMES = {

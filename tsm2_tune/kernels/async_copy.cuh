@@ -27,52 +27,52 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `given` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+// Copy the first `valid` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
-__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int given)
+__device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
 {
 #if __CUDA_ARCH__ >= 800
     const unsigned address = unsigned(__cvta_generic_to_shared(to));
-    const int given_bytes = given * int(sizeof(From));
+    const int valid_bytes = valid * int(sizeof(From));
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
     else if constexpr (op == CacheOp::ca_L2_128B)
         asm volatile("cp.async.ca.shared.global.L2::128B [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
     else
         asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::
-                     "r"(address), "l"(from), "n"(bytes), "r"(given_bytes) : "memory");
+                     "r"(address), "l"(from), "n"(bytes), "r"(valid_bytes) : "memory");
 #else
     From *elements = reinterpret_cast<From *>(to);
-    if (given * sizeof(From) == bytes) {
+    if (valid * sizeof(From) == bytes) {
         cp_async<bytes>(elements, from);
     } else {
         for (int e = 0; e < bytes / int(sizeof(From)); ++e)
-            elements[e] = e < given ? from[e] : From();
+            elements[e] = e < valid ? from[e] : From();
     }
 #endif
 }
 
-// Copy 16 bytes where they are `wanted`, zeros where they are not `given`: without a branch, past which the compiler
+// Copy 16 bytes where they are `wanted`, zeros where they are not `valid`: without a branch, past which the compiler
 // moves no products.
 template <CacheOp op, class T>
-__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool given)
+__device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)
 {
 #if __CUDA_ARCH__ >= 800
     if constexpr (op == CacheOp::cg_L2_128B)
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.cg.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(valid))
                      : "memory");
     else
         asm volatile("{ .reg .pred wanted, left_out; setp.ne.b32 wanted, %2, 0; setp.eq.b32 left_out, %3, 0;"
                      " @wanted cp.async.ca.shared.global.L2::128B [%0], [%1], 16, left_out; }" ::
-                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(given))
+                     "r"(unsigned(__cvta_generic_to_shared(to))), "l"(from), "r"(int(wanted)), "r"(int(valid))
                      : "memory");
 #else
     if (wanted)
-        cp_async_zfill<16>(to, from, given ? 16 / int(sizeof(T)) : 0);
+        cp_async_zfill<16>(to, from, valid ? 16 / int(sizeof(T)) : 0);
 #endif
 }
 
@@ -83,11 +83,11 @@ __device__ __forceinline__ void cp_async_fence()
 #endif
 }
 
-template <int groups_left>
+template <int pending_groups>
 __device__ __forceinline__ void cp_async_wait()
 {
 #if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" :: "n"(groups_left) : "memory");
+    asm volatile("cp.async.wait_group %0;" :: "n"(pending_groups) : "memory");
 #endif
 }
 

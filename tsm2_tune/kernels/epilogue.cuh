@@ -3,9 +3,9 @@
 #include "vector.cuh"
 template <class V>
 __device__ __forceinline__ void store_vector(
-    typename V::element_t *at_C, typename V::element_t alpha, V sum, typename V::element_t beta)
+    typename V::element_t *ptr_c, typename V::element_t alpha, V sum, typename V::element_t beta)
 {
-    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    auto *to = reinterpret_cast<typename V::bits_t *>(ptr_c);
     #pragma unroll
     for (int e = 0; e < V::width; ++e)
         sum.element[e] = alpha * sum.element[e];
@@ -20,10 +20,10 @@ __device__ __forceinline__ void store_vector(
 
 // The same of `count` sums of another type than C's.
 template <int count, class T, class Sum>
-__device__ __forceinline__ void store_sums(T *__restrict__ at_C, const Sum (&sum)[count], Sum alpha, Sum beta)
+__device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {
     using V = Vector<T, count>;
-    auto *to = reinterpret_cast<typename V::bits_t *>(at_C);
+    auto *to = reinterpret_cast<typename V::bits_t *>(ptr_c);
     Sum total[count];
     #pragma unroll
     for (int e = 0; e < count; ++e)

@@ -20,8 +20,8 @@
 //   block 2's: of tile 2 [0, 54)
 // So most of the time blocks side by side read neighbours of A and the same rows of B. With nearly as many tiles as
 // blocks and a short k, each tile is one block's, and the blocks left over have nothing to do: for a whole tile a block
-// may have `most_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
-template <class Index, int block_m, int block_n, int block_k, int most_over>
+// may have `max_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
+template <class Index, int block_m, int block_n, int block_k, int max_over>
 struct StreamK {
     struct Corner {  // of a tile, in C
         Index row, column;
@@ -31,18 +31,18 @@ struct StreamK {
         Index product;
     };
 
-    Index panels, tail_chunks;          // of k; of each tile
+    Index panels, tail_k_tiles;          // of k; of each tile
     Index tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
-    Index stretch_chunks;               // of every stretch but the last
+    Index stretch_k_tiles;               // of every stretch but the last
     Index rank;                         // of this block among those of its panel, or of the tails
-    Index span_begin, span_chunks;      // of this block, in a tile
+    Index span_begin, span_k_tiles;      // of this block, in a tile
     Index turns;                        // of this block
     Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
-    Index own_chunks;                   // of this block in all
+    Index own_k_tiles;                   // of this block in all
     Index tiles_down, tiles;            // of C
     Index tiles_down_band;              // so that those of a turn are about a square of C
     Index tiles_of_band;                // but for the last one
-    Index chunks;                       // of a tile
+    Index k_tiles;                       // of a tile
 
     // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
     __device__ __forceinline__ Index tile_of(Index item) const
@@ -72,44 +72,44 @@ struct StreamK {
             work.tiles_down_band = work.tiles_down_band > 0 ? work.tiles_down_band : 1;
             work.tiles_of_band = tiles_across * work.tiles_down_band;
         }
-        const Index chunks = work.chunks = (k + block_k - 1) / block_k;
+        const Index k_tiles = work.k_tiles = (k + block_k - 1) / block_k;
         if (block >= splits)
             return work;
         if (tiles == 1) {
-            work.tail_chunks = work.span_chunks = chunks;
+            work.tail_k_tiles = work.span_k_tiles = k_tiles;
             work.tail_blocks = splits;
             work.rank = work.stretch_begin = block;
-            work.own_chunks = block < chunks ? (chunks - block + splits - 1) / splits : 0;
+            work.own_k_tiles = block < k_tiles ? (k_tiles - block + splits - 1) / splits : 0;
             return work;
         }
         constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
-        Index share = Index((tiles * (long long)chunks + splits - 1) / splits);  // chunks of a block
-        if (tiles < splits && tiles >= splits - splits / 8 && (chunks - share) * block_k <= most_over)
-            share = chunks;
+        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // chunks of a block
+        if (tiles < splits && tiles >= splits - splits / 8 && (k_tiles - share) * block_k <= max_over)
+            share = k_tiles;
         if (tiles < splits)
-            work.panels = (chunks % share == 0 ? chunks : chunks > least_tail ? chunks - least_tail : 0) / share;
-        work.tail_chunks = chunks - work.panels * share;
+            work.panels = (k_tiles % share == 0 ? k_tiles : k_tiles > least_tail ? k_tiles - least_tail : 0) / share;
+        work.tail_k_tiles = k_tiles - work.panels * share;
         const Index panel_blocks = work.panels * tiles;
         work.tail_blocks = splits - panel_blocks;
         const Index turns = work.tail_blocks == 0 ? 0 : tiles / work.tail_blocks;
         work.turn_tiles = turns * work.tail_blocks;
-        const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_chunks;
-        work.stretch_chunks =
+        const long long in_stretches = (tiles - work.turn_tiles) * (long long)work.tail_k_tiles;
+        work.stretch_k_tiles =
             work.tail_blocks == 0 ? 0 : Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks);
         if (block < panel_blocks) {
             work.rank = work.stretch_tile = block % tiles;
             work.span_begin = block / tiles * share;
-            work.own_chunks = work.span_chunks = share;
-        } else if (work.tail_chunks > 0) {
+            work.own_k_tiles = work.span_k_tiles = share;
+        } else if (work.tail_k_tiles > 0) {
             work.rank = block - panel_blocks;
             work.span_begin = work.panels * share;
-            work.span_chunks = work.tail_chunks;
+            work.span_k_tiles = work.tail_k_tiles;
             work.turns = turns;
-            const long long before = work.rank * (long long)work.stretch_chunks, remaining = in_stretches - before;
-            work.stretch_tile = work.turn_tiles + Index(before / work.tail_chunks);
-            work.stretch_begin = Index(before % work.tail_chunks);
-            work.own_chunks = turns * work.tail_chunks
-                + (remaining <= 0 ? 0 : remaining < work.stretch_chunks ? Index(remaining) : work.stretch_chunks);
+            const long long before = work.rank * (long long)work.stretch_k_tiles, remaining = in_stretches - before;
+            work.stretch_tile = work.turn_tiles + Index(before / work.tail_k_tiles);
+            work.stretch_begin = Index(before % work.tail_k_tiles);
+            work.own_k_tiles = turns * work.tail_k_tiles
+                + (remaining <= 0 ? 0 : remaining < work.stretch_k_tiles ? Index(remaining) : work.stretch_k_tiles);
         }
         return work;
     }

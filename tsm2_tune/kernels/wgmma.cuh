@@ -9,10 +9,10 @@ __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.
 // Before the first product, after the last, and until they are done but for so many groups.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int groups_left>
+template <int pending_groups>
 __device__ __forceinline__ void wgmma_wait()
 {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(groups_left) : "memory");
+    asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending_groups) : "memory");
 }
 
 // Where an operand begins that lies in rows of 64 or 128 bytes, one behind the other, of which each eight, or four,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 TunableValue = int | str
+KERNEL_NAMES = {"strips": "m_tiles", "octets": "n_tiles"}  # in CUDA, where a kernel calls a tunable by another name
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +75,7 @@ class Constants:
     def of(cls, config_type: type[Any], values: Mapping[str, Any]) -> Constants:
         """With these values; a tunable of value 0 has no line, such as a bound that a kernel does without."""
         shown = [one for one in declared(config_type) if one.is_constant and values[one.name]]
-        return cls({one.name: (values[one.name], one.comment) for one in shown})
+        return cls({KERNEL_NAMES.get(one.name, one.name): (values[one.name], one.comment) for one in shown})
 
     def __call__(self, *names: str) -> str:
         return "\n".join(self.in_one_line(name) for name in names or tuple(self.left))
