@@ -29,8 +29,8 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.export.cubins import capability, cubin
-from tsm2_tune.tuner.results.merge.reading import told_in
-from tsm2_tune.tuner.results.merge.text import text_of
+from tsm2_tune.tuner.results.merge.serializer import text_of
+from tsm2_tune.tuner.results.merge.text_parser import told_in
 from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
 from tsm2_tune.tuner.search.loop import cores
 

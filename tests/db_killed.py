@@ -22,9 +22,9 @@ import tsm2_tune
 from tests.fabricated import configuration, downgrade, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_db_commands import dump, facts, with_waste
-from tsm2_tune.tuner.results.merge import merging
+from tsm2_tune.tuner.results.maintenance import migrating, vacuuming
+from tsm2_tune.tuner.results.merge import importer
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.upkeep import migrating, vacuuming
 
 STEPS = 50  # of SQLite's machine, that are counted as one
 
@@ -110,7 +110,7 @@ def of_one_database(
 def of_merging(folder: Path, number: int) -> int:
     """Kill a merge: each problem on each device is as before or as after."""
     source, first, path, after = (folder / f"{name}.db" for name in ("source", "first", "results", "after"))
-    merging.HOLD_SECONDS = 0.0  # so that each problem has a transaction of its own
+    importer.HOLD_SECONDS = 0.0  # so that each problem has a transaction of its own
     good_database(source)
     with_other_trials(first)
     shutil.copy(first, after)

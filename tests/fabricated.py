@@ -25,7 +25,7 @@ from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.results.fingerprint import basis, tools
 from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import (
     Cache,
@@ -296,4 +296,4 @@ def downgrade(path: Path) -> None:
         plain_sql(path, f"DROP INDEX {index}")
     plain_sql(path, "ALTER TABLE trial DROP COLUMN search_ended")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
-    plain_sql(path, f"PRAGMA user_version = {migrations.OLDEST}")
+    plain_sql(path, f"PRAGMA user_version = {schema_versions.OLDEST}")

@@ -30,7 +30,7 @@ from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.generator.space.space import OWN
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.search.audit import ALL, Audit, Estimate, GuidelineAudit, audit
@@ -266,7 +266,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
         assert complaint in refused(*arguments), arguments
     plain_sql(Path(database), "UPDATE trial SET registers = 'many'")
     assert "trial 1 is not as this tsm2-tune stores it" in refused("--audit", "--db", database)
-    plain_sql(Path(database), f"PRAGMA user_version = {migrations.version() + 1}")
+    plain_sql(Path(database), f"PRAGMA user_version = {schema_versions.version() + 1}")
     assert "newer than" in refused("--audit", "--db", database)
 
 

@@ -14,10 +14,10 @@ from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, 
 from tests.tampering import GRAM, SKINNY, good_database
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.doctor.finding import Finding, State
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.maintenance import checking
+from tsm2_tune.tuner.results.maintenance.integrity import check
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.upkeep import checking
-from tsm2_tune.tuner.results.upkeep.checking import check
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # of a run whose machine was started again
@@ -180,7 +180,7 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
                 f"note     unused: 1 row of problem. No trial has them. {removes}",
                 f"note     claims: 1 claim of runs that have ended. {removes}, as does the next run",
             ]
-    assert plain_sql(good, "PRAGMA user_version") == [(migrations.OLDEST,)]
+    assert plain_sql(good, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
 
 
 def test_damage_is_told_wherever_it_is(good: Path, tmp_path: Path) -> None:

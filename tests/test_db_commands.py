@@ -19,12 +19,12 @@ from tests.command import run
 from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_importing import best, facts
+from tsm2_tune.tuner.results.maintenance import migrating, vacuuming
 from tsm2_tune.tuner.results.storage import database as databases
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
-from tsm2_tune.tuner.results.upkeep import migrating, vacuuming
 from tsm2_tune.tuner.runs.leases.queries import FINAL
 
 pytestmark = pytest.mark.usefixtures("session_cache")
@@ -207,7 +207,7 @@ def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> No
     assert facts(path) == good
     assert run("db", "check", "--db", str(path)).stdout.count("\n") == 1
     assert said("vacuum", "--db", str(path)) == f"{path}: {after} bytes before, {after} after; rows removed: none\n"
-    assert plain_sql(path, "PRAGMA user_version") == [(migrations.version(),)]
+    assert plain_sql(path, "PRAGMA user_version") == [(schema_versions.version(),)]
 
 
 def test_claims_of_runs_that_live_stay(path: Path) -> None:
@@ -281,7 +281,7 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}
     assert (facts(path), best(path)) == (good, winners)
-    again = f"{path}: schema {migrations.version()}, which is this version's: nothing to do\n"
+    again = f"{path}: schema {schema_versions.version()}, which is this version's: nothing to do\n"
     assert said("migrate", "--keep", "--db", str(path)) == again
 
 
@@ -318,7 +318,7 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
 
         monkeypatch.setattr(databases, "copy", slowly)
         found = migrating.migrate(path, keep=True)
-        assert (found.before, others[0].result().before) == (24, migrations.version())
+        assert (found.before, others[0].result().before) == (24, schema_versions.version())
     kept = path.with_name("results.db.schema-24")
     assert found.kept == kept
     assert dump(kept) == before

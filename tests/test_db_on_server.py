@@ -12,10 +12,10 @@ from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tests.test_importing import best, facts
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.merge import merging
-from tsm2_tune.tuner.results.merge.parts import Writer
+from tsm2_tune.tuner.results.merge import importer
+from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.union import Part
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 from tsm2_tune.tuner.results.store import Store
 
@@ -62,7 +62,7 @@ def test_an_import_goes_on_where_the_server_was_restarted(
         write(writer, device, problem, part)
 
     monkeypatch.setattr(Writer, "write", restarted)
-    monkeypatch.setattr(merging, "HOLD_SECONDS", 0)
+    monkeypatch.setattr(importer, "HOLD_SECONDS", 0)
     assert "added 12 trials" in said("merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
     monkeypatch.setattr(Writer, "write", write)
@@ -97,7 +97,7 @@ def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:
 def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, path: Path) -> None:
     good_database(path)
     said("merge", str(path), "--db", address)
-    now = f"schema {migrations.version()}, which is this version's: nothing to do"
+    now = f"schema {schema_versions.version()}, which is this version's: nothing to do"
     assert said("migrate", "--db", address) == f"{shown_name(address)}: {now}\n"
     found = run("db", "migrate", "--keep", "--db", address)
     assert (found.exit_code, "--keep copies a file" in found.stderr) == (2, True)
@@ -115,7 +115,7 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     found = run("db", "migrate", "--db", address)
     assert (found.exit_code, "has schema 23, older than 24, the first that" in found.stderr) == (2, True)
     asked(address, "UPDATE tsm2_tune SET schema_version = 24")
-    before = f"{shown_name(address)}: schema 24 before, {migrations.version()} now"
+    before = f"{shown_name(address)}: schema 24 before, {schema_versions.version()} now"
     assert said("migrate", "--db", address).startswith(before)
     indices = "SELECT indexdef FROM pg_indexes WHERE indexname = 'newest_of_family'"
     collation = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'search_ended'"

@@ -32,9 +32,9 @@ from tests.exchanged import (
 )
 from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
 from tests.test_importing import facts
-from tsm2_tune.tuner.results.exchange.record import NAME
+from tsm2_tune.tuner.results.exchange.entry import NAME
 from tsm2_tune.tuner.results.fingerprint import basis
-from tsm2_tune.tuner.results.merge import reading
+from tsm2_tune.tuner.results.merge import text_parser
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
@@ -186,7 +186,7 @@ def test_of_a_large_file_no_more_is_read_than_such_files_have(tuned: Path, tmp_p
         large.truncate(10**9)
     said = run("import", str(file), "--db", str(tuned))
     assert said.exit_code == 2
-    assert f"has more than {reading.MOST_BYTES} bytes" in said.stderr
+    assert f"has more than {text_parser.MOST_BYTES} bytes" in said.stderr
 
 
 # What Kernel Tuner makes of them

@@ -23,7 +23,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
 from tsm2_tune.generator.space.space import search_space
-from tsm2_tune.tuner.results.storage import database, migrations, schema
+from tsm2_tune.tuner.results.storage import database, schema, schema_versions
 from tsm2_tune.tuner.results.storage.schema import LAUNCH_OF_TRIAL
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -254,7 +254,7 @@ def test_an_older_schema_with_a_trigger_is_not_migrated(tried: Path) -> None:
     plain_sql(tried, SCHEMA[0])
     with pytest.raises(StoreError, match="has 't', unlike what tsm2-tune makes"), Store.open(tried, create=False):
         pass
-    assert plain_sql(tried, "PRAGMA user_version") == [(migrations.OLDEST,)]
+    assert plain_sql(tried, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
 
 
 @pytest.mark.parametrize("column", ["run_id", "trial_id"])

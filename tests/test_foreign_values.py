@@ -11,11 +11,11 @@ from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, plain_sq
 from tests.tampering import good_database
 from tests.test_foreign_files import refused, tried  # noqa: F401
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.domains import BY_NAME, BY_TYPE, checked
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import MOST_TEXT, in_a_line
+from tsm2_tune.tuner.results.validation import BY_NAME, BY_TYPE, checked
 
 RUN = tuning_run()
 C128 = configuration(128)

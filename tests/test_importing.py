@@ -31,8 +31,8 @@ from tests.fabricated import (
 from tests.tampering import good_database
 from tsm2_tune.console import tables
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import stamps
-from tsm2_tune.tuner.results.merge.parts import Reader, Writer, places
+from tsm2_tune.tuner.results import logical_clock
+from tsm2_tune.tuner.results.merge.problem_rows import Reader, Writer, places
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
@@ -60,7 +60,7 @@ def best(path: Path) -> list[Any]:
 
 def ended(path: Path, when: str) -> None:
     """Let all trials of the database have ended then, and been stored then."""
-    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {stamps.of_date(when)}")
+    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {logical_clock.of_date(when)}")
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ import tsm2_tune
 from tests.command import TUNE
 from tests.event_lines import PAGE, Line, assert_documented, lines_of
 from tests.on_host import ON_HOST
-from tsm2_tune.tuner.results.briefs import TrialLine
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial_summaries import TrialLine
 
 pytestmark = ON_HOST
 

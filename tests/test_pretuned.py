@@ -33,7 +33,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.generator.device.cards import DRIVER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.results.merge.reading import told_in
+from tsm2_tune.tuner.results.merge.text_parser import told_in
 from tsm2_tune.tuner.results.store import Store
 
 CONFIG, SKINNY = configuration(128, 2, 1), Problem(6, 2, 3, "f32")  # the program's product

@@ -14,11 +14,11 @@ from tests.exchanged import tuned_database
 from tests.servers import TestServer, asked
 from tests.test_server_sessions import name_of
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage import postgresql_layout, schema
+from tsm2_tune.tuner.results.storage import postgresql_schema, schema
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
-TABLES: tuple[Table, ...] = (*schema.metadata.sorted_tables, *postgresql_layout.own.tables.values())
+TABLES: tuple[Table, ...] = (*schema.metadata.sorted_tables, *postgresql_schema.own.tables.values())
 NOTHING = "CREATE FUNCTION nothing() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'"
 CONSTRAINTS = (
     "SELECT relname::text, conname::text FROM pg_constraint JOIN pg_class ON pg_class.oid = conrelid"
@@ -79,7 +79,7 @@ def test_altered_tables_are_refused(filled: str, kind: Callable[[str], Iterator[
                 connection.exec_driver_sql(statement)
             refused[statements] = ""
             try:
-                postgresql_layout.found_version(connection, "it")
+                postgresql_schema.found_version(connection, "it")
             except (StoreError, DBAPIError) as error:  # the latter becomes the former where transactions end
                 refused[statements] = str(error)
     engine.dispose()

@@ -23,7 +23,7 @@ from tests.fabricated import (
     tuning_run,
 )
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage import database, migrations
+from tsm2_tune.tuner.results.storage import database, schema_versions
 from tsm2_tune.tuner.results.store import Store
 
 RUN = tuning_run()
@@ -69,8 +69,10 @@ def test_the_database_of_another_program(path: Path, create: bool) -> None:
 @pytest.mark.parametrize("create", [True, False])
 def test_a_newer_schema(path: Path, create: bool) -> None:
     with Store.open(path, create=True):
-        plain_sql(path, f"PRAGMA user_version = {migrations.version() + 1}")
-    assert f"schema {migrations.version() + 1}, newer than {migrations.version()}" in refused(path, create=create)
+        plain_sql(path, f"PRAGMA user_version = {schema_versions.version() + 1}")
+    assert f"schema {schema_versions.version() + 1}, newer than {schema_versions.version()}" in refused(
+        path, create=create
+    )
 
 
 @pytest.mark.parametrize("command", ["best", "db migrate --keep", "db check", "db vacuum", "forget 1"])
@@ -78,7 +80,7 @@ def test_schema_before_the_previous_is_refused(path: Path, command: str) -> None
     with Store.open(path, create=True) as store:
         store.add_trial(RUN, trial(500))
     downgrade(path)
-    plain_sql(path, f"PRAGMA user_version = {migrations.OLDEST - 1}")
+    plain_sql(path, f"PRAGMA user_version = {schema_versions.OLDEST - 1}")
     content = path.read_bytes()
     found = run(*command.split(), "--db", str(path))
     sentence = (
@@ -119,14 +121,14 @@ READING = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("version", [migrations.OLDEST, migrations.version()])
+@pytest.mark.parametrize("version", [schema_versions.OLDEST, schema_versions.version()])
 def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
     version: int, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(path, create=True) as store:
         for us, config in ((500, C128), (600, C256)):
             store.add_trial(RUN, trial(us, config))
-    if version < migrations.version():
+    if version < schema_versions.version():
         downgrade(path)
     shutil.copy(path, path.with_name("writable.db"))
     content, names = path.read_bytes(), set(path.parent.iterdir())
@@ -208,8 +210,8 @@ def test_an_older_schema_is_migrated(path: Path, monkeypatch: pytest.MonkeyPatch
         store.add_trial(RUN, trial(500))
     steps = ("UPDATE trial SET detail = 'migrated'", "UPDATE trial SET detail = detail || ', twice'")
     added = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    before = migrations.version()
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, *added))
+    before = schema_versions.version()
+    monkeypatch.setattr(schema_versions, "MIGRATIONS", (*schema_versions.MIGRATIONS, *added))
     with Store.open(path, create=False) as store:
         assert len(store.best()) == 1
     assert plain_sql(path, "SELECT detail FROM trial") == [("migrated, twice",)]
@@ -221,8 +223,8 @@ def test_a_migration_that_fails_changes_nothing(path: Path, monkeypatch: pytest.
         store.add_trial(RUN, trial(500))
     steps = ("ALTER TABLE trial ADD COLUMN note TEXT", "UPDATE nothing SET x = 1")
     added = [lambda connection, sql=sql: connection.exec_driver_sql(sql) for sql in steps]
-    before = migrations.version()
-    monkeypatch.setattr(migrations, "MIGRATIONS", (*migrations.MIGRATIONS, *added))
+    before = schema_versions.version()
+    monkeypatch.setattr(schema_versions, "MIGRATIONS", (*schema_versions.MIGRATIONS, *added))
     assert "refused by SQLite" in refused(path, create=True)
     assert plain_sql(path, "PRAGMA user_version") == [(before,)]
     monkeypatch.undo()

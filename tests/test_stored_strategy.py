@@ -14,7 +14,7 @@ from tests.simulated import DEVICE, SHAPES, TARGET, Simulated
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.html import trial_list as page
 from tsm2_tune.html.contents import contents
-from tsm2_tune.tuner.results.merge.text import LINES, LINES_OF_2, TIME_OF_3
+from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.fixed_list import candidate_of

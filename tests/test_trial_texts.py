@@ -28,8 +28,8 @@ from tests.test_importing import TODAY, facts
 from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.results.merge import reading
-from tsm2_tune.tuner.results.merge.text import LINES
+from tsm2_tune.tuner.results.merge import text_parser
+from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
@@ -357,7 +357,7 @@ def test_what_editors_and_pipes_make_of_a_text_is_read_as_it_was(
 def test_a_file_of_millions_of_values_is_refused_before_it_is_read(tmp_path: Path) -> None:
     written = tmp_path / "many.json"
     for begin in ('{"tsm2-tune trials":4,"x":[', '{"x":['):
-        written.write_text(begin + "{}," * reading.MOST_VALUES + "{},{}]}")
+        written.write_text(begin + "{}," * text_parser.MOST_VALUES + "{},{}]}")
         assert "has more than 64000000 bytes or 4000000 values" in run("import", str(written)).stderr
 
 
@@ -365,7 +365,7 @@ def test_bytes_that_are_no_text_and_too_many(tuned: Path, tmp_path: Path, monkey
     written = tmp_path / "trials.jsonl"
     written.write_bytes(text(tuned).encode() + b"\xff")
     assert "is not as this tsm2-tune writes it" in run("import", str(written)).stderr
-    monkeypatch.setattr(reading, "MOST_BYTES", 100)
+    monkeypatch.setattr(text_parser, "MOST_BYTES", 100)
     assert "has more than 100 bytes" in run("import", str(written)).stderr
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tsm2_tune.tuner.results import stamps
+from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, part_of, union
 from tsm2_tune.tuner.results.trial import Outcome
@@ -197,5 +197,5 @@ def test_samples_from_another_database_do_not_change_which_try_is_kept() -> None
 
 
 def test_stamps_go_on_after_a_clock_that_was_ahead() -> None:
-    ahead = stamps.after(None) + YEAR_US
-    assert stamps.after(ahead) == ahead + 1
+    ahead = logical_clock.after(None) + YEAR_US
+    assert logical_clock.after(ahead) == ahead + 1

@@ -11,7 +11,7 @@ from pathlib import Path
 from tsm2_tune import pretuned
 from tsm2_tune.api.parse import DEFAULT_DATABASE, check_callable, file_name
 from tsm2_tune.tuner.results.merge.files import opened, refuse, told_by
-from tsm2_tune.tuner.results.merge.merging import Imported, merge, merge_parts
+from tsm2_tune.tuner.results.merge.importer import Imported, merge, merge_parts
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 

@@ -15,9 +15,9 @@ from tsm2_tune.errors import InputError, ToolMissing, pip_install
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain_text
 from tsm2_tune.tuner.export import refuse_database, refuse_unwritable, write
-from tsm2_tune.tuner.results.briefs import TrialLine
 from tsm2_tune.tuner.results.storage.addresses import tune_first
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial_summaries import TrialLine
 
 EXPORTED = "window.vegaEmbed = vegaEmbed;"  # makes the bundle's name global
 Databases = str | PathLike[str] | Iterable[str | PathLike[str]]

@@ -63,7 +63,7 @@ def compare(
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.tuner.device.target import default_spec, find_target
     from tsm2_tune.tuner.export.comparison import compared
-    from tsm2_tune.tuner.packs.chosen import choices
+    from tsm2_tune.tuner.packs.choice import choices
 
     target = find_target(spec if spec is not None else default_spec())
     source = database if database is not None else _text_of(target)

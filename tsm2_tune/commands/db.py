@@ -34,10 +34,10 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
     check reads a copy, so that runs continue and nothing changes. With a problem the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.finding import State
-    from tsm2_tune.tuner.results.upkeep import checking
+    from tsm2_tune.tuner.results.maintenance import integrity
 
     with tables.waiting(f"checking {shown_name(database)}"):
-        found = checking.check(place_of(database))
+        found = integrity.check(place_of(database))
     is_sound = all(one.state is not State.PROBLEM for one in found)
     if as_json:
         findings = [asdict(one) for one in found]
@@ -84,10 +84,10 @@ def vacuum(alone: bool, database: str) -> None:
     It removes kernels, problems, runs and cuBLAS times without trials, and claims of ended runs. Runs on
     the database continue. If they would wait too long for a large file, it keeps its gaps, unless with --alone.
     """
-    from tsm2_tune.tuner.results.upkeep import vacuuming
+    from tsm2_tune.tuner.results.maintenance import vacuum as vacuums
 
     with tables.waiting(f"vacuuming {shown_name(database)}"):
-        found = vacuuming.vacuum(place_of(database), alone=alone)
+        found = vacuums.vacuum(place_of(database), alone=alone)
     click.echo(printable(f"{shown_name(database)}: {found}"))
     if not found.is_compact:
         tell("the file has its gaps still: other runs would wait too long; use --alone when there are none")
@@ -101,10 +101,10 @@ def migrate(keep: bool, database: str) -> None:
 
     Every command migrates such a database when it opens it. This one prints what it did, and can keep a copy.
     """
-    from tsm2_tune.tuner.results.upkeep import migrating
+    from tsm2_tune.tuner.results.maintenance import migration
 
     with tables.waiting(f"migrating {shown_name(database)}"):
-        found = migrating.migrate(place_of(database), keep=keep)
+        found = migration.migrate(place_of(database), keep=keep)
     click.echo(printable(f"{shown_name(database)}: {found}"))
     for step in found.steps:
         click.echo(printable(step))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tsm2_tune.pretuned import Pretuned
-    from tsm2_tune.tuner.packs.chosen import Choice
+    from tsm2_tune.tuner.packs.choice import Choice
 
 kernels_option = option(
     "--db",
@@ -54,7 +54,7 @@ def predict(
     from tsm2_tune.api.parse import problems_of
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.tuner.packs.chosen import choices
+    from tsm2_tune.tuner.packs.choice import choices
 
     source = database if database is not None else _text_of(spec)
     with tables.waiting("asking the kernels"):

@@ -16,9 +16,9 @@ from tsm2_tune.tuner.export.tables import facts_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from tsm2_tune.tuner.results.briefs import TrialLine
     from tsm2_tune.tuner.results.records import TrialRecord
     from tsm2_tune.tuner.results.trial import Measurement, Trial, Verdict
+    from tsm2_tune.tuner.results.trial_summaries import TrialLine
 
 
 def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:

@@ -9,11 +9,11 @@ from sqlalchemy import Column, Float, select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import conditions, records
-from tsm2_tune.tuner.results.domains import Row, checked, tunables
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, in_a_line
+from tsm2_tune.tuner.results.validation import Row, checked, tunables
 
 TIMED = (Outcome.OK, Outcome.BEHIND)  # BEHIND has the time of its first launches
 TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL without one

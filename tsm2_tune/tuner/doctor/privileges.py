@@ -5,12 +5,12 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from tsm2_tune.tuner.doctor.finding import Finding, ok, problem
-from tsm2_tune.tuner.results.storage import migrations, postgresql_layout, schema
+from tsm2_tune.tuner.results.storage import postgresql_schema, schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.postgresql import as_it_is
 
 NAME, MEANS = "database", "no trial is stored"
-WRITTEN = [*schema.metadata.tables, postgresql_layout.RECEIPT.name]
+WRITTEN = [*schema.metadata.tables, postgresql_schema.RECEIPT.name]
 ELSEWHERE = "or name another with --db"
 WHERE = text(
     "SELECT pg_is_in_recovery(), quote_ident(current_schema()), quote_ident(current_user),"
@@ -39,7 +39,7 @@ def on_server(address: Address) -> Finding:
     Raise TuneError if it cannot be read.
     """
     with as_it_is(address) as connection:
-        found = postgresql_layout.found_version(connection, str(address))
+        found = postgresql_schema.found_version(connection, str(address))
         return _finding(address, connection, found)
 
 
@@ -48,13 +48,15 @@ def _finding(address: Address, connection: Connection, found: int) -> Finding:
     if is_standby:
         remedy = "name the server that is written to with --db"
         return problem(NAME, f"{address} can only be read, as it is a standby", means=MEANS, remedy=remedy)
-    if found < migrations.version():
+    if found < schema_versions.version():
         if not may_create:
             what = f"this user may not make tables in its schema {where}"
             remedy = f"have its owner run GRANT CREATE ON SCHEMA {where} TO {user}, {ELSEWHERE}"
             return problem(NAME, f"{address}, where {what}", means=MEANS, remedy=remedy)
         if found and connection.execute(OF_OTHERS).first():
-            what = f"is of schema {found}, which only the owner of its tables can bring to {migrations.version()}"
+            what = (
+                f"is of schema {found}, which only the owner of its tables can bring to {schema_versions.version()}"
+            )
             remedy = f"have that user run tsm2-tune db migrate, {ELSEWHERE}"
             return problem(NAME, f"{address} {what}", means=MEANS, remedy=remedy)
         return ok(NAME, f"{address}, {'there' if found else 'not made yet'}")

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.briefs import CurrentTrial
-from tsm2_tune.tuner.results.exchange.reading import DOCUMENTS
-from tsm2_tune.tuner.results.exchange.record import Entry
-from tsm2_tune.tuner.results.merge.parts import Reader, places
-from tsm2_tune.tuner.results.merge.text import has_line
+from tsm2_tune.tuner.results.exchange.document_parser import DOCUMENTS
+from tsm2_tune.tuner.results.exchange.entry import Entry
+from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
+from tsm2_tune.tuner.results.merge.serializer import has_line
 from tsm2_tune.tuner.results.merge.union import Part, TrialKey, Tried
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Outcome
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 EXCHANGE = tuple(DOCUMENTS)  # formats
 OF_ONE_FAMILY = "kernel-tuner-cache"

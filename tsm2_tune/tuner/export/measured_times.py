@@ -15,10 +15,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.choice.predict import Division
 from tsm2_tune.runtime.choice.work import Card
 from tsm2_tune.tuner.export.scale_launch import distance
-from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import TrialRecord, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 MOST_ELSEWHERE = 24  # nearest other shapes of a kernel
 

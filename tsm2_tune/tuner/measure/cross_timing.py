@@ -29,9 +29,9 @@ from tsm2_tune.tuner.export.kernel_sets.losses import Comparable
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import MEASURED, rows_between
 from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
-from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEvent, VendorLeftOut, WinnerVerified
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import fixed_list, session

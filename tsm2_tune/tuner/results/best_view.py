@@ -51,7 +51,7 @@ best = Table(
 # The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
 #
 # current    trials that are not superseded, and of the family's newest basis for the device, problem and state: that
-#            of the trial with the greatest stamp, see stamps.py. A kernel that is made otherwise now, or another
+#            of the trial with the greatest stamp (logical_clock.py). A kernel whose code changed, or another
 #            compiler, leaves the others in the table, where they no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements in its state.
 # racing     the newest measurement of each contender: its last finals, or its first where it was in none. The

@@ -8,12 +8,12 @@ from typing import Any
 from sqlalchemy import Integer, Select, and_, cast, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import briefs, conditions, vendor_measurements
-from tsm2_tune.tuner.results.briefs import StoredTrial
+from tsm2_tune.tuner.results import conditions, trial_summaries, vendor_measurements
 from tsm2_tune.tuner.results.conditions import IS_FIRST, TRIED
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.trial_summaries import StoredTrial
 
 _TRIAL, _MEASURED = schema.trial.c, schema.measurement.c
 
@@ -69,7 +69,9 @@ class History:
 
     def tried(self) -> tuple[StoredTrial, ...]:
         """Return the trials that are not superseded, in the order they were stored."""
-        return tuple(briefs.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values))
+        return tuple(
+            trial_summaries.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values)
+        )
 
     def fastest_of_older(self) -> tuple[str, ...]:
         """Return texts of configurations, fastest first: each family's fastest right one whose kernel has changed.
@@ -78,12 +80,12 @@ class History:
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
-            fastest.setdefault(row["family"], briefs.config_text(row))
+            fastest.setdefault(row["family"], trial_summaries.config_text(row))
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
         """Return the texts of the configurations in the last final; empty before a final."""
-        return frozenset(map(briefs.config_text, self.database.rows(_FINALISTS, self._values)))
+        return frozenset(map(trial_summaries.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
         """Return the vendor's libraries in the last final: driver, library, version."""

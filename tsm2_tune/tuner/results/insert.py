@@ -9,11 +9,19 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
 
 from tsm2_tune.errors import StoreError, shown
-from tsm2_tune.tuner.results import conditions, forget, records, row_reader, row_writer, stamps, vendor_measurements
-from tsm2_tune.tuner.results.domains import COUNT, checked
+from tsm2_tune.tuner.results import (
+    conditions,
+    forget,
+    loader,
+    logical_clock,
+    records,
+    row_values,
+    vendor_measurements,
+)
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.upsert import add_alone, add_once
+from tsm2_tune.tuner.results.validation import COUNT, checked
 from tsm2_tune.tuner.runs.leases.queries import settle
 from tsm2_tune.tuner.search.resume import Retries
 
@@ -64,7 +72,7 @@ def _most(column: Any, value: float | None) -> ColumnElement[Any]:
 def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool:
     """Return whether the trial that is stored counts as untried."""
     with records.reading(trial_id):
-        row = checked(row_reader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
+        row = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
         return retries.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
 
 
@@ -76,7 +84,7 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
     most = {
         name: case((timed_out, _most(column[name], values[name])), else_=cast(values[name], column[name].type))
-        for name in row_writer.LIMITS
+        for name in row_values.LIMITS
     }
     row = update(schema.trial).where(column.id == trial_id)
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
@@ -94,7 +102,7 @@ def add_trials(
 ) -> list[Kept]:
     """Return the trials, which are stored now, or those in their places."""
     problems = dict.fromkeys(trial.problem for trial in trials)
-    ids = {one: found_or_added(connection, schema.problem, row_writer.problem_values(one)) for one in problems}
+    ids = {one: found_or_added(connection, schema.problem, row_values.problem_values(one)) for one in problems}
     return [
         _add_trial(connection, run_id, device_name, ids[trial.problem], trial, retries or Retries(trial.limits))
         for trial in trials
@@ -104,14 +112,19 @@ def add_trials(
 def _add_trial(
     connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, retries: Retries
 ) -> Kept:
-    add_once(connection, schema.source, row_writer.source_values(trial.source))
+    add_once(connection, schema.source, row_values.source_values(trial.source))
     key = {
         "device_name": device_name,
         "problem_id": problem_id,
         "config": trial.config.text,
         "basis": trial.basis,
     }
-    values = {"run_id": run_id, **key, **row_writer.trial_values(trial), "stamp": stamps.next_of_trial(connection)}
+    values = {
+        "run_id": run_id,
+        **key,
+        **row_values.trial_values(trial),
+        "stamp": logical_clock.next_of_trial(connection),
+    }
     present = found(connection, schema.trial, key)
     settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
     if present is None:
@@ -134,10 +147,10 @@ def add_measurement(
     run_id: int,
     round_: int,
     floor_us: float,
-    of_final: stamps.OfFinal | None = None,
+    of_final: logical_clock.OfFinal | None = None,
 ) -> None:
     """Add it with its samples."""
-    row = row_writer.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
+    row = row_values.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
     row |= of_final._asdict() if of_final else {}
     measurement_id = added(connection, schema.measurement, row)
     samples = [
@@ -163,10 +176,10 @@ def add_final(
     floor_us = run.ceilings.floor_us(final.problem)
     states = dict.fromkeys(measured.cache for _, measured in final.measurements)
     rounds = {state: round_ + at for at, state in enumerate(states)}
-    finals = dict[Cache, stamps.OfFinal]()
+    finals = dict[Cache, logical_clock.OfFinal]()
     for state in states:
-        stamp = stamps.after(stamp)
-        finals[state] = stamps.OfFinal(stamps.new_final(), stamp)
+        stamp = logical_clock.after(stamp)
+        finals[state] = logical_clock.OfFinal(logical_clock.new_final(), stamp)
     for config, measured in final.measurements:
         trial_id = connection.execute(_FINALIST, {**tried, "config": config.text}).scalar()
         if trial_id is None:
@@ -175,7 +188,7 @@ def add_final(
         add_measurement(
             connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us, of_final=of_final
         )
-    problem_id = found_or_added(connection, schema.problem, row_writer.problem_values(final.problem))
+    problem_id = found_or_added(connection, schema.problem, row_values.problem_values(final.problem))
     for state, number in rounds.items():
         of_state = [one for one in final.vendor if one.measurement.cache is state]
         vendor_measurements.add(

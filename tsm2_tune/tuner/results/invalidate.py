@@ -9,10 +9,10 @@ from sqlalchemy import Connection, select, update
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results import conditions, records
-from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.validation import Row, checked
 
 _LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in records.LAUNCH)
 _CURRENT = (

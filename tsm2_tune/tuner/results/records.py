@@ -20,7 +20,6 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.source import KernelSource, index_defines
 from tsm2_tune.generator.space.tunables import declared
 from tsm2_tune.tuner.measure.timing import median_interval
-from tsm2_tune.tuner.results.domains import MOST_SAMPLES, Row, checked, rates, tunables
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import (
     Cache,
@@ -34,6 +33,7 @@ from tsm2_tune.tuner.results.trial import (
     Verdict,
     in_a_line,
 )
+from tsm2_tune.tuner.results.validation import MOST_SAMPLES, Row, checked, rates, tunables
 
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
 CONFIGURATIONS_AT_HAND = 4096  # of a database: many trials have one configuration

@@ -18,20 +18,18 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import (
-    briefs,
     conditions,
     forget,
     insert,
     invalidate,
+    loader,
     queries,
     records,
-    row_reader,
-    row_writer,
+    row_values,
+    trial_summaries,
     vendor_measurements,
 )
 from tsm2_tune.tuner.results.best_view import Among
-from tsm2_tune.tuner.results.briefs import CurrentTrial, TrialLine
-from tsm2_tune.tuner.results.domains import MOST_DETAIL, checked
 from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.insert import Kept
 from tsm2_tune.tuner.results.records import BestRow, TrialRecord
@@ -40,6 +38,8 @@ from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bu
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, TrialLine
+from tsm2_tune.tuner.results.validation import MOST_DETAIL, checked
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
@@ -62,9 +62,11 @@ class Store:
         Of trials that the package brings, such as pretuned:h100, it can only be read.
         """
         if is_bundled(name) and not create:
-            from tsm2_tune.tuner.results.merge import bundled  # a database of one's own does not wait for it
+            from tsm2_tune.tuner.results.merge import (
+                pretuned_database,  # a database of one's own does not wait for it
+            )
 
-            with bundled.opened(os.fspath(name)) as database:
+            with pretuned_database.opened(os.fspath(name)) as database:
                 yield cls(database)
             return
         with Database.open(place_of(name), create=create) as database:
@@ -103,7 +105,7 @@ class Store:
         is_of_one = len(problems) == 1 and not hazards  # hazards count for all problems
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
-            run_id = insert.found_or_added(connection, schema.run, row_writer.run_values(run))
+            run_id = insert.found_or_added(connection, schema.run, row_values.run_values(run))
             ids = insert.add_trials(connection, run_id, device, trials, retries)
             quarantine.add(connection, hazards)
             return ids
@@ -117,7 +119,7 @@ class Store:
         """
         about = (run.identity.name, final.problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            run_id = insert.found_or_added(connection, schema.run, row_writer.run_values(run))
+            run_id = insert.found_or_added(connection, schema.run, row_values.run_values(run))
             tried = conditions.values_tried(run.identity.name, final.problem, families, basis)
             return insert.add_final(connection, str(self.path), run_id, run, final, tried)
 
@@ -148,7 +150,7 @@ class Store:
         """Store that the problem is searched in this state of the L2: what was tried before counts as of a search."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            problem_id = insert.found(connection, schema.problem, row_writer.problem_key(problem))
+            problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.cache == cache.value, trial.is_between == 1)
             connection.execute(row.values(is_between=0))
@@ -157,7 +159,7 @@ class Store:
         """Store with the trials of the problem's searches why the last of these ended."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            problem_id = insert.found(connection, schema.problem, row_writer.problem_key(problem))
+            problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.basis == basis, trial.strategy.is_not(None))
             connection.execute(row.values(search_ended=why))
@@ -165,7 +167,7 @@ class Store:
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
         """The problems of this one's element type and op that a search tried anything of, in this state of the L2."""
         values = conditions.values(device_name, alike) | {"cache": cache.value}
-        return frozenset(map(briefs.problem_of, self._database.rows(queries.SEARCHED, values)))
+        return frozenset(map(trial_summaries.problem_of, self._database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
         """Return the verdict of the full verification of the winner's kernel, and the digest of the verified machine
@@ -252,9 +254,9 @@ class Store:
         if cache is None:
             found = preferred(found)
         with self._database.transaction() as connection:
-            row_reader.refuse_intervals(connection, among)
-            row_reader.refuse_marks(connection, among)
-            return tuple(row_reader.as_known(connection, row) for row in found)
+            loader.refuse_intervals(connection, among)
+            loader.refuse_marks(connection, among)
+            return tuple(loader.as_known(connection, row) for row in found)
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
@@ -279,7 +281,7 @@ class Store:
             raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
         row = records.best_row(found[0])
         with self._database.transaction() as connection:
-            row = row_reader.as_known(connection, row)
+            row = loader.as_known(connection, row)
         known = row.verified_in_full or self.full_verdict(row) is not None
         return replace(row, verified_in_full=int(known))
 
@@ -292,7 +294,7 @@ class Store:
         by_trial, every = dict[int, TrialRecord](), tuple(winners)
         with self._database.transaction() as connection:
             for row in every:
-                record = row_reader.winner_record(connection, row)
+                record = loader.winner_record(connection, row)
                 found = record.trial
                 if not record.unchanged:
                     raise StoreError(
@@ -319,7 +321,7 @@ class Store:
                     f"no trial {trial_id} in {self.path}: {command_on('show', str(self.path))} lists them"
                 )
             with records.reading(trial_id):
-                return row_reader.trial_record(connection, trial_id)
+                return loader.trial_record(connection, trial_id)
 
     def listing(self) -> tuple[TrialLine, ...]:
         """Return every trial, in the order they were stored."""
@@ -330,7 +332,7 @@ class Store:
             .order_by(schema.trial.c.id)
         )
         rows = self._database.rows(query)
-        return tuple(briefs.trial_line(row) for row in rows)
+        return tuple(trial_summaries.trial_line(row) for row in rows)
 
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
@@ -348,14 +350,16 @@ class Store:
         in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: (pair[1]["stamp"], pair[1]["basis"]))
         basis = {key: row["basis"] for key, row in in_time}  # the last one's
         return tuple(
-            briefs.current_trial(row) for key, row in zip(keys, rows, strict=True) if basis[key] == row["basis"]
+            trial_summaries.current_trial(row)
+            for key, row in zip(keys, rows, strict=True)
+            if basis[key] == row["basis"]
         )
 
     def devices(self) -> tuple[str, ...]:
         """Return the names of the devices that have trials."""
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
-        return tuple(map(briefs.device_name, self._database.rows(query)))
+        return tuple(map(trial_summaries.device_name, self._database.rows(query)))
 
     def devices_of_runs(self) -> tuple[str, ...]:
         """Return the names of the devices that have runs, which are fewer than trials."""

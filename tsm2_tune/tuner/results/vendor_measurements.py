@@ -9,12 +9,12 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
 from tsm2_tune.tuner.results import conditions, records
-from tsm2_tune.tuner.results.domains import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.results.logical_clock import OfFinal
 from tsm2_tune.tuner.results.records import BestRow
-from tsm2_tune.tuner.results.stamps import OfFinal
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement
+from tsm2_tune.tuner.results.validation import MOST_DETAIL, Row, checked
 
 KIND = "vendor measurement"  # the name of a row in messages
 GEMM = "gemm"  # in the name of what PyTorch and CuPy start of cuBLAS; no syrk for X^T X, no gemv for n = 1

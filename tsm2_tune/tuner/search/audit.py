@@ -17,9 +17,9 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.space import guidelines_in_force, rules_of
-from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 Timed = tuple[Problem, Cache]  # trials with the same pair have comparable times
 ALL = "all of them"  # in place of a rule's name

@@ -25,12 +25,12 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.domains import MOST_DETAIL, Row, checked
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.storage.database import Database, fetched
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.results.upsert import add_or_change
+from tsm2_tune.tuner.results.validation import MOST_DETAIL, Row, checked
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import probe_checks
 from tsm2_tune.tuner.worker.protocol import AttemptResult, Call, FullVerification, Run

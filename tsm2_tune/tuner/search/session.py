@@ -15,11 +15,11 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.tuner.results.briefs import StoredTrial
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.results.trial_summaries import StoredTrial
 from tsm2_tune.tuner.runs.events import (
     FinalFailure,
     FinalStored,

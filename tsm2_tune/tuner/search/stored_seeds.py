@@ -13,12 +13,12 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance
 from tsm2_tune.generator.space.seeds import NEIGHBOURS
-from tsm2_tune.tuner.results import briefs, conditions
-from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results import conditions, trial_summaries
 from tsm2_tune.tuner.results.records import PROBLEM_KEY, reading
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TuningRun
+from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_KERNELS = 3  # for each problem and device
 MEDIAN_US = Column("median_us", Float)
@@ -33,7 +33,7 @@ def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: s
     trial = schema.trial.c
     key = schema.problem.c
     alike = select(key.id, *PROBLEM_KEY).where(key.dtype == problem.dtype_name, key.op == problem.op)
-    found = {row["id"]: briefs.problem_of(row) for row in store.database.rows(alike)}
+    found = {row["id"]: trial_summaries.problem_of(row) for row in store.database.rows(alike)}
     nearest = sorted(found, key=lambda number: (distance(problem, found[number]), number))[:NEIGHBOURS]
     place = func.row_number().over(
         partition_by=(trial.device_name, trial.problem_id), order_by=schema.measurement.c.median_us

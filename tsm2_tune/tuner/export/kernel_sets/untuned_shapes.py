@@ -17,10 +17,10 @@ from tsm2_tune.runtime.choice.work import Card, Floats, WorkTable
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.export.module import winner
-from tsm2_tune.tuner.results.briefs import CurrentTrial
 from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 MEASURED = 4  # tuned shapes at which a kernel must have been measured
 MOST_PROBES = 96  # shapes between the tuned ones at which gains are predicted

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tsm2_tune.tuner.results.exchange.record import NAME, Entry, record_of
-from tsm2_tune.tuner.results.exchange.results import TIME, Result, metadata, results
+from tsm2_tune.tuner.results.exchange.common_fields import TIME, Result, metadata, results
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
 from tsm2_tune.tuner.results.trial import Outcome
 
 INVALIDITY = {

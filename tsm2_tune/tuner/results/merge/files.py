@@ -9,9 +9,9 @@ from pathlib import Path
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import Workplace, workplace
-from tsm2_tune.tuner.results.exchange import reading as exchange
-from tsm2_tune.tuner.results.merge.parts import Writer
-from tsm2_tune.tuner.results.merge.reading import Kind, Told, kind_of, refuse_others, told_in
+from tsm2_tune.tuner.results.exchange import document_parser as exchange
+from tsm2_tune.tuner.results.merge.problem_rows import Writer
+from tsm2_tune.tuner.results.merge.text_parser import Kind, Told, kind_of, refuse_others, told_in
 from tsm2_tune.tuner.results.storage import database
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database

@@ -8,7 +8,7 @@ So the union is commutative, associative and idempotent.
 - If one configuration has several kernels on one basis, one competes: the one that this program renders, else the
   newest. The others are superseded, even if that one is too.
 - A time's identity is its run, the state of the L2 and the numbers themselves.
-- A final has an identity of its own. Stamps order finals and trials: see stamps.py.
+- A final has an identity of its own. Stamps order finals and trials: see logical_clock.py.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import row_writer, stamps
-from tsm2_tune.tuner.results.domains import MOST_STAMP, Row
+from tsm2_tune.tuner.results import logical_clock, row_values
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.validation import MOST_STAMP, Row
 
 TrialKey = tuple[str, str]  # configuration, digest of basis and kernel
 RunKey = tuple[Any, ...]  # the values of a row of `run`, in the order of its columns
@@ -172,8 +172,8 @@ def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
             for of in (one.vendor, one.timed)
         )
         run = [value for name, value in own.items() if name != "sms"]
-        facts = [*run, *row_writer.problem_key(problem).values(), *(min(vendor, default=None) or min(timed))]
-        newest = max(stamps.of_date(own["started_at"]) + one.stamp, newest + 1)
+        facts = [*run, *row_values.problem_key(problem).values(), *(min(vendor, default=None) or min(timed))]
+        newest = max(logical_clock.of_date(own["started_at"]) + one.stamp, newest + 1)
         final = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
         yield replace(one, final=final, stamp=newest)
 

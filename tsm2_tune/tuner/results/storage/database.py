@@ -25,7 +25,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage import layout, migrations
+from tsm2_tune.tuner.results.storage import schema_versions, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bundled, place_of, tune_first
 from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
 from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of, refusal
@@ -157,8 +157,8 @@ class Database:
         with self.transaction() as connection:
             found = self._found(connection, create=create)
             if found:
-                layout.refuse_dangling(connection, str(self.path))
-        if not create and found == migrations.version():
+                sqlite_schema.refuse_dangling(connection, str(self.path))
+        if not create and found == schema_versions.version():
             return
         try:
             self.migrate()
@@ -176,9 +176,9 @@ class Database:
 
         StoreError of others.
         """
-        found = migrations.found_version(connection, str(self.path))
+        found = schema_versions.found_version(connection, str(self.path))
         if found:
-            layout.refuse_others(connection, str(self.path), found)
+            sqlite_schema.refuse_others(connection, str(self.path), found)
         elif not create:
             raise StoreError(f"{self.path} holds no results yet: {tune_first(str(self.path))}")
         return found
@@ -190,10 +190,10 @@ class Database:
     def migrate(self) -> None:
         """Bring the database to this program's schema. Raise StoreError if it cannot be written."""
         with self.transaction(writes=True) as connection:
-            found = migrations.found_version(connection, str(self.path))  # again: now nobody else can change it
-            if found < migrations.version():
-                migrations.upgrade(connection, found)
-                layout.refuse_others(connection, str(self.path), migrations.version())
+            found = schema_versions.found_version(connection, str(self.path))  # again: now nobody else can change it
+            if found < schema_versions.version():
+                schema_versions.upgrade(connection, found)
+                sqlite_schema.refuse_others(connection, str(self.path), schema_versions.version())
             else:  # a write that changes nothing, so that a file that refuses it does so before the work
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 

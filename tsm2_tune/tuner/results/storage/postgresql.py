@@ -21,9 +21,9 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, MultipleResultsFound, NoResultFound
 
 from tsm2_tune.errors import StoreError, ToolMissing, pip_install
-from tsm2_tune.tuner.results.storage import migrations, postgresql_layout
+from tsm2_tune.tuner.results.storage import postgresql_schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, Address, tune_first
-from tsm2_tune.tuner.results.storage.postgresql_layout import RECEIPT
+from tsm2_tune.tuner.results.storage.postgresql_schema import RECEIPT
 from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
 from tsm2_tune.tuner.results.storage.schema import APPLICATION_ID
 from tsm2_tune.tuner.results.trial import in_a_line
@@ -117,15 +117,15 @@ class Server:
     def _prepare(self, *, create: bool) -> None:
         """Create or migrate the tables if necessary, and check that they are this program's."""
         with self.transaction() as connection:
-            found = postgresql_layout.found_version(connection, self._place)
+            found = postgresql_schema.found_version(connection, self._place)
         if found == 0 and not create:
             raise StoreError(f"{self._place} holds no results yet: {tune_first(self._place)}")
-        if not create and found == migrations.version():
+        if not create and found == schema_versions.version():
             return
         with self.transaction(writes=True) as connection:
-            found = postgresql_layout.found_version(connection, self._place)  # again: now nobody else can change it
-            if found < migrations.version():
-                postgresql_layout.upgrade(connection, found)
+            found = postgresql_schema.found_version(connection, self._place)  # again: now nobody else can change it
+            if found < schema_versions.version():
+                postgresql_schema.upgrade(connection, found)
             is_old = RECEIPT.c.written_at < func.now() - text(f"interval '{KEPT_DAYS} days'")
             connection.execute(delete(RECEIPT).where(is_old))
 
@@ -247,7 +247,7 @@ def as_it_is(address: Address) -> Iterator[Connection]:
 def schema_at(address: Address) -> int:
     """Return the schema version of the database at the address, 0 if it is empty. Raise errors as Server.open."""
     with as_it_is(address) as connection:
-        return postgresql_layout.found_version(connection, str(address))
+        return postgresql_schema.found_version(connection, str(address))
 
 
 def _locks(about: tuple[str, ...], durable: bool) -> str:

@@ -133,7 +133,7 @@ trial = Table(
     # 1: this program made another kernel of the configuration when it was last tuned; then its basis is none of now.
     Column("superseded", Integer, nullable=False, server_default="0"),
     Column("strategy", Text),  # of the search that tried it; NULL where none did, or from before they were stored
-    Column("stamp", Integer, nullable=False, server_default="0"),  # see stamps.py
+    Column("stamp", Integer, nullable=False, server_default="0"),  # see logical_clock.py
     Column("first_basis", Text),  # a superseded trial's basis when it was tried; NULL of one that counts
     # Digests of the machine code that full_verdict is of, by each width of index; NULL where nobody stored it.
     Column("verified_code", Text),
@@ -172,7 +172,7 @@ measurement = Table(
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
     Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL where nobody counted
-    Column("final", Text),  # identity and stamp of the final, see stamps.py; NULL of a trial's own times
+    Column("final", Text),  # identity and stamp of the final, see logical_clock.py; NULL of a trial's own times
     Column("final_stamp", Integer),
     UniqueConstraint("trial_id", "round"),
 )

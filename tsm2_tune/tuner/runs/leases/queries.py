@@ -13,10 +13,10 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, case,
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.domains import checked
-from tsm2_tune.tuner.results.row_writer import problem_key
+from tsm2_tune.tuner.results.row_values import problem_key
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.search.resume import Retries
 
 # Values of `claim.config` that are no configurations: the problem's finals; its whole search; an ended search, which

@@ -8,9 +8,9 @@ from typing import Any
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results.domains import MOST_DETAIL
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Measurement, Trial, TuningRun
+from tsm2_tune.tuner.results.validation import MOST_DETAIL
 
 LIMITS = ("compile_limit_seconds", "run_limit_seconds")  # columns of `trial`
 

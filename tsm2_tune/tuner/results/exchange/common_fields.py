@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tsm2_tune.tuner.results.exchange.record import Entry
+from tsm2_tune.tuner.results.exchange.entry import Entry
 from tsm2_tune.tuner.results.merge.union import Timed, TrialKey
 from tsm2_tune.tuner.results.trial import Outcome
 

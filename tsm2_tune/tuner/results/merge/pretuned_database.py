@@ -11,8 +11,8 @@ from tsm2_tune import __version__, pretuned
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import workplace
 from tsm2_tune.tuner.results.merge.files import written
-from tsm2_tune.tuner.results.merge.reading import told_in
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.merge.text_parser import told_in
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.database import Database
 
 SUFFIX = ".db"
@@ -25,7 +25,7 @@ def opened(name: str) -> Iterator[Database]:
     Raise InputError for a name that the package does not have, and where the cache cannot be written.
     """
     with pretuned.named(name) as text:
-        key = hashlib.sha256(f"{__version__} {migrations.version()} {SUFFIX}".encode() + text.read_bytes())
+        key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + text.read_bytes())
         found = cache.find(key.hexdigest(), SUFFIX)
         path = found[0] if found is not None else _made(text, key.hexdigest())
     with Database.copied(path) as database:

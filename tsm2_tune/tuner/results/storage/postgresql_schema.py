@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage import migrations, schema
+from tsm2_tune.tuner.results.storage import schema, schema_versions
 
 own = MetaData()  # tables that only servers have
 
@@ -69,8 +69,8 @@ def found_version(connection: Connection, place: str) -> int:
     found = connection.execute(select(VERSION.c.schema_version)).scalar()
     if not isinstance(found, int):
         raise StoreError(f"{place} has no version of its schema any more: restore a copy of it")
-    migrations.refuse_unknown(found, place)
-    if found == migrations.version():
+    schema_versions.refuse_unknown(found, place)
+    if found == schema_versions.version():
         _refuse_altered(connection, place)
     return found
 
@@ -79,9 +79,9 @@ def upgrade(connection: Connection, found: int) -> None:
     """Bring the tables from schema `found` to this program's, inside the transaction that is open."""
     if found == 0:
         own.create_all(connection)
-        connection.execute(VERSION.insert().values(id=1, schema_version=migrations.version()))
-    migrations.make(connection, found)
-    connection.execute(update(VERSION).values(schema_version=migrations.version()))
+        connection.execute(VERSION.insert().values(id=1, schema_version=schema_versions.version()))
+    schema_versions.make(connection, found)
+    connection.execute(update(VERSION).values(schema_version=schema_versions.version()))
 
 
 def _refuse_altered(connection: Connection, place: str) -> None:

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results import records, row_writer
+from tsm2_tune.tuner.results import records, row_values
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
-from tsm2_tune.tuner.results.exchange.record import NAME, Entry, entry_of, refuse_version, stamped
-from tsm2_tune.tuner.results.merge.reading import WRONG, Told, content_of, refuse_constant
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version, stamped
+from tsm2_tune.tuner.results.merge.text_parser import WRONG, Told, content_of, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
@@ -74,7 +74,7 @@ def _told(entry: Entry) -> Told:
             del trials[key]
         else:
             _check(entry.problem, tried, source)
-            told.sources[source.digest] = row_writer.source_values(source)
+            told.sources[source.digest] = row_values.source_values(source)
     rounds = []
     for one in part.rounds:
         timed = {key: timed for key, timed in one.timed.items() if key in trials}
@@ -106,8 +106,8 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
     numbers = dict.fromkeys(("id", "run_id", "problem_id"), 0)
     made = records.trial(
         {**tried.values, **numbers, "device_name": ""},
-        problem={"id": 0, **row_writer.problem_values(problem)},
-        source=row_writer.source_values(source),
+        problem={"id": 0, **row_values.problem_values(problem)},
+        source=row_values.source_values(source),
         first=first,
     )
     if made.outcome is Outcome.INTERRUPTED or (made.outcome is Outcome.OK) > records.is_verified(made):

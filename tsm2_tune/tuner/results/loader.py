@@ -11,11 +11,11 @@ from sqlalchemy import Connection, Select, Table, bindparam, select
 
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among
-from tsm2_tune.tuner.results.domains import Row
 from tsm2_tune.tuner.results.records import BestRow, TrialRecord
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
+from tsm2_tune.tuner.results.validation import Row
 
 # Statements for each of many trials, built once: SQLAlchemy takes longer to build one than to run it.
 MEASUREMENTS = (

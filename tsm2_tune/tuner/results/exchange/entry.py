@@ -16,10 +16,9 @@ from sqlalchemy import Table
 
 from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import records, stamps, vendor_measurements
-from tsm2_tune.tuner.results.domains import checked
-from tsm2_tune.tuner.results.merge.parts import IDS
-from tsm2_tune.tuner.results.merge.reading import device_of, problem_spelt
+from tsm2_tune.tuner.results import logical_clock, records, vendor_measurements
+from tsm2_tune.tuner.results.merge.problem_rows import IDS
+from tsm2_tune.tuner.results.merge.text_parser import device_of, problem_spelt
 from tsm2_tune.tuner.results.merge.union import (
     RUN,
     STARTED_AT,
@@ -34,6 +33,7 @@ from tsm2_tune.tuner.results.merge.union import (
 )
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.results.validation import checked
 
 NAME, VERSION = "tsm2_tune", 2
 # Members that older versions did not write; left out if they are null.
@@ -144,7 +144,7 @@ def _run(told: Any) -> RunKey:
 
 
 def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
-    dated = {"stamp": stamps.of_date(str(_member(told, "ended_at")))} if version == 1 else {}
+    dated = {"stamp": logical_clock.of_date(str(_member(told, "ended_at")))} if version == 1 else {}
     values = _values({**dated, **told}, schema.trial)
     records.config_of(values["family"], values["config"], values["tunables"])
     if values["superseded"] or values["cache"] != cache:

@@ -27,12 +27,12 @@ from sqlalchemy import (
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import briefs, forget, records, row_writer, vendor_measurements
-from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results import forget, records, row_values, trial_summaries, vendor_measurements
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
+from tsm2_tune.tuner.results.validation import Row, checked
 
 FINAL = ("final", "final_stamp")
 _Kernels = list[tuple[Row, Timed]]  # times of a trial in finals, with their rows
@@ -48,7 +48,7 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
         .group_by(trial.device_name, schema.problem.c.id)
     )
     found = fetched(connection, query.order_by(trial.device_name, *records.PROBLEM_KEY))
-    return [(briefs.device_name(row), briefs.problem_of(row)) for row in found]
+    return [(trial_summaries.device_name(row), trial_summaries.problem_of(row)) for row in found]
 
 
 class Reader:
@@ -183,7 +183,7 @@ class Writer:
         """
         problem_id, ids = _problem_id(self._connection, problem), dict[TrialKey, int]()
         if problem_id < 0:
-            problem_id = _added(self._connection, schema.problem, [row_writer.problem_values(problem)])[0]
+            problem_id = _added(self._connection, schema.problem, [row_values.problem_values(problem)])[0]
         else:
             ids = self._emptied(device_name, problem_id)
         ordered = sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0]))
@@ -291,7 +291,7 @@ def _values(row: Row, table: Table) -> dict[str, Any]:
 
 def _problem_id(connection: Connection, problem: Problem) -> int:
     """Return the number of the problem; -1 if the database has none."""
-    found = _id_of(connection, schema.problem, row_writer.problem_key(problem))
+    found = _id_of(connection, schema.problem, row_values.problem_key(problem))
     return -1 if found is None else found
 
 

@@ -12,7 +12,7 @@ from sqlalchemy.schema import CreateIndex
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.best_view import BEST_VIEW
-from tsm2_tune.tuner.results.storage import migrations, schema
+from tsm2_tune.tuner.results.storage import schema, schema_versions
 
 VIEW = schema.best.name
 Facts = tuple[object, ...]
@@ -33,7 +33,7 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
 
     One of an older schema may lack tables and columns, which its migration adds. Its view and indices are made anew.
     """
-    expected, is_current = made_here(), version == migrations.version()
+    expected, is_current = made_here(), version == schema_versions.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
     indices = indices_made_here()
     others = [name for name in texts if name not in (*expected, *indices, VIEW)]
@@ -78,7 +78,7 @@ def made_here() -> dict[str, Layout]:
     """Return each table with its layout in a new file."""
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        for statement in migrations.statements(connection.dialect):
+        for statement in schema_versions.statements(connection.dialect):
             connection.exec_driver_sql(statement)
         found = {name: layout(connection, name) for name in schema.metadata.tables}
     engine.dispose()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.results.storage import database as databases
-from tsm2_tune.tuner.results.storage import migrations
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.addresses import Address, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.postgresql import schema_at
@@ -47,7 +47,7 @@ def migrate(place: Path | Address, *, keep: bool) -> Migrated:
 
 
 def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
-    before, now = _schema_of(place), migrations.version()
+    before, now = _schema_of(place), schema_versions.version()
     if before == 0:
         raise StoreError(f"{place} holds no results yet: {tune_first(str(place))}")
     if before == now:
@@ -55,7 +55,9 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
     kept = _kept(place, before) if keep and isinstance(place, Path) else None
     with Database.open(place, create=True):  # and so it must be writable
         pass
-    sentences = (" ".join((one.__doc__ or "").split()) for one in migrations.MIGRATIONS[before - migrations.OLDEST :])
+    sentences = (
+        " ".join((one.__doc__ or "").split()) for one in schema_versions.MIGRATIONS[before - schema_versions.OLDEST :]
+    )
     steps = tuple(f"{number} to {number + 1}: {text}" for number, text in enumerate(sentences, before))
     return Migrated(before, now, steps, kept)
 
@@ -82,7 +84,7 @@ def _schema_of(place: Path | Address) -> int:
     if isinstance(place, Address):
         return schema_at(place)
     with Database.copied(place) as copied, copied.transaction() as connection:
-        return migrations.found_version(connection, str(place))
+        return schema_versions.found_version(connection, str(place))
 
 
 def _kept(path: Path, before: int) -> Path:

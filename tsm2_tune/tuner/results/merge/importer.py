@@ -13,11 +13,11 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.domains import Row
-from tsm2_tune.tuner.results.merge.parts import Reader, Writer, places
+from tsm2_tune.tuner.results.merge.problem_rows import Reader, Writer, places
 from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, repeated
+from tsm2_tune.tuner.results.validation import Row
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
 

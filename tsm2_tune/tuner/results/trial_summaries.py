@@ -8,7 +8,6 @@ from sqlalchemy import Column, Float, Integer
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.domains import Row, checked
 from tsm2_tune.tuner.results.records import (
     PROBLEM_KEY,
     check_interval,
@@ -21,6 +20,7 @@ from tsm2_tune.tuner.results.records import (
 )
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits
+from tsm2_tune.tuner.results.validation import Row, checked
 
 MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
 NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same

@@ -23,11 +23,10 @@ from tsm2_tune.generator.families import config_spelt
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results import records, row_writer, stamps
-from tsm2_tune.tuner.results.domains import Row, checked
+from tsm2_tune.tuner.results import logical_clock, records, row_values
 from tsm2_tune.tuner.results.fingerprint import basis
-from tsm2_tune.tuner.results.merge.parts import IDS
-from tsm2_tune.tuner.results.merge.text import (
+from tsm2_tune.tuner.results.merge.problem_rows import IDS
+from tsm2_tune.tuner.results.merge.serializer import (
     DIGITS,
     LINES,
     LINES_OF_2,
@@ -55,6 +54,7 @@ from tsm2_tune.tuner.results.merge.union import (
 )
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
+from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # of a file
 MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
@@ -264,7 +264,7 @@ class _Reader:
         (at, own), *finals = times
         if at is not None or any(at is None or device_of(one.run) != device for at, one in finals):
             raise ValueError("its first time is none of its own, or another is not of a final on its device")
-        self._told.sources[source.digest] = row_writer.source_values(source)
+        self._told.sources[source.digest] = row_values.source_values(source)
         toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
         own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
         if "basis" in line:
@@ -274,10 +274,10 @@ class _Reader:
             "config": config.text,
             "basis": own_basis,
             "first_basis": None,
-            **row_writer.trial_values(trial),
+            **row_values.trial_values(trial),
         }
         stored_values["ended_at"] = own.run[STARTED_AT]  # a text has no later time
-        stamp = stamps.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
+        stamp = logical_clock.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
         stored_values |= checked({"stamp": stamp}, [columns.stamp])
         place, tried = (device, problem), Tried(own.run, stored_values, own)
         _once(self._trials[place], tried.key, tried)
@@ -318,7 +318,7 @@ class _Reader:
             (), v["median_us"], v["low_us"], v["high_us"], v["sm_clock_mhz"], Cache(v["cache"]), v["summary_of"]
         )
         floor_us = ceilings.floor_us(problem)
-        row = row_writer.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
+        row = row_values.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
         if of == "round" and v["round"] < 0:
             raise ValueError(f"{v['round']} is no round of a final")
         return v[of] or None, Timed(run, {name: value for name, value in row.items() if name not in IDS}, ())

@@ -13,10 +13,10 @@ from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
-from tsm2_tune.tuner.results import forget, records, stamps
-from tsm2_tune.tuner.results.merge.parts import Reader, places
+from tsm2_tune.tuner.results import forget, logical_clock, records
+from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
-from tsm2_tune.tuner.results.storage import layout, migrations, schema
+from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, tune_first
 from tsm2_tune.tuner.results.storage.database import Database, code_of
 from tsm2_tune.tuner.results.store import Store
@@ -78,7 +78,7 @@ def check(place: Path | Address) -> tuple[Finding, ...]:
 def _findings(database: Database) -> list[Finding]:
     path = str(database.path)
     with database.transaction() as connection:
-        version = migrations.found_version(connection, path)
+        version = schema_versions.found_version(connection, path)
     if version == 0:
         raise StoreError(f"{path} holds no results yet: {tune_first(path)}")
     found = list(_in_file(database, version))
@@ -98,12 +98,12 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
     path = str(database.path)
     try:
         with database.transaction() as connection:
-            layout.refuse_others(connection, path, version)
+            sqlite_schema.refuse_others(connection, path, version)
     except StoreError as error:
         yield _refusal("layout", path, error)
-    if version < migrations.version():
+    if version < schema_versions.version():
         remedy = f"{command_on('db migrate', path)} brings it to that, as does the next command that opens it"
-        yield note("schema", f"{version}, older than this version's {migrations.version()}", remedy=remedy)
+        yield note("schema", f"{version}, older than this version's {schema_versions.version()}", remedy=remedy)
     try:
         with database.transaction() as connection:
             said = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_INTEGRITY})").scalars().all()
@@ -218,7 +218,7 @@ def _is_made_otherwise(asked: Problem, tried: Tried) -> bool:
 
 def _of_the_future(database: Database) -> Iterator[Finding]:
     """Runs and trials of a clock that was ahead."""
-    latest = stamps.after(None) + SOON_US
+    latest = logical_clock.after(None) + SOON_US
     date = datetime.fromtimestamp(latest / 1e6, UTC).isoformat(timespec="seconds")
     late = {
         "run": (RUN.id, RUN.started_at > date),
