@@ -64,7 +64,7 @@ class _Lost(Exception):
 
 
 class _Supervisor:
-    """Our side of one `supervisor.py`."""
+    """The tuner's side of a `supervisor.py` process."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(

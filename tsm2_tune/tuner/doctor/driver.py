@@ -1,4 +1,4 @@
-"""The CUDA driver and its devices, without PyCUDA and without a context."""
+"""Probe the CUDA driver and its devices, without PyCUDA and without a context."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tsm2_tune.tuner.results.trial import in_a_line
 NAME = "CUDA driver"
 MAJOR, MINOR = 75, 76  # CUdevice_attribute of the compute capability
 NO_DEVICE = 100  # CUresult
-# CUresult of cuInit -> what is wrong, and what to do
+# CUresult of cuInit -> the error, and the remedy
 FAILURES = {
     NO_DEVICE: ("it finds no GPU", "see nvidia-smi; in a container pass the GPU on, such as by --gpus all"),
     3: ("it does not start", "load the kernel module: nvidia-smi as root, or restart"),
@@ -25,7 +25,7 @@ FAILURES = {
 
 
 def driver(question: Question) -> list[Finding]:
-    """Return its version and devices."""
+    """Report the driver's version and devices."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -53,7 +53,7 @@ NO_GPU = "kernels are emulated on the CPU"
 
 
 def _gpus(library: ctypes.CDLL) -> list[dict[str, Any]]:
-    """Name, compute capability and PCI bus of each."""
+    """Return name, compute capability and PCI bus id of each GPU."""
     count = ctypes.c_int(0)
     if library.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []

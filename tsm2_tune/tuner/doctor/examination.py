@@ -1,4 +1,4 @@
-"""All probes, each in a process of its own with a time limit: one that hangs or crashes is a finding."""
+"""Run all probes, each in its own process with a time limit. A probe that hangs or crashes is a finding too."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.worker.child_process import isolated_python
 
 LIMIT_SECONDS = 30.0  # for a probe
-END_SECONDS = 2.0  # for it to clean up when it is ended
+END_SECONDS = 2.0  # for a probe to clean up when it is ended
 AT_ONCE = 4
 PROGRAM = "from tsm2_tune.tuner.doctor.examination import answer; answer()"
-MARK = "\ntsm2-tune doctor: "  # before the findings: what is loaded may print, too
+MARK = "\ntsm2-tune doctor: "  # printed before the findings, since loaded libraries may print too
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """One of the things that are looked at."""
+    """A probe, and when it applies."""
 
     look: Callable[[Question], list[Finding]]
-    kind: Literal["any", "host", "gpu", "running gpu"]  # devices to which it applies; the last needs one that is here
-    is_needed: bool  # whether tuning there cannot run without it
-    remedy: str  # where it hangs or crashes
+    kind: Literal["any", "host", "gpu", "running gpu"]  # devices to which it applies; the last needs a GPU here
+    is_needed: bool  # whether tuning on such a device needs it
+    remedy: str  # if the probe hangs or crashes
 
 
 PROBES = {
@@ -55,7 +55,7 @@ PROBES = {
     "database": Probe(database, "any", True, "name a file on a local disk with --db"),
 }
 FIRST = "CUDA driver"  # later probes get its facts
-ALONE = "nvidia-smi"  # before the others: it lists what uses the GPU, of which these would be
+ALONE = "nvidia-smi"  # before the others, which it would list as processes on the GPU
 _running: set[subprocess.Popen[bytes]] = set()
 
 
@@ -93,14 +93,14 @@ def examine(spec: str | None, database: str) -> Examination:
 
 
 def _applies(probe: Probe, question: Question, spec: str | None) -> bool:
-    """Return whether there is something to look at, and whoever asks may want to know it."""
+    """Return whether the probe applies to the device."""
     if probe.kind == "running gpu":
         return question.gpu is not None
     return probe.kind != "gpu" or spec != HOST
 
 
 def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
-    """Return a problem only of what the device needs."""
+    """Return the finding; a problem becomes a note if the device does not need what was probed."""
     is_of_device = probe.kind == "any" or (probe.kind == "host") == (spec == HOST)
     if finding.state is State.PROBLEM and not is_of_device:
         return replace(finding, state=State.NOTE)
@@ -150,13 +150,13 @@ def _ending(status: int) -> str:
 
 
 def _end_all() -> None:
-    """End the probes that still run, where this process was interrupted."""
+    """End the probes that still run, after an interruption."""
     for process in list(_running):
         _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End it with all that it started. One that the kernel does not let go of is left behind."""
+    """End the probe and its child processes. One that hangs in the operating system's kernel is left behind."""
     _running.discard(process)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError):
@@ -168,12 +168,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def answer(arguments: Sequence[str] = ()) -> None:
-    """In a probe's process: look, and print the findings."""
+    """Run one probe and print its findings. A probe's process begins here."""
     name, text = arguments or sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was written is removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its files are removed
     asked: dict[str, Any] = json.loads(text)
     try:
         findings = PROBES[name].look(Question(**asked))
-    except Exception as error:  # whatever a broken tool or library causes is told in a line, not in a traceback
+    except Exception as error:  # an error of a broken tool or library is reported in one line, not as a traceback
         sys.exit(f"{type(error).__name__}: {in_a_line(str(error))}")
     print(MARK + json.dumps([asdict(one) for one in findings]), flush=True)

@@ -1,4 +1,4 @@
-"""The question that a probe gets, and its findings."""
+"""The input of a probe, and its findings."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ class State(StrEnum):
 class Finding:
     """One line of the report."""
 
-    name: str  # of what was looked at
+    name: str  # what was probed
     state: State
     found: str
-    means: str = ""  # for results
+    means: str = ""  # the effect on results
     remedy: str = ""
     facts: dict[str, Any] = field(default_factory=dict)  # for programs, and for later probes
 
     @property
     def text(self) -> str:
-        """In a line."""
+        """The finding as one line of text."""
         meaning = f". {self.means[0].upper()}{self.means[1:]}" if self.means else ""
         remedy = f". Remedy: {self.remedy}" if self.remedy else ""
         return f"{self.state.value:<8} {self.name}: {self.found}{meaning}{remedy}"
@@ -44,13 +44,13 @@ class Question:
 
     @property
     def gpu(self) -> dict[str, Any] | None:
-        """Facts of the GPU that is asked about; None if there is none."""
+        """Facts of the GPU `spec`; None if there is none."""
         found = self.driver.get("gpus", [])
         return found[int(self.spec)] if self.spec.isdecimal() and int(self.spec) < len(found) else None
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """The GPU's; None if there is none."""
+        """The GPU's compute capability; None without a GPU."""
         return None if self.gpu is None else tuple(self.gpu["compute_capability"])
 
 

@@ -11,8 +11,8 @@ TOOL = "nvidia-smi"
 ANSWER_SECONDS = 10.0
 MODES = ("driver_version", "persistence_mode", "compute_mode", "mig.mode.current")
 CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.applications.graphics", "clocks.default_applications.graphics")
-REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # now, and of drivers before 535
-# Bits of the reasons for which the clock is below its greatest (nvml.h): those that lower it while kernels run.
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the second before driver 535
+# Bits of nvmlClocksEventReasons (nvml.h) that lower the clock while kernels run.
 LOWERED = {
     0x2: "a clock that was set",
     0x4: "the power limit",
@@ -27,21 +27,21 @@ MOST_PROCESSES = 5  # named
 
 
 class _Silent(Exception):
-    """nvidia-smi gives no answer; its text says why."""
+    """nvidia-smi gives no answer; the text says why."""
 
 
 class _Refused(_Silent):
-    """It does not know what it is asked for."""
+    """nvidia-smi does not know the query."""
 
 
 def nvidia_smi(question: Question) -> list[Finding]:
-    """Return a finding each of modes, clocks and processes; one where the tool is not here or fails."""
+    """Report modes, clocks and processes, or that the tool is missing or fails."""
     tool = program_path(TOOL)
     means = "clocks, modes and other processes are not looked at"
     if tool is None:
         return [note(TOOL, "not found", means=means, remedy="install the driver's tools, and put them in PATH")]
     gpu = question.gpu
-    assert gpu is not None  # else this is not asked
+    assert gpu is not None  # else this probe does not apply
     try:
         return [_modes(tool, gpu["bus_id"]), _clocks(tool, gpu["bus_id"]), _processes(tool, gpu["bus_id"])]
     except _Silent as error:
@@ -49,7 +49,7 @@ def nvidia_smi(question: Question) -> list[Finding]:
 
 
 def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
-    """Return the lines that it answers, as fields."""
+    """Return the lines of nvidia-smi's answer, split into fields."""
     command = [tool, f"--id={bus_id}", query, "--format=csv,noheader,nounits"]
     try:
         ended = run(command, limit_seconds=ANSWER_SECONDS, errors=False)
@@ -62,7 +62,7 @@ def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
 
 
 def _fields(tool: str, bus_id: str, names: tuple[str, ...]) -> dict[str, str]:
-    """The value of each; UNKNOWN of one that this driver has no more, or not yet, unless it has none of them."""
+    """Return the value of each field; UNKNOWN for one that this driver lacks. Raise _Refused if it lacks all."""
     try:
         lines = _asked(tool, bus_id, f"--query-gpu={','.join(names)}")
     except _Refused:
@@ -118,7 +118,7 @@ def _clocks(tool: str, bus_id: str) -> Finding:
 
 
 def _reasons(tool: str, bus_id: str) -> int:
-    """Return the bits of what lowers the clock now; 0 if it does not tell."""
+    """Return the bits of the reasons that lower the clock now; 0 if they are unknown."""
     for name in REASONS:
         try:
             return int(_fields(tool, bus_id, (name,))[name], 16)

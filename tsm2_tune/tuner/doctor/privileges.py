@@ -1,4 +1,4 @@
-"""Probe a user's rights in a database of a PostgreSQL server. Nothing is written."""
+"""Probe a user's privileges in a PostgreSQL database, without writing anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_WRITTEN = text(
     f" WHERE {OURS} AND relname = ANY(:tables) AND NOT has_table_privilege(pg_class.oid, privilege)"
 )
 VIEW = text(f"SELECT 1 FROM pg_class WHERE {OURS} AND relname = :view AND NOT has_table_privilege(oid, 'SELECT')")
-# Those that number the rows of a table.
+# Sequences that number the rows of a table.
 NOT_NUMBERED = text(
     "SELECT DISTINCT 1 FROM pg_class JOIN pg_depend ON refobjid = pg_class.oid AND deptype = 'a'"
     " AND classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass"
@@ -34,7 +34,7 @@ NOT_NUMBERED = text(
 
 
 def on_server(address: Address) -> Finding:
-    """Return whether it answers, is ours or empty, and may be written by this user.
+    """Report whether the server answers, and whether the database is ours or empty and writable by this user.
 
     Raise TuneError if it cannot be read.
     """
@@ -68,7 +68,7 @@ def _finding(address: Address, connection: Connection, found: int) -> Finding:
 
 
 def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[str]]:
-    """Return the missing rights as a text ("" for none) and the statements that grant them."""
+    """Return the missing privileges as a text ("" for none) and the statements that grant them."""
     missing = {*connection.execute(NOT_WRITTEN, {"tables": WRITTEN}).scalars()}
     if connection.execute(VIEW, {"view": schema.best.name}).first():
         missing.add("SELECT")

@@ -1,4 +1,4 @@
-"""Python, its packages, and the host's C++ compiler."""
+"""Probe Python, its packages, PyCUDA and the host's C++ compiler."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_too
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
 
-COMPILE_SECONDS = 25.0  # for a compiler to tell its version, and to compile a line
+COMPILE_SECONDS = 25.0  # for a compiler to print its version and to compile a line
 ANSWER = 42
 LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
-# A package as it is imported -> the distributions that bring it, of which one is enough.
+# Module -> the distributions that provide it; one is enough.
 EXTRAS = {
     "torch": ("torch",),
     "cupy": ("cupy", "cupy-cuda13x", "cupy-cuda12x", "cupy-cuda11x"),
@@ -40,9 +40,7 @@ def python(question: Question) -> list[Finding]:
 
 
 def extras(question: Question) -> list[Finding]:
-    """Packages that exports work with, the one that reads a GPU's clock, and those of the other extras. None is
-    imported.
-    """
+    """Report the optional packages: those of exports, of a GPU's clock, and of the other extras. None is imported."""
     found = {name: next(filter(None, map(_version, names)), None) for name, names in EXTRAS.items()}
     here = [f"{name} {text}" for name, text in found.items() if text]
     missing = [name for name, text in found.items() if not text]
@@ -61,7 +59,7 @@ def _version(distribution: str) -> str | None:
 
 
 def host_compiler(question: Question) -> list[Finding]:
-    """Compiles a line with the flags of kernels, and calls it."""
+    """Compile a line with the flags of kernels, call it, and report the result."""
     name = "C++ compiler"
     means = "--device cpu cannot run"
     try:
@@ -71,7 +69,7 @@ def host_compiler(question: Question) -> list[Finding]:
 
 
 def _compiled(name: str, means: str, place: Path) -> Finding:
-    """Return whether a line runs that is compiled in this folder, from where kernels are loaded too."""
+    """Report whether a line that is compiled in this folder runs; kernels are loaded from there too."""
     remedy = "mend it, or name another in CXX"
     command = compiler_command()
     told = run([*command, "--version"], limit_seconds=COMPILE_SECONDS)
@@ -100,7 +98,7 @@ def _compiled(name: str, means: str, place: Path) -> Finding:
 
 
 def pycuda(question: Question) -> list[Finding]:
-    """Imports it and opens the device."""
+    """Import PyCUDA, open the device, and report the result."""
     from tsm2_tune.tuner.device import cuda
 
     name = "PyCUDA"
@@ -119,7 +117,7 @@ def pycuda(question: Question) -> list[Finding]:
 
 
 def _opened(drv: Any, ordinal: int) -> Finding:
-    """Return whether a context can be made there."""
+    """Report whether a context can be created on the device."""
     try:
         context = drv.Device(ordinal).retain_primary_context()
         context.push()
@@ -133,7 +131,7 @@ def _opened(drv: Any, ordinal: int) -> Finding:
 
 
 def ending_of(ended: Ended) -> str:
-    """Return why a compiler failed, in a line: its first error, or else its first message, or else how it ended."""
+    """Return why a compiler failed, in one line: its first error, else its first message, else its exit status."""
     if ended.how is Ending.TIMED_OUT:
         return f"no answer within {ended.seconds:.0f} s"
     lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]

@@ -1,4 +1,4 @@
-"""The cache of compiled kernels and the database's folder. What a probe writes there, it removes."""
+"""Probe the cache of compiled kernels and the database's folder. A probe removes what it writes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tsm2_tune.tuner.results.storage.mounts import free_bytes_of, network_of
 from tsm2_tune.tuner.results.trial import in_a_line
 
 PROBE_BYTES = 2**16
-LITTLE_BYTES = 2**30  # of free space
+LITTLE_BYTES = 2**30  # less free space than this gets a note
 LOCK_SECONDS = 10.0
 ELSEWHERE = "name a file elsewhere with --db"
-# A second process, which must not get the lock that the first one has: SQLite's code for that is 5, busy.
+# A second process must not get the lock that the first one holds: SQLite's error code is then 5, busy.
 SECOND = """
 import sqlite3, sys
 try:
@@ -35,11 +35,11 @@ except sqlite3.OperationalError as error:
 
 @contextmanager
 def cache_left_as_it_was() -> Iterator[None]:
-    """Remove the cache's folders afterwards that were not there before."""
+    """Remove those of the cache's folders that the body created."""
     try:
         place = Path(os.path.realpath(binaries.named_folder()), binaries.WORKING)
         missing = [one for one in (place, *place.parents) if not os.path.lexists(one)]
-    except TuneError:  # a probe tells that
+    except TuneError:  # a probe reports it
         missing = []
     try:
         yield
@@ -50,11 +50,11 @@ def cache_left_as_it_was() -> Iterator[None]:
 
 
 def cache(question: Question) -> list[Finding]:
-    """Where it is, whether it can be written, its size, and its disk's free space."""
+    """Report the cache's place and size, whether it is writable, and the free space."""
     name = "cache"
     try:
         folder = Path(os.path.realpath(binaries.named_folder()))
-        binaries.cache_folder()  # makes it, and refuses one that others can change
+        binaries.cache_folder()  # makes the folder, and refuses one that others can change
         _write(folder)
         kept, limit_bytes = list(binaries.entries()), binaries.cache_limit_bytes()
         free_bytes = free_bytes_of(folder)
@@ -70,7 +70,7 @@ def cache(question: Question) -> list[Finding]:
 
 
 def database(question: Question) -> list[Finding]:
-    """Probe whether the database can be read and written, whether locks work there, and the free space."""
+    """Report whether the database can be read and written, whether locks work there, and the free space."""
     name, means = "database", "no trial is stored"
     try:
         place = place_of(question.database)
@@ -122,7 +122,7 @@ def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
 
 
 def _write(folder: Path) -> None:
-    """Raise OSError if no file can be written there; a file without a name, or one that is removed at once."""
+    """Raise OSError if no file can be written in the folder. The file is temporary."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE_BYTES))
         file.flush()
@@ -131,7 +131,7 @@ def _write(folder: Path) -> None:
 
 def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> tuple[str, str]:
     """Return why writing to the folder failed, and the remedy."""
-    if isinstance(error, FileNotFoundError) and folder.is_dir():  # of the kernel's own, such as /proc
+    if isinstance(error, FileNotFoundError) and folder.is_dir():  # a virtual file system such as /proc
         return f"no file can be made in {folder}", ELSEWHERE
     if isinstance(error, FileNotFoundError):
         return f"no folder {folder}", f"make it, or {ELSEWHERE}"
@@ -146,7 +146,7 @@ def _mib(size_bytes: int) -> str:
 
 
 def _unreadable(path: Path) -> str:
-    """Return why an existing file is no database that can be read; "" where it can, or where there is none."""
+    """Return why an existing file is not a readable database; "" if it is, or if there is none."""
     if not os.path.lexists(path):
         return ""
     if not path.is_file():
@@ -160,7 +160,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _locks_hold(folder: Path) -> bool:
-    """Return whether a second process is kept from a database that a first one writes."""
+    """Return whether a lock keeps a second process from a database that a first one writes."""
     with tempfile.TemporaryDirectory(prefix=".tsm2-tune-probe-", dir=folder, ignore_cleanup_errors=True) as probe:
         file = os.path.join(probe, "locks.db")
         with closing(sqlite3.connect(file, isolation_level=None)) as first:

@@ -1,4 +1,4 @@
-"""nvcc with the host compiler that it wants, and the vendor's libraries."""
+"""Probe nvcc with its host compiler, and the vendor's libraries."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tsm2_tune.tuner.results.trial import in_a_line
 NAME = "CUDA toolkit"
 MEANS = "no kernel is compiled for a GPU"
 LINE = 'extern "C" __global__ void line(float *x) { *x = 1.0f; }\n'
-ANY_ARCHITECTURE = (9, 0)  # for flags that are then used without it
-# What nvcc says -> what to do
+ANY_ARCHITECTURE = (9, 0)  # a placeholder: the flag is then removed
+# Pattern of nvcc's message -> the remedy
 REMEDIES = {
     r"gpu.architecture|gpu-name": "install a toolkit that knows this GPU, and set CUDA_HOME to it",
     r"unsupported (GNU|clang) version|unsupported Microsoft": "install an older host compiler, and name it:"
@@ -34,7 +34,7 @@ ELF = b"\x7fELF"
 
 
 def toolkit(question: Question) -> list[Finding]:
-    """Compiles a line for the device, with the flags of kernels."""
+    """Compile a line for the device with the flags of kernels, and report the result."""
     try:
         used = nvcc.find()
     except ToolMissing as error:
@@ -43,7 +43,7 @@ def toolkit(question: Question) -> list[Finding]:
 
 
 def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
-    """Variables that name a folder from which no nvcc is taken."""
+    """Report variables that name a folder without an executable nvcc."""
     return [
         note(
             name,
@@ -55,7 +55,7 @@ def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
 
 
 def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
-    """Return whether the nvcc that runs use does so."""
+    """Report whether nvcc compiles a line."""
     told = run([used.path, "--version"], limit_seconds=COMPILE_SECONDS)
     if told.how is Ending.TIMED_OUT:
         return problem(NAME, f"{used.path} --version: {ending_of(told)}", means=MEANS, remedy=_other_than(used))
@@ -104,7 +104,7 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: flo
 
 
 def vendor(question: Question) -> list[Finding]:
-    """Return the libraries that finals time beside the kernels."""
+    """Report the vendor's libraries, which finals time beside the kernels."""
     name, means = "cuBLAS and cuBLASLt", "kernels are not compared with cuBLAS"
     versions = {}
     for which in (libraries.CUBLAS, libraries.CUBLASLT):
@@ -116,7 +116,7 @@ def vendor(question: Question) -> list[Finding]:
 
 
 def _version(which: str, library: ctypes.CDLL) -> str:
-    """As the library itself tells it, without a context."""
+    """Return the library's version from the library itself, without a context."""
     if which == libraries.CUBLASLT:
         library.cublasLtGetVersion.restype = ctypes.c_size_t
         return libraries.version_text(library.cublasLtGetVersion())

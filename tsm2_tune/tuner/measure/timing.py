@@ -23,7 +23,7 @@ REPLACING = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """When to stop sampling: as soon as the median is known to within `spread`, or a limit is reached."""
+    """The conditions to stop sampling: the median is known to within `spread`, or a limit is reached."""
 
     spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
     min_samples: int = 9

@@ -48,9 +48,9 @@ __all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
 
 class Tuner:
-    """One device for the length of a run: its worker, its ceilings, its compiler. Use as a context manager.
+    """A device during a run: its worker, ceilings and compilers. Use as a context manager.
 
-    `phases` says where the time goes.
+    `phases` measures the time of each phase.
 
     Entering it compiles the tuner's own kernels and starts the worker. Raise ToolMissing if they do not compile.
     """
@@ -204,7 +204,7 @@ class Tuner:
     def expect(self, problem: Problem) -> None:
         """Compile the support kernels for the problem's type: on a GPU in the background, on the host now."""
         self._compilers.begin_support(problem.dtype_name)
-        if self.target.is_host:  # where a compiler would disturb the ceilings
+        if self.target.is_host:  # a compiler would disturb the host's ceilings
             self._compilers.support(problem.dtype_name)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:

@@ -105,9 +105,8 @@ class ProblemSession:
     cache: Cache  # the state of the L2 for trials
     is_between: bool = False  # whether the shape lies between tuned ones, and no search tunes it
     skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
-    retries_by_problem: dict[Problem, Retries] = field(
-        default_factory=dict
-    )  # of earlier turns: what fails in one is not due again
+    # Of the problem's earlier sessions in this run: a trial that fails in one is not repeated in the next.
+    retries_by_problem: dict[Problem, Retries] = field(default_factory=dict)
 
     @property
     def own(self) -> tuple[str, ...]:

@@ -40,7 +40,7 @@ def error_coefficient(problem: Problem, check: Check) -> float:
 
 
 class Exactness(IntEnum):
-    """Which sums of products of integers are exact. The support kernels use the same numbers."""
+    """The exact sums among sums of products of integers. The support kernels use the same numbers."""
 
     NONE = 0
     ALL = 1

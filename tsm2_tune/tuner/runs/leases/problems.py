@@ -27,16 +27,17 @@ class ProblemClaims:
         self._before = self._begun()
 
     def take(self, problem: Problem) -> ClaimResult:
-        """Claim the search of a problem as `_take` does, and log what came of it."""
+        """Claim the search of a problem and log the result.
+
+        The result is ENDED if another run has ended the same search since this object was made, ELSEWHERE if another
+        living run has it, and OTHER_OPTIONS if a living run searches the problem with other options.
+        """
         found = self._take(problem)
         log.debug("lease of %s: %s", problem.text, found.name)
         return found
 
     @repeated
     def _take(self, problem: Problem) -> ClaimResult:
-        """Claim the search of a problem: ENDED where another run has ended the same one since this was made,
-        ELSEWHERE where another one that lives is at it, and OTHERWISE where that is another search.
-        """
         claims, column, before = self._claims, schema.claim.c, self._before.get(problem.text)
         query = select(column.config, column.basis, column.owner, column.beat_at).where(
             column.device_name == claims.device_name,
@@ -79,8 +80,10 @@ class ProblemClaims:
 
     @staticmethod
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
-        """When each last said that it lives. What it claimed since its last beat is newer than its search: who took
-        that over before all of it is anybody's would leave the rest untried.
+        """Return each owner's latest heartbeat or claim.
+
+        A claim since the last heartbeat is newer than the claim on the problem. A run that took over the problem
+        before all of these expire would leave the later ones untried.
         """
         if not owners:
             return {}
@@ -102,8 +105,9 @@ class ProblemClaims:
 
     @repeated
     def _begun(self) -> dict[str, str]:
-        """Say that this run lives, also where it has claimed nothing; the problems, by their texts, of which such a
-        search has ended, and by which run.
+        """Record that this run lives.
+
+        Return the problems whose search has ended, by text, and the run that ended it.
         """
         claims, column = self._claims, schema.claim.c
         ended = select(column.problem, column.owner).where(
