@@ -1,7 +1,7 @@
-"""The command line: each command by its name and what it does.
+"""The command line: the names of all commands, and the first line of each one's help.
 
-A module is imported when its command is asked for, and imports what the work takes when that begins: help, completion
-in a shell and errors in the arguments wait for none of it.
+A command's module is imported when the command runs, and imports slow libraries only when its work begins. So --help,
+shell completion and errors in arguments are fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 import tsm2_tune
 from tsm2_tune.commands.errors import Group, is_shape, option
 
-# The first line of each command's help. Its module and its function have its name; those of `import` are `import_`.
+# Command -> the first line of its help. Its module and function have its name, but for `import` it is `import_`.
 COMMANDS = {
     "tune": "Find the fastest kernel for each shape",
     "best": "Show the fastest kernel of each problem",
@@ -41,7 +41,7 @@ COMMANDS = {
     "forget": "Remove trials, so that they are tried anew",
     "quarantine": "List or forgive kernels that hung or faulted",
 }
-DEFAULT = "tune"  # the command of a line that begins with an option or a shape
+DEFAULT = "tune"  # the command if the line begins with an option or a shape
 EXAMPLES = """\
 tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix products.
 
@@ -54,7 +54,7 @@ tsm2-tune --help lists all commands, and tsm2-tune COMMAND --help the options of
 
 
 class Commands(UserDict[str, click.Command]):
-    """The commands by name, each imported when it is asked for."""
+    """The commands by name, each imported on access."""
 
     def __getitem__(self, name: str) -> click.Command:
         if name in COMMANDS and name not in self.data:

@@ -153,8 +153,8 @@ class Region:
     def of(cls, limits: DeviceLimits, dtype_name: str, *, least_t2: float, most_t2: float) -> Region | None:
         """Return the region with t2 in this range and enough registers for a thread; None if there is none.
 
-        The paper's formula for R_thread knows no limit of a thread, only that of the multiprocessor; beyond
-        the former a kernel spills.
+        The paper's formula for R_thread has only the multiprocessor's limit of registers. Beyond a thread's limit a
+        kernel spills.
         """
         registers = dtype_named(dtype_name).registers
         most = architecture_of(limits.compute_capability).registers_per_thread - OVERHEAD_REGISTERS
@@ -167,7 +167,7 @@ class Region:
         return (self.most - self.t3_weight * t3) / self.t2_weight
 
     def projected(self, point: Point) -> Point:
-        """The point moved into the region: the registers over the limit are taken from t2 and t3 alike."""
+        """Return the nearest point of the region: excess registers are taken from t2 and t3 alike."""
         t2, t3 = point
         over = self.t2_weight * t2 + self.t3_weight * t3 - self.most
         if over > 0:
@@ -187,10 +187,10 @@ class Region:
 def descended(time: Callable[[Point], float], region: Region) -> Point:
     """Return the end of gradient descent on (t2, t3) from (1, 1). Algorithm 5, section 3.6.3.
 
-    The paper gives the start, the step 0.1 and the stop 1e-4, but not the scale of the time that they refer
-    to. Here the descent is on log(time), whose minima are the same and which has no unit; a step goes 0.1 along
-    the negative gradient and is projected into the region; it is halved until it gains at least 1e-4, and the
-    descent stops where no step down to 1e-4 does. Every step gains and the time is bounded, so it ends.
+    The paper gives the start, the step 0.1 and the stop 1e-4, but not the scale of the time. Here the descent is on
+    log(time), which has the same minima and no unit. A step goes 0.1 along the negative gradient, projected into the
+    region, and is halved until it gains at least 1e-4. The descent stops if no step down to 1e-4 gains that. It ends,
+    since every step gains and the time is bounded.
     """
     point = region.projected((1.0, 1.0))
     value = math.log(time(point))
@@ -214,7 +214,7 @@ def descended(time: Callable[[Point], float], region: Region) -> Point:
 def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tuple[float, float]:
     """Return the slopes of log(time) along t2 and t3, by differences within the region; 0 where it allows no step.
 
-    The differences span a step, so that beside a kink both of its sides count.
+    The differences span a step, so that both sides of a kink count.
     """
     slopes = []
     for axis in ((1.0, 0.0), (0.0, 1.0)):
@@ -237,20 +237,20 @@ def unmodelled(problem: Problem) -> str | None:
 
 @lru_cache(maxsize=1024)  # called twice for each problem of a plan
 def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
-    """Algorithm 5, with the bound of line 9 read as t2 <= n (it prints k) and line 12 as m k n / t2.
+    """Choose t1, t2 and t3 by Algorithm 5.
 
-    For all latencies, the formulas imply: t2 x MaxOccup never falls as t2 grows, so the memory
-    branch always ends with the largest t2 it may have. At t2_threshold the memory branch predicts half the arithmetic
-    branch's time, the factor 2 of an FMA, so of a compute-bound problem the memory branch wins wherever Util_mem
-    there is above one half.
+    Line 9 is read with the bound t2 <= n, where the paper prints k, and line 12 as m k n / t2.
 
-    Beside the paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64): on K40c its bound, t2 = n and t1 =
-    128 for n = 2, 4, 8 and 16 come out; its t3 = 4 takes a memory latency of 410 to 520 clocks at n = 16 (here 331,
-    and t3 = 3) and 1550 to 1820 at n = 2, so no one latency gives it for every n. On M40 the bound comes out, but t2
-    = 6 where the paper has 8; on P100 the bound and t1, but t2 = 16 where the paper has 4, which the first remark
-    rules out for any latency.
+    For all latencies, t2 x MaxOccup never falls as t2 grows, so the memory branch always ends with the largest t2 of
+    its range. At t2_threshold the memory branch predicts half the arithmetic branch's time, since an FMA counts as
+    two. So for a compute-bound problem the memory branch wins wherever Util_mem there is above one half.
 
-    Raise InputError for a problem that the model is not of.
+    The paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64) compare as follows. On K40c the bound, t2 =
+    n and t1 = 128 agree for n = 2, 4, 8 and 16. The paper's t3 = 4 needs a memory latency of 410 to 520 clocks at n =
+    16 (here 331, and t3 = 3) and of 1550 to 1820 at n = 2, so no latency gives it for every n. On M40 the bound
+    agrees, but t2 is 6, not 8. On P100 the bound and t1 agree, but t2 is 16, not 4, which the first remark excludes.
+
+    Raise InputError for a problem that the model does not cover.
     """
     why_not = unmodelled(problem)
     if why_not is not None:
