@@ -19,14 +19,14 @@ constexpr int threads = 128;  // threads of a block
 constexpr int ring_threads = 128;  // threads that share a ring in shared memory: a warp's or the block's
 constexpr int rings_of_block = threads / ring_threads;
 constexpr int block_k = 32;  // products along k in one place of the ring
-constexpr int stages = 3;  // places of the ring, on their way or arrived
+constexpr int stages = 3;  // stages of the ring, in flight or arrived
 constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which bounds the registers; 0: no bound
 constexpr int width = 16 / sizeof(scalar);  // of a vector
 constexpr int block_m = 16;  // rows of C that one block computes
 constexpr int block_n = 16;  // columns of C that one block computes
 constexpr int m_tile_rows = 16;  // of C
-constexpr int m_tiles = 1;  // strips of 16 rows of C that one warp accumulates in registers
-constexpr int n_tiles = 2;  // octets of columns of C that one warp accumulates in registers
+constexpr int m_tiles = 1;  // m16 tiles of C that one warp accumulates in registers
+constexpr int n_tiles = 2;  // n8 tiles of C that one warp accumulates in registers
 
 // What kernels share, header by header.
 

@@ -18,7 +18,7 @@ def spelt(config_type: type[Any], values: Mapping[str, TunableValue]) -> str:
     said = []
     for word, together in _by_word(config_type).items():
         for one in together:
-            if values[one.name] != one.usual:
+            if values[one.name] != one.default:
                 said.append(f"{word}={'x'.join([value_spelt(one, values[one.name]) for one in together])}")
                 break
     return ",".join(said)
@@ -33,7 +33,7 @@ def read(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
     found: dict[str, TunableValue | None] = {}
     for word, together in known.items():
         if word not in texts:
-            found |= {one.name: one.usual for one in together}
+            found |= {one.name: one.default for one in together}
             continue
         parts = texts[word].split("x") if len(together) > 1 else [texts[word]]
         if len(parts) != len(together):

@@ -72,7 +72,9 @@ class Ism2Config(KernelConfig):
     threads: Threads
     columns: Columns
     prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3")]
-    row_tiles: Annotated[int, Tunable("rows of A for each thread of the grid", symbol="tcf", usual=1, is_launch=True)]
+    row_tiles: Annotated[
+        int, Tunable("rows of A for each thread of the grid", symbol="tcf", default=1, is_launch=True)
+    ]
 
 
 P = TypeVar("P", bound=Tsm2Config | Ism2Config)

@@ -60,7 +60,7 @@ class StagedWgmmaConfig(KernelConfig):
     stages: Annotated[int, Tunable("places of the ring")]
     splits: Annotated[
         int,
-        Tunable("blocks of the grid, which take parts of tiles, or tiles, in turns", usual=1, is_launch=True),
+        Tunable("blocks of the grid, which take parts of tiles, or tiles, in turns", default=1, is_launch=True),
     ]
 
 

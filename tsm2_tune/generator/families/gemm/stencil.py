@@ -39,19 +39,19 @@ class StencilConfig(KernelConfig):
     m_dim_b: Annotated[int, Tunable("reading threads along B's memory", symbol="M_dimB", word="threads_b")]
     n_dim_b: Annotated[int, Tunable("reading threads across B", symbol="N_dimB", word="threads_b")]
     vector: Annotated[
-        int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", usual=1)
+        int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", default=1)
     ]
     read: Annotated[str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
     load: Annotated[
         int,
         Tunable(
             "elements of A or B that a thread loads at a time, where they are aligned: 1 as published",
-            usual=1,
+            default=1,
         ),
     ] = 1
     buffers: Annotated[
         int,
-        Tunable("stripes in shared memory; 1 as published, of more the others are copied meanwhile", usual=1),
+        Tunable("stripes in shared memory; 1 as published, of more the others are copied meanwhile", default=1),
     ] = 1
 
 

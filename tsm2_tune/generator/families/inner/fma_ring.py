@@ -81,7 +81,7 @@ class InnerFmaRingConfig(InnerConfig):
         Tunable(
             "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are",
             is_constant=False,
-            usual=0,
+            default=0,
         ),
     ]
     stage_kib: Annotated[

@@ -35,7 +35,7 @@ WARP_THREADS, VECTOR_BYTES = 32, 16
 # CUDA's types of so many bytes, as which vectors of sums are moved.
 FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
 
-Splits = Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True)]
+Splits = Annotated[int, Tunable("blocks among which k is divided", default=1, is_launch=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,8 +99,8 @@ class ResidentBDmmaConfig(ResidentBConfig):
             values=("registers", "ca", "cg"),
         ),
     ]
-    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True)]
-    teams: Annotated[int, Tunable("warps of a block that have the same rows and columns of their own", usual=1)] = 1
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", default=1, is_launch=True)]
+    teams: Annotated[int, Tunable("warps of a block that have the same rows and columns of their own", default=1)] = 1
 
 
 def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:

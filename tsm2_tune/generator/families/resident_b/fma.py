@@ -105,7 +105,7 @@ class ResidentBFmaConfig(FmaConfig):
 
     family: ClassVar[str] = "resident_b_fma"
 
-    vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", usual=1)]
+    vectors: Annotated[int, Tunable("vectors of a column of A that one thread loads", default=1)]
     columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
     prefetch: Annotated[int, Tunable("columns of A that one thread loads before it multiplies", symbol="t3")]
     row_tiles: RowTiles

@@ -64,7 +64,7 @@ class ResidentBFmaRingConfig(ResidentBConfig):
         Tunable("places of the ring, each with a tile of A; fewer where most warps would have no work"),
     ]
     smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C")]
-    splits: Annotated[int, Tunable("blocks among which all rows are divided", usual=1, is_launch=True)]
+    splits: Annotated[int, Tunable("blocks among which all rows are divided", default=1, is_launch=True)]
 
 
 def _config(candidate: Candidate) -> ResidentBFmaRingConfig:

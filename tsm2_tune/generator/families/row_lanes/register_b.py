@@ -68,15 +68,17 @@ class RowLanesRegisterBConfig(RowLanesConfig):
 
     family: ClassVar[str] = "row_lanes_register_b"
 
-    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", usual=1)]
+    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", default=1)]
     teams: Annotated[
-        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", usual=1)
+        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", default=1)
     ]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
     rows: Annotated[int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3")]
     row_tiles: RowTiles
-    min_blocks: Annotated[int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", usual=1)]
-    rows_per_vector: Annotated[int, Tunable("rows of A that one vector holds", usual=1)] = 1
+    min_blocks: Annotated[
+        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", default=1)
+    ]
+    rows_per_vector: Annotated[int, Tunable("rows of A that one vector holds", default=1)] = 1
     evict_first: EvictFirst = 1
 
 

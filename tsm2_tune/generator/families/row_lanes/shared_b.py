@@ -92,7 +92,7 @@ class RowLanesSharedBConfig(RowLanesConfig):
 
     rows: Annotated[int, Tunable("rows of A that one lane computes at a time")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
-    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", usual=1)]
+    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", default=1)]
     stages: Annotated[int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3")]
     splits: PartsOfK
     strips: Annotated[
@@ -101,7 +101,7 @@ class RowLanesSharedBConfig(RowLanesConfig):
     ]
     min_blocks: Annotated[
         int,
-        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", usual=1),
+        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", default=1),
     ]
     evict_first: EvictFirst = 1
 

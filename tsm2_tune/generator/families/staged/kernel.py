@@ -35,7 +35,7 @@ Copy = Annotated[
 ]
 MinBlocks = Annotated[
     int,
-    Tunable("blocks that a multiprocessor must hold, which bounds the registers; 0: no bound", usual=1),
+    Tunable("blocks that a multiprocessor must hold, which bounds the registers; 0: no bound", default=1),
 ]
 
 
@@ -50,7 +50,9 @@ class FullConfig(KernelConfig):
     block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block")]
     stages: RingStages
     copy: Copy
-    splits: Annotated[int, Tunable("blocks among which all chunks of all tiles are divided", usual=1, is_launch=True)]
+    splits: Annotated[
+        int, Tunable("blocks among which all chunks of all tiles are divided", default=1, is_launch=True)
+    ]
     min_blocks: MinBlocks
 
 
@@ -67,7 +69,7 @@ class SymmetricConfig(KernelConfig):
     block_k: Annotated[int, Tunable("products along k in one place of the ring")]
     stages: RingStages
     copy: Copy
-    splits: Annotated[int, Tunable("blocks among which k is divided", usual=1, is_launch=True)]
+    splits: Annotated[int, Tunable("blocks among which k is divided", default=1, is_launch=True)]
     min_blocks: MinBlocks
 
     @property

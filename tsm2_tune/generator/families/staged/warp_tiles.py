@@ -38,7 +38,7 @@ class WarpTileConfig(FullConfig):
         Tunable(
             "1: a chunk's first products are loaded before the last of the one before are multiplied",
             is_constant=False,
-            usual=0,
+            default=0,
         ),
     ]
 

@@ -23,7 +23,7 @@ class StreamAFmaConfig(KernelConfig):
     family: ClassVar[str] = "stream_a_fma"
 
     threads: Threads
-    vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", usual=1)]
+    vectors: Annotated[int, Tunable("16-byte pieces of a column of A that one thread loads", default=1)]
     columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
     prefetch: Annotated[
         int,
