@@ -25,7 +25,7 @@ LINES = (  # the words of a line, and of which call it is
     ("the same, where the kernel splits k", BY_LAUNCHER + SPLIT),
     ("`gemm(a, b)` with the launcher", BY_LAUNCHER + NEW),
     ("`plan(a, b, c)()`", PLAN),
-    ("`gemm(a, b, out=c)` that is left to the library", LEFT),
+    ("`gemm(a, b, out=c)` that the library computes", LEFT),
 )
 
 

@@ -242,14 +242,14 @@ def what_it_is(found: Row) -> str:
     if found["cublas"]:
         vendor = "*cuBLAS* is the faster one of cuBLAS and cuBLASLt's algorithms, its *own routine* cublas<t>gemm"
     fallback = found["fallback_library"]
-    left = f"the *fallback* leaves a product to {fallback}" if fallback else "no library was there to fall back to"
+    left = f"The *fallback* passes a product to {fallback}" if fallback else "There was no library to fall back to"
     seconds = found["search_seconds"]
-    search = f"beside them the winner of a search of {seconds:g} s each" if seconds else "no search beside them"
-    search += f", made until {found['searched_at']}" if "searched_at" in found else ""
+    search = f"Searches took {seconds:g} s a shape" if seconds else "No shape was searched"
+    search += f" and ended by {found['searched_at']}" if "searched_at" in found else ""
     return (
-        f"{len(rows)} shapes, of {draw['each']} that were drawn for each regime, element type and layout (seed"
-        f" {draw['seed']}), given a pack of {pack['winners']} tuned shapes and {pack['kernels']} kernels; {search}."
-        f" {vendor}; {left}. {len(found['skipped'])} shapes could not be measured."
+        f"{len(rows)} shapes were measured, of {draw['each']} drawn for each regime, element type and layout (seed"
+        f" {draw['seed']}). The pack has {pack['winners']} tuned shapes and {pack['kernels']} kernels. {search}."
+        f" {vendor}. {left}. {len(found['skipped'])} shapes could not be measured."
     )
 
 
@@ -277,7 +277,7 @@ def of_plans(rows: Sequence[Row]) -> str:
     seconds = [row["plan_seconds"] for row in rows]
     to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
     return (
-        "The same with `plan(a, b, out, measure=True)`, which times up to twenty ways and the vendor on the arrays:"
-        f" {len(rows)} shapes, of which {to_vendor} are left to the vendor; making a plan took"
+        "The same with `plan(a, b, out, measure=True)`, which times up to twenty launches and the vendor on the arrays:"
+        f" {len(rows)} shapes, for {to_vendor} of which the vendor was fastest. Making a plan took"
         f" {1e3 * statistics.median(seconds):.0f} ms (median) and {max(seconds):.2f} s at most."
     )

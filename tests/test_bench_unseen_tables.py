@@ -98,9 +98,9 @@ def test_a_file_is_read_and_shown(tmp_path: Path) -> None:
     result = ResultFile(path, FACTS | OF_AN_UNSEEN_RUN)
     result.add(measured())
     shown = tables(read_unseen(path))
-    assert "given a pack of 4 tuned shapes and 3 kernels" in shown
+    assert "The pack has 4 tuned shapes and 3 kernels" in shown
     assert "| all |  |  | 1 | 1.20 | 1.20 | 0 % | 0 % | 0 % | 1.26 | 0.950 | 5.3 % | 5.3 % | 1.25 | 1.25 |" in shown
-    assert "the *fallback* leaves a product to torch" in shown
+    assert "The *fallback* passes a product to torch" in shown
     printed = CliRunner().invoke(main, ["--table", str(path)])
     assert (printed.exit_code, printed.output.strip()) == (0, shown)
 
@@ -109,7 +109,7 @@ def test_parts_are_joined(tmp_path: Path) -> None:
     for name, n in (("1", 8), ("2", 9)):
         ResultFile(tmp_path / name, FACTS | OF_AN_UNSEEN_RUN).add(measured(n=n))
     joined((tmp_path / "1", tmp_path / "2"), tmp_path / "all").write()
-    assert "2 shapes, of 1 that were drawn" in tables(read_unseen(tmp_path / "all"))
+    assert "2 shapes were measured, of 1 drawn" in tables(read_unseen(tmp_path / "all"))
     ResultFile(tmp_path / "3", FACTS | OF_AN_UNSEEN_RUN | {"pack": "another"}).add(measured(n=10))
     with pytest.raises(InputError, match="was measured with pack 'another'"):
         joined((tmp_path / "1", tmp_path / "3"), tmp_path / "all")
