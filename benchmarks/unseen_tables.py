@@ -277,7 +277,7 @@ def of_plans(rows: Sequence[Row]) -> str:
     seconds = [row["plan_seconds"] for row in rows]
     to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
     return (
-        "The same with `plan(a, b, out, measure=True)`, which times up to twenty launches and the vendor on the arrays:"
-        f" {len(rows)} shapes, for {to_vendor} of which the vendor was fastest. Making a plan took"
+        "The same with `plan(a, b, out, measure=True)`, which times up to twenty launches and the vendor on the"
+        f" arrays: {len(rows)} shapes, for {to_vendor} of which the vendor was fastest. Making a plan took"
         f" {1e3 * statistics.median(seconds):.0f} ms (median) and {max(seconds):.2f} s at most."
     )
