@@ -1,4 +1,4 @@
-#include "arguments.h"
+#include "handle.h"
 
 /* Positions of a product's arguments; the handle is the first. */
 enum { TRANSA = 2, TRANSB, M, N, K, ALPHA, A, LDA, B, LDB, BETA, C, LDC };

@@ -3,8 +3,6 @@
 #include <limits.h>
 #include <string.h>
 
-#include "arguments.h"
-#include "exported.h"
 #include "handle.h"
 #include "predict.h"
 #include "launch.h"

@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "exported.h"
 
 static _Thread_local char why_none[ERROR_BYTES]; /* why this thread's last creation of a handle failed; or "" */
 

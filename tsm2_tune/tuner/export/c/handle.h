@@ -8,6 +8,8 @@
 #include "driver.h"
 #include "product.h"
 
+#define EXPORTED __attribute__((visibility("default"))) /* all else is hidden */
+
 enum { CHOICES = 2048, WAYS = 8, ERROR_BYTES = 512 }; /* entries and ways of the cache of choices; bytes of
                                                        the last error */
 
@@ -46,6 +48,8 @@ struct tsm2_state {
     char error[ERROR_BYTES];
 };
 
+/* status.c */
+
 /* Return the status, after writing the formatted text as the handle's last error. */
 tsm2_status fail(tsm2_handle handle, tsm2_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -57,11 +61,23 @@ tsm2_status answered(tsm2_handle handle, const char *name, cu_result result);
 tsm2_status enter(tsm2_handle handle, int *has_entered);
 tsm2_status leave(tsm2_handle handle, int has_entered, tsm2_status status);
 
+/* arguments.c */
+
+/* Check operations, extents and leading dimensions as BLAS does. Errors have the argument's position. */
+tsm2_status check_shapes(tsm2_handle handle, const struct call *call);
+
+/* Check that no factor or matrix is NULL, and that each is aligned to an element. The product has elements. */
+tsm2_status check_addresses(tsm2_handle handle, const struct call *call);
+
+/* load.c */
+
 /* Return success if the library has a binary of the winner's kernel for this GPU. */
 tsm2_status find_kernel(tsm2_handle handle, const struct winner *winner, int width);
 
 /* Load the winner's kernel for an index of this width, if it is not loaded. */
 tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int width, cu_function *function);
+
+/* workspace.c */
 
 /* Find or allocate a workspace with these bytes of partial sums and of zeroed counters. */
 tsm2_status take_workspace(tsm2_handle handle, uint64_t partials_bytes, uint64_t counters_bytes,

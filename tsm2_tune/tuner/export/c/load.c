@@ -2,7 +2,6 @@
 
 #include <string.h>
 
-#include "exported.h"
 #include "handle.h"
 #include "sha256.h"
 

@@ -3,7 +3,6 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "exported.h"
 #include "handle.h"
 
 EXPORTED const char *tsm2_status_text(tsm2_status status)

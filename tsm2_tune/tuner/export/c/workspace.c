@@ -3,7 +3,6 @@
    Launches on one stream run in order, so one workspace serves them all. A kernel leaves the counters 0, as it finds
    them. They are apart from the partial sums of any product. */
 
-#include "exported.h"
 #include "handle.h"
 
 enum {
