@@ -84,7 +84,7 @@ def beside_cublas(
     problem: Problem,
     winners: dict[str, KernelConfig],
 ) -> list[dict[str, Any]]:
-    """One row for each version and one for cuBLAS, measured interleaved."""
+    """Return a row for each version and a row for cuBLAS, measured interleaved."""
     support = Support(device, support_path, problem.dtype_name)
     operands = Operands(device, support, problem, index_bits=problem.index_bits)
     launches: list[Callable[[], None]] = []

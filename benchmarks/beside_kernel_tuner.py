@@ -81,7 +81,7 @@ def workspace(launches: Sequence[Launch], problem: Problem, dtype: np.dtype[Any]
 
 
 def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
-    """What tsm2-tune makes of them."""
+    """Return the kernels' results by tsm2-tune."""
     outcomes, start = Counter[str](), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "r.db"), create=True) as store:
         options = Options(reach=REACH)
@@ -107,7 +107,7 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
 
 
 def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
-    """What Kernel Tuner makes of them: a parameter is the number of the configuration, another its threads."""
+    """Return the kernels' results by Kernel Tuner, with two parameters: a configuration's number and its threads."""
     import kernel_tuner
 
     sources = [render(problem, one.config) for one in candidates]

@@ -1,4 +1,4 @@
-"""What it costs a program to call: microseconds to start one small product, beside what it would call instead.
+"""Host cost of a call: microseconds to launch one small product by a module and by the library's own routine.
 
     python -m benchmarks.call_cost --output benchmarks/results/h100-call-cost.json
 
@@ -75,7 +75,7 @@ def imported(path: Path) -> ModuleType:
 
 
 def import_ms(path: Path) -> float:
-    """Of a new process that has NumPy already."""
+    """Return the milliseconds of importing the module in a new process with NumPy loaded."""
     program = (
         "import time, numpy, sys; sys.path.insert(0, sys.argv[1]); start = time.perf_counter(); import best_kernels;"
         " print(1e3 * (time.perf_counter() - start))"

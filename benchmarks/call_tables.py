@@ -1,4 +1,4 @@
-"""What a file of `benchmarks.call_cost` says: read, checked, and as a table."""
+"""Read and check a file of `benchmarks.call_cost`, and print it as a table."""
 
 from __future__ import annotations
 

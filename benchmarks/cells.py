@@ -1,4 +1,4 @@
-"""What is measured beside cuBLAS: a regime, a layout, an element type and a shape make a cell."""
+"""Cells measured against cuBLAS: a cell is a regime, a layout, an element type and a shape."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LT_UNEQUAL = ((4, 16), (16, 4), (8, 64), (64, 8))  # (k, n) in L, (m, n) in T
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One line of the table: a problem, and the regime and layout that it stands for."""
+    """A line of the table: a problem with its regime and layout."""
 
     regime: Regime
     layout: Layout
@@ -59,7 +59,7 @@ class Cell:
 
     @property
     def small(self) -> bool:
-        """Whether starting the kernel dominates, so that a graph's replays are timed too."""
+        """Return whether a launch takes longer than the work, so that replays of a graph are timed too."""
         long = {"L": self.problem.m, "T": self.problem.k}.get(self.regime)
         return long is not None and long <= SMALL_EXTENT
 
@@ -88,12 +88,12 @@ CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # what tells cell
 
 
 def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:
-    """What tells cells apart, from a cell's record or a row."""
+    """Return the key of a cell, from its record or a row."""
     return tuple(record[name] for name in CELL_KEY)
 
 
 def place(record: dict[str, Any]) -> tuple[int, ...]:
-    """Where a row stands among others: by regime, element type, layout, then from small to large."""
+    """Return the sort key of a row: regime, element type, layout, then size."""
     return (
         REGIMES.index(record["regime"]),
         list(DTYPES).index(record["dtype"]),
@@ -126,7 +126,7 @@ def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:
 
 
 def in_set(record: dict[str, Any], shape_set: ShapeSet) -> bool:
-    """Whether the shape of a cell's record or row belongs to the set."""
+    """Return whether the shape of a cell's record or row belongs to the set."""
     return (record["m"], record["n"], record["k"]) in shapes_of(record["regime"], shape_set)
 
 
@@ -142,7 +142,7 @@ def _r_shapes(shape_set: ShapeSet) -> tuple[Shape, ...]:
 
 
 def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
-    """How the operands lie, in the letters of `Problem.op`."""
+    """Return the operands' storage orders, in the letters of `Problem.op`."""
     place = (regime, layout)
     return COMPLEX_OPS.get(place, OPS[place]) if dtype_named(dtype_name).is_complex else OPS[place]
 

@@ -1,4 +1,4 @@
-"""What the pages claim of a result file of `versus_cublas`: how much faster, and where it is not."""
+"""Speed-ups and losses that the pages claim of a result file of `versus_cublas`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several kernels in one file save the compiler, and how many kernels that a search tries are the same code.
+"""Compile time saved by several kernels in one file, and the number of tried kernels with the same code.
 
     python -m benchmarks.compile_groups --output benchmarks/results/compile-groups.json
 
@@ -55,7 +55,7 @@ def compiled(text: str, defines: Sequence[str], toolchain: Toolchain) -> tuple[f
 
 
 def together(sources: Sequence[KernelSource]) -> str:
-    """One text of several, whose kernels have other names."""
+    """Return one text with several kernels, each with its own name."""
     texts = []
     for number, one in enumerate(sources):
         renamed = f"#define {one.kernel} {one.kernel}_{number}\n{one.text}\n#undef {one.kernel}\n"
@@ -64,7 +64,7 @@ def together(sources: Sequence[KernelSource]) -> str:
 
 
 def row(problem: Problem, texts: int, candidates: int, toolchain: Toolchain) -> dict[str, Any]:
-    """What was found of one problem."""
+    """Return the row of one problem."""
     tried = islice(iter(by_model(search_space(problem, PROFILES["h200"]), 0).ask, None), candidates)
     sources = [render(problem, one.config) for one in tried]
     by_text = {one.digest: one for one in sources}

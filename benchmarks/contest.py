@@ -139,7 +139,7 @@ class Contest(Turns[CudaDevice]):
         return row
 
     def opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
-        """Those that have the product, checked on the operands as they are, cuBLASLt with its fastest algorithm."""
+        """Return the vendor routines for the product, verified on the operands; of cuBLASLt the fastest."""
         opponents = {}
         is_gram = operands.problem.is_gram
         try:
@@ -171,7 +171,7 @@ class Contest(Turns[CudaDevice]):
         return inspect(operands, EXACT).correct
 
     def _graph_times(self, launches: dict[str, Launch]) -> dict[str, Any]:
-        """Of a small cell: ours, cuBLAS and the least launch there is, each replayed from a graph; warm cache."""
+        """Return the times of a small cell, cuBLAS and an empty kernel, replayed from a graph with a warm cache."""
         nothing: dict[str, Any] = {"ours_graph_us": None, "cublas_graph_us": None, "launch_floor_us": None}
         if self._replayer is None:
             return nothing

@@ -1,4 +1,4 @@
-"""What `tsm2-tune doctor` says of this machine as it is, and with a toolkit that lacks its parts.
+"""Answers of `tsm2-tune doctor` on this machine, with a complete and with an incomplete toolkit.
 
     python -m benchmarks.doctor_answers --output benchmarks/results/host-doctor.json
 
@@ -45,7 +45,7 @@ def answer(home: Path, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def answers(nvcc: str) -> dict[str, dict[str, Any]]:
-    """By what the machine is like; `nvcc` is copied without the rest of its toolkit."""
+    """Return the answers by state of the machine; the incomplete toolkit is a copy of `nvcc`."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder).resolve()
         whole = answer(home, {})

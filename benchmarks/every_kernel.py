@@ -1,4 +1,4 @@
-"""What every kernel of a pack takes on shapes that nobody tuned, and what the choice among them loses.
+"""Times of every kernel of a pack on shapes that were not tuned, and the loss of the choice among them.
 
     python -m benchmarks.every_kernel --pack unseen_pack.py --output every-kernel.jsonl
     python -m benchmarks.every_kernel --table every-kernel.jsonl --pack unseen_pack.py
@@ -67,7 +67,7 @@ class Pack:
         return contest, module._work(contest, (problem.m, problem.n, problem.k), lds)
 
     def starts(self, contest: Any, work: Any) -> list[list[tuple[float, Any]]]:
-        """Of each kernel the launches that its model tries, each with its expected time, the least first."""
+        """Return each kernel's launches in its model with their expected times, the least first."""
         kernels = contest.kernels
         tiles = kernels._tiles(work)
         rows, splits = kernels._options(tiles, work)
@@ -187,7 +187,7 @@ def losses(rows: Sequence[Row], pack: Pack) -> dict[tuple[str, ...], list[tuple[
 
 
 def table(found: dict[tuple[str, ...], list[tuple[float, float]]]) -> str:
-    """What the choice loses, in Markdown."""
+    """Return the loss of the choice as Markdown."""
     everything = [one for of in found.values() for one in of]
     cells = []
     for kind, of in (*sorted(found.items()), (("all", "", ""), everything)):

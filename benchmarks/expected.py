@@ -1,4 +1,4 @@
-"""How well a kernel's time on one shape tells its time on another: over the winners of a results file.
+"""Accuracy of predicting a kernel's time on one shape from another, over the winners of a result file.
 
     python -m benchmarks.expected benchmarks/results/h200-versus-cublas.json
 

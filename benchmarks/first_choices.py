@@ -1,4 +1,4 @@
-"""Whether a first choice is ever absurd: over a grid of shapes by planning alone, and the worst of them run.
+"""Search for absurd first choices: plan a grid of shapes, then run the worst of them.
 
     python -m benchmarks.first_choices --output first-choices.json --problems worst.txt
     python -m benchmarks.first_choices --run worst.txt --device 0 --output worst.json
@@ -89,7 +89,7 @@ def grid(limits: DeviceLimits, dtype_names: Sequence[str], count: int, seed: int
 
 @dataclass(frozen=True, slots=True)
 class First:
-    """What a search tries first for a problem."""
+    """The first configuration that a search tries for a problem."""
 
     problem: str
     configuration: str  # empty where the rules leave none
@@ -106,7 +106,7 @@ class First:
 
 
 def first_choice(problem: Problem, limits: DeviceLimits) -> First:
-    """By planning alone."""
+    """Return the first choice, by planning only."""
     space = search_space(problem, limits)
     floor_us = data_sheet(limits).floor_us(problem)
     if not space.kept:
@@ -154,7 +154,7 @@ def reasons(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:
-    """What the transposed product is expected to take, where C is wide: kernels are made for a tall one."""
+    """Return the expected time of the transposed product if C is wide: kernels are made for a tall C."""
     if problem.m >= problem.n:
         return ""
     other = transposed(problem)
@@ -191,12 +191,12 @@ def summary(found: Sequence[First]) -> str:
 
 
 def worst(found: Iterable[First], count: int) -> list[First]:
-    """Those with a configuration that are furthest from the roofline."""
+    """Return the problems whose first choice is furthest from the roofline."""
     return sorted((one for one in found if one.expected_us is not None), key=lambda one: -one.times)[:count]
 
 
 def beside(path: Path, limits: DeviceLimits) -> str:
-    """How the expected times of a result file's winners are to their measured ones."""
+    """Return the ratios of expected and measured times of a result file's winners."""
     ratios = []
     for row in read(path)["rows"]:
         config = config_spelt(row["configuration"])

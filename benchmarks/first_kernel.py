@@ -1,4 +1,4 @@
-"""How long a user waits for a first tuned and exported kernel: seconds from the command to each thing that it tells.
+"""Waiting time for a first tuned and exported kernel: seconds from the command to each of its outputs.
 
     python -m benchmarks.first_kernel --device 0 --shapes 1000000x16x16 --output first-kernel.json
 

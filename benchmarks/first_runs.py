@@ -62,7 +62,7 @@ def read_runs(path: Path) -> dict[str, Any]:
 
 
 def facts_of(target: Target, tuner: Tuner, command: str) -> dict[str, Any]:
-    """What the times belong to."""
+    """Return the facts of the run: device, driver, compiler."""
     identity, ceilings = target.identity, tuner.ceilings
     return {
         "command": command,
@@ -107,7 +107,7 @@ def times_the_roofline(row: dict[str, Any]) -> float | None:
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """What the terminal shows of a problem."""
+    """Return a problem's line for the terminal."""
     said = row["outcome"] if row["measured_us"] is None else f"{row['measured_us']:.1f} us"
     return f"{row['problem']:34} {said:>14}, expected {row['expected_us']:.1f} us  {row['configuration']}"
 

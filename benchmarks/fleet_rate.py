@@ -1,4 +1,4 @@
-"""How many trials a second one GPU makes, and how many all of them make together, on the same problems.
+"""Trials a second of one GPU, and of several GPUs together, on the same problems.
 
 python -m benchmarks.fleet_rate --output rates.json
 

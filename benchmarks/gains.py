@@ -1,4 +1,4 @@
-"""What a program gains over cuBLAS, the cost of the call included, on shapes that were tuned and on others.
+"""Gain of a program over cuBLAS, the cost of the call included, on tuned and on other shapes.
 
     tsm2-tune export --db unseen.db --format json --output tuned.json
     python -m benchmarks.gains --tuned tuned.json --unseen unseen.json --calls call-cost.json

@@ -1,4 +1,4 @@
-"""Whether a change of templates left kernels as they were: their machine code, registers, spills and shared memory.
+"""Check that a change of templates keeps kernels' machine code, registers, spills and shared memory.
 
     python -m benchmarks.gate record --output kernels.jsonl.xz     # with the version before
     python -m benchmarks.gate compare kernels.jsonl.xz            # with the one after: status 1 where any differs
@@ -47,7 +47,7 @@ Subject = tuple[str, str]  # a configuration and a problem, as they are spelt
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """What is compared of a kernel."""
+    """The compared properties of a compiled kernel."""
 
     code: str  # digest of its instructions
     registers: int
@@ -88,7 +88,7 @@ def subjects() -> list[Subject]:
 
 
 def of_binary(binary: Binary, launched_bytes: int) -> Compiled:
-    """What the cubin holds of its kernel."""
+    """Return the properties of the cubin's kernel."""
     with open(binary.path, "rb") as file:
         elf = ELFFile(file)
         sections = {section.name: section for section in elf.iter_sections()}
@@ -190,7 +190,7 @@ def compare(ctx: click.Context, before: str, family: str) -> None:
 
 
 def difference(was: Compiled, now: Compiled) -> str:
-    """In which fields they differ."""
+    """Return the fields in which both differ."""
     names = (name for name in asdict(was) if name != "code" and getattr(was, name) != getattr(now, name))
     told = [f"{name} {getattr(was, name)} -> {getattr(now, name)}" for name in names]
     return ", ".join(told) or "other instructions"

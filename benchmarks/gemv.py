@@ -1,4 +1,4 @@
-"""Which decomposition of a matrix times a vector is fastest where: the lecture's four beside cuBLAS's gemv.
+"""Time the lecture's four decompositions of a matrix times a vector, and cuBLAS's gemv.
 
     python -m benchmarks.gemv --output gemv.json
     python -m benchmarks.gemv --dtype f64 --shapes-of grid --trials 4 --output gemv-f64.json
@@ -73,7 +73,7 @@ SHORT: dict[Decomposition, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one run measures."""
+    """The cells and limits of one run."""
 
     dtype_names: tuple[str, ...]
     layouts: tuple[Layout, ...]
@@ -104,7 +104,7 @@ class Selection:
 def candidates(
     problem: Problem, limits: DeviceLimits, trials: int, floor_us: float
 ) -> dict[Decomposition, tuple[Candidate, ...]]:
-    """Of each decomposition what is tried, nothing where its first choice is hopeless."""
+    """Return the candidates of each decomposition, none if its first choice is far too slow."""
     found: dict[Decomposition, tuple[Candidate, ...]] = {}
     for name in DECOMPOSITIONS:
         configs = GEMV.corner(name, problem, limits)[:trials]
@@ -173,7 +173,7 @@ def fastest(row: Row) -> Decomposition:
 
 
 def line_of(row: Row) -> str:
-    """What the terminal shows of a measured shape."""
+    """Return a measured shape's line for the terminal."""
     found = row["decompositions"]
     parts = [
         f"{SHORT[name]} {found[name]['ours_us']:9.1f} us ({found[name]['percent_of_read']:5.1f} %)" if name in found

@@ -88,7 +88,7 @@ def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
 
 
 def tried_first(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
-    """Of the stencil for its table, else of the staged families, best first."""
+    """Return the first configurations, of the stencil for its table, else of the staged families, best first."""
     families = (FAMILIES[name] for name in (("gemm",) if table == STENCIL else STAGED))
     return first_choices(families, problem, limits)
 
@@ -145,7 +145,7 @@ class Stopwatch:
 
 
 def command_of(*, quick: bool, variants: int, time_limit: float) -> str:
-    """As it was typed, but for the device and the file."""
+    """Return the typed command without the device and the file."""
     parts = ["python -m benchmarks.general"]
     parts += ["--quick"] if quick else []
     parts += [f"--variants {variants}"] if variants != VARIANTS else []
@@ -154,7 +154,7 @@ def command_of(*, quick: bool, variants: int, time_limit: float) -> str:
 
 
 def facts_of(target: Target, contest: Contest, command: str) -> dict[str, Any]:
-    """What the numbers belong to."""
+    """Return the facts of the run: device, driver, compiler, ceilings."""
     identity, ceilings = target.identity, contest.ceilings
     return {
         "command": command,

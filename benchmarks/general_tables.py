@@ -109,13 +109,13 @@ def spread(variants: Sequence[Row]) -> str:
 
 
 def rate(row: Row) -> float:
-    """Of ours, in TFLOP/s."""
+    """Return our rate in TFLOP/s."""
     flops: float = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]).flops
     return float(flops / row["ours_us"] * 1e-6)
 
 
 def percent(row: Row, who: str) -> str:
-    """Of the library's rate; a dash where it has none, or was wrong."""
+    """Return our rate in percent of the library's; a dash if the library lacks the product or was wrong."""
     time = right_us(row, who)
     return "–" if time is None else f"{100 * time / row['ours_us']:.0f} %"
 

@@ -165,12 +165,12 @@ def speed_ups(rows: Iterable[Row], opponents: Sequence[str] = OPPONENTS, state: 
 
 
 def is_dirty_too(row: Row) -> bool:
-    """Whether the cell was measured with the L2 dirty as well."""
+    """Return whether the cell was measured with the L2 dirty too."""
     return row.get(f"ours{DIRTY}_us") is not None
 
 
 def dirty_texts(row: Row) -> tuple[str, str]:
-    """Of the dirty L2: microseconds of ours, and the faster opponent's time over it."""
+    """Return, for a dirty L2, our microseconds and the faster opponent's time over ours."""
     if not is_dirty_too(row):
         return "–", "–"
     ours = row[f"ours{DIRTY}_us"]
@@ -205,7 +205,7 @@ def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: Sequen
 
 
 def runs_of(found: dict[str, Any]) -> str:
-    """What the numbers belong to: a paragraph for each run of the bench."""
+    """Return a paragraph with the facts of each run of the bench."""
     return "\n\n".join(f"{provenance(run)} `{run['command']}`" for run in _runs(found))
 
 

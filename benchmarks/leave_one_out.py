@@ -1,4 +1,4 @@
-"""Whether first choices that are made of measured problems hold for problems that were not measured.
+"""Test whether first choices from measured problems are fast for problems that were not measured.
 
     python -m benchmarks.leave_one_out record --output before.jsonl.xz       # with the version before
     python -m benchmarks.leave_one_out compare before.jsonl.xz --pairs pairs.txt
@@ -58,7 +58,7 @@ Times = Mapping[KernelConfig, float]
 
 
 def problems() -> list[Problem]:
-    """Those of the cells, in order."""
+    """Return the cells' problems, in order."""
     return sorted({problem for problem, _, _ in cells(CELLS)})
 
 
@@ -107,7 +107,7 @@ def times_in(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of the first choices for a problem."""
+    """The result of the first choices for a problem."""
 
     problem: Problem
     is_hit: bool  # whether one took at most WITHIN times the fastest that is known
@@ -177,7 +177,7 @@ def pairs_to_time(
 
 
 def read_choices(path: Path) -> dict[Problem, Choices]:
-    """What `record` wrote. InputError where it is no such file."""
+    """Read a file that `record` wrote. Raise InputError for any other file."""
     try:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
             rows = list(map(json.loads, lines))
@@ -195,7 +195,7 @@ def of_each(chosen: Callable[[Problem], Choices], of: Iterable[Problem]) -> dict
 
 @click.group()
 def main() -> None:
-    """Whether first choices hold for problems that were not measured."""
+    """Test whether first choices are fast for problems that were not measured."""
 
 
 @main.command(cls=Command)

@@ -37,14 +37,14 @@ def _problem(row: dict[str, Any]) -> Problem:
 
 
 def cells(path: Path) -> Iterator[Timed]:
-    """Of the cells of versus_cublas, as CSV."""
+    """Yield the measurements of a CSV of versus_cublas's cells."""
     with path.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             yield _problem(row), row["configuration"], float(row["ours_us"])
 
 
 def trials(path: Path) -> Iterator[Timed]:
-    """Of a text of trials: the last time with the L2 clean."""
+    """Yield the last time with the L2 clean of each trial in a text of trials."""
     with path.open(encoding="utf-8") as lines:
         names = json.loads(next(lines))
         for kind, *values in map(json.loads, lines):
@@ -56,53 +56,53 @@ def trials(path: Path) -> Iterator[Timed]:
 
 
 def two_cards(path: Path) -> Iterator[Timed]:
-    """Of searches on two cards of one kind: the faster of both."""
+    """Yield the faster time of both cards in searches on two cards of one kind."""
     for row in read_json(path)["rows"]:
         yield Problem.parse(row["problem"]), row["config"], min(filter(None, row["us"]), default=None)
 
 
 def general(path: Path) -> Iterator[Timed]:
-    """Of a C that is skinny neither way: what was tried first."""
+    """Yield the first choices for matrices that are not skinny."""
     for row in read_json(path)["rows"]:
         for text, us in row.get("choices_us", {}).items():
             yield _problem(row), text, us
 
 
 def minplus(path: Path) -> Iterator[Timed]:
-    """Of (min, +)."""
+    """Yield the measurements of (min, +)."""
     for row in read_json(path)["rows"]:
         if "configuration" in row:
             yield _problem(row), row["configuration"], row["us"]
 
 
 def gemv(path: Path) -> Iterator[Timed]:
-    """Of a matrix and a vector: the winner of each decomposition."""
+    """Yield the winner of each decomposition of a matrix times a vector."""
     for row in read_json(path)["rows"]:
         for one in row["decompositions"].values():
             yield _problem(row | {"n": 1}), one["configuration"], one["ours_us"]
 
 
 def unseen(path: Path) -> Iterator[Timed]:
-    """Of shapes that were not tuned: a search's winner."""
+    """Yield the winners of searches for shapes that were not tuned."""
     for row in read_json(path)["rows"]:
         if row.get("search_configuration"):
             yield _problem(row), row["search_configuration"], row["search_us"]
 
 
 def tuned(path: Path) -> Iterator[Timed]:
-    """Of a program's rows."""
+    """Yield the measurements of a program's rows."""
     for row in json.loads(path.read_text(encoding="utf-8"))["best"]:
         yield _problem(row), row["config"], row["median_us"]
 
 
 def tried(path: Path) -> Iterator[Timed]:
-    """Of first choices that were run."""
+    """Yield the measured first choices."""
     for row in read_json(path)["rows"]:
         yield Problem.parse(row["problem"]), row["configuration"], row["measured_us"]
 
 
 def headline(path: Path) -> Iterator[Timed]:
-    """Of the headline cells."""
+    """Yield the measurements of the headline cells."""
     for row in read_json(path)["rows"]:
         yield _problem(row), row["configuration"], row["ours_us"]
 

@@ -55,7 +55,7 @@ def by_values(values: Sequence[Row], gflops: Mapping[str, float]) -> str:
 
 
 def problem(row: Row) -> tuple[int, str, str]:
-    """What rows are compared within; the largest first."""
+    """Return the key of the rows that are compared with each other, the largest problem first."""
     return -row["m"], row["dtype"], row["op"]
 
 

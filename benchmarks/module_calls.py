@@ -58,7 +58,7 @@ def fallback_arrays(ordinal: str) -> tuple[str, Callable[[Any], Any]] | None:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """What the module chose for a product, how that is started, and how the vendor's where it falls back."""
+    """The module's choice for a product, its launch, and the launch of the fallback."""
 
     choice: Any  # the module's Match
     launch: Launch

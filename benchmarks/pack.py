@@ -68,7 +68,7 @@ Tuned = tuple[Problem, str]  # with its winner's configuration as text
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """Which products the unseen shapes and the pack are of."""
+    """The regimes, element types and layouts of a pack's and of unseen shapes."""
 
     regimes: tuple[Regime, ...]
     layouts: tuple[Layout, ...]
@@ -76,7 +76,7 @@ class Kinds:
 
 
 def pack_cells(kinds: Kinds) -> tuple[Cell, ...]:
-    """What a pack is tuned for: PACK_SHAPES of each regime, element type and layout."""
+    """Return the cells of a pack: PACK_SHAPES of each regime, element type and layout."""
     return tuple(
         Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
         for regime, dtype_name, layout in product(kinds.regimes, kinds.dtype_names, kinds.layouts)
@@ -106,7 +106,7 @@ def winners_in(path: Path, kinds: Kinds) -> tuple[Tuned, ...]:
 
 
 def spaces_of(tuned: Iterable[Tuned], limits: DeviceLimits) -> tuple[SearchSpace, ...]:
-    """Of each problem the space of its winner alone. InputError where this version has no such configuration."""
+    """Return each problem's space with only its winner. Raise InputError if this version lacks the configuration."""
     found = []
     for problem, text in tuned:
         config = config_spelt(text)
@@ -122,7 +122,7 @@ def spaces_of(tuned: Iterable[Tuned], limits: DeviceLimits) -> tuple[SearchSpace
 
 
 def _space(found: Prospects | Skipped, limits: DeviceLimits) -> SearchSpace:
-    """What to search. Skipped where there is nothing."""
+    """Return the search space. Raise Skipped if it is empty."""
     if isinstance(found, Skipped):
         raise found
     families = tuple(sorted({candidate.config.family for candidate in found.candidates}))

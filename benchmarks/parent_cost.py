@@ -1,4 +1,4 @@
-"""What a trial costs the process that runs a search, in milliseconds of a processor.
+"""Processor milliseconds of a trial in the process that runs a search.
 
     python -m benchmarks.parent_cost 20480x16x20480:f32
 
@@ -93,7 +93,7 @@ def _binary(source: KernelSource, *_: object, **__: object) -> Binary:
 
 
 def milliseconds_per_trial(problem: Problem, trials: int, db: str) -> float:
-    """From the first trial to the last one, of so many or all that the problem has."""
+    """Return the milliseconds a trial, from the first to the last trial, up to a limit."""
     space, tuner = search_space(problem, PROFILES["h100"]), AtOnce(trials)
     _ = list(space.kept)
     found, ended_seconds = 0, 0.0

@@ -47,7 +47,7 @@ def groups_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
-    """Those of the headline shapes, as many as a page has room for; all where none is."""
+    """Return the headline shapes that fit on a page; all shapes if there are none."""
     return [row for row in rows if in_set(row, "headline")] or list(rows)
 
 
@@ -86,7 +86,7 @@ def draw(found: dict[str, Any], path: Path) -> None:
 
 
 def draw_cells(axis: Any, rows: Sequence[Row], title: str) -> None:
-    """One regime of one element type and layout."""
+    """Draw one regime of an element type and a layout."""
     for name, _, mark, colour in CONTESTANTS:
         shares = [(x, 100 * row["floor_us"] / row[f"{name}_us"]) for x, row in enumerate(rows) if row[f"{name}_us"]]
         axis.plot(*zip(*shares, strict=True), mark, color=colour, markersize=5) if shares else None

@@ -1,4 +1,4 @@
-"""What files of `benchmarks.programs` say: read, checked, and as a table."""
+"""Read and check files of `benchmarks.programs`, and print them as a table."""
 
 from __future__ import annotations
 

@@ -48,12 +48,12 @@ class Recorded:
 
     @property
     def problem(self) -> Problem:
-        """Whose space it is."""
+        """The problem of the space."""
         return self.space.problem
 
     @property
     def trials(self) -> int:
-        """How many configurations of the space were tried."""
+        """The number of tried configurations."""
         return sum(one.config in self.told for one in self.space.kept)
 
     @property
@@ -80,7 +80,7 @@ def rows_of(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def limits_of(device: str) -> DeviceLimits:
-    """Those of the bundled card that the device's name has in it. InputError where there is none."""
+    """Return the limits of the bundled card named in the device's name. Raise InputError if there is none."""
     for name, limits in PROFILES.items():
         if name in device.lower():
             return limits

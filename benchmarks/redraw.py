@@ -75,12 +75,12 @@ def drawn(found: dict[str, Any]) -> dict[str, str]:
 
 
 def gained(calls: gains.Calls) -> gains.Gains:
-    """What a program gains with calls that take so long."""
+    """Return a program's gain with these call times."""
     return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN_LATER)["rows"], calls)
 
 
 def all_drawn() -> dict[str, str]:
-    """Of the result files of all benches."""
+    """Return the generated regions of all result files, by name."""
     of_vectors, general, minplus = (json.loads(path.read_text(encoding="utf-8")) for path in (GEMV, GENERAL, MINPLUS))
     parts = drawn(read(RESULT)) | gemv.drawn(of_vectors) | general_tables.tables(general)
     gained_at_all, by_kernels = gained(gains.Calls.of(CALLS)), gained(gains.NO_CALLS)

@@ -62,7 +62,7 @@ WITHIN = 0.02  # regret that is aimed at after a tenth of the trials
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What became of a strategy on a space."""
+    """The result of a strategy on a space."""
 
     strategy: str
     problem: str
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """Where a search ended by --gain."""
+    """The end of a search by --gain."""
 
     strategy: str
     problem: str
@@ -99,7 +99,7 @@ def without_any(of: Recorded) -> Strategy:
 
 
 def fastest(row: Mapping[str, Any]) -> Measured:
-    """What a database would know of a recorded space."""
+    """Return a recorded space's winner as a database would know it."""
     right = [(us, text) for text, outcome, us in row["trials"] if outcome == Outcome.OK]
     spelt = ((config_spelt(text), us) for us, text in sorted(right)[:MOST_KERNELS])
     choices = tuple(Choice(config.early, us) for config, us in spelt if config is not None)
@@ -158,7 +158,7 @@ class Replay:
 
 
 def rows_of_space(row: Mapping[str, Any], known: Sequence[Measured]) -> tuple[list[Row], list[Ended]]:
-    """Of a recorded space, all strategies. `known` are the winners of all spaces."""
+    """Return the rows of all strategies for a recorded space. `known` are the winners of all spaces."""
     of, rows, ended = space_of(row), list[Row](), list[Ended]()
     alike = (one for one in known if one.problem.dtype_name == of.problem.dtype_name)
     known = [one for one in alike if one.problem != of.problem]
@@ -176,12 +176,12 @@ def rows_of_space(row: Mapping[str, Any], known: Sequence[Measured]) -> tuple[li
 
 
 def percent(value: float) -> str:
-    """With one digit; what has no right kernel yet has none."""
+    """Return the percentage with one digit; nothing if there is no right kernel yet."""
     return "-" if value == inf else f"{100 * value:.1f}"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Of each strategy the mean regret, the largest, and of how many spaces it is small, in percent."""
+    """Return each strategy's mean and largest regret in percent, and the number of spaces with a small regret."""
     lines = []
     for name in dict.fromkeys(row.strategy for row in rows):
         own = [row.regrets for row in rows if row.strategy == name]
@@ -203,7 +203,7 @@ def by_space(rows: Sequence[Row]) -> str:
 
 
 def gains(ended: Sequence[Ended]) -> str:
-    """Of each gain: how many trials a search took, and what it missed, in percent."""
+    """Return, for each gain, the trials that a search took and the gain that it missed, in percent."""
     lines = []
     for name in dict.fromkeys(one.strategy for one in ended):
         for gain in GAINS:

@@ -57,7 +57,7 @@ for line in sys.stdin:
 
 @dataclass(frozen=True, slots=True)
 class Rekeyed:
-    """What becomes of a trial: its new digest, or why it keeps the old one."""
+    """A trial's new digest, or the reason to keep the old digest."""
 
     digest: str | None
     reason: str = ""
@@ -106,7 +106,7 @@ def rendered_now(subject: Subject) -> KernelSource | None:
 
 
 def rekeyed(known: str, before: KernelSource | None, now: KernelSource | None, toolchain: Toolchain) -> Rekeyed:
-    """What becomes of a trial whose text had this digest, by its kernel's source before and now."""
+    """Return the new digest of a trial with this digest, from its kernel's source before and after."""
     if now is None:
         return Rekeyed(None, "this version makes no such kernel")
     if now.digest.startswith(known):
@@ -122,7 +122,7 @@ def rekeyed(known: str, before: KernelSource | None, now: KernelSource | None, t
 
 
 def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
-    """What the compiler makes of it. InputError where it refuses."""
+    """Return the compiled kernel. Raise InputError if the compiler refuses it."""
     binary = compile_text(
         source.text, kernel=source.kernel, defines=source.defines, toolchain=toolchain, limit_seconds=LIMIT_SECONDS
     )
@@ -134,7 +134,7 @@ def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
 def all_rekeyed(
     trials: Mapping[Subject, str], before: Mapping[Subject, KernelSource | None]
 ) -> dict[Subject, Rekeyed]:
-    """What becomes of each trial, by its digest and its kernel's source before."""
+    """Return the new digest of each trial, by its digest and its kernel's source before."""
     toolchain = cuda_toolchain(HOPPER)
 
     def of(subject: Subject) -> Rekeyed:
@@ -145,7 +145,7 @@ def all_rekeyed(
 
 
 def trials_in(text: str) -> dict[Subject, str]:
-    """By configuration and problem, the digest of each trial in a text of trials."""
+    """Return the digest of each trial in a text of trials, by configuration and problem."""
     lines = [json.loads(line) for line in text.splitlines()[1:]]
     return {(line[CONFIG], line[PROBLEM]): line[SOURCE] for line in lines if line[0] == "trial"}
 

@@ -1,4 +1,4 @@
-"""What a launch takes when a CUDA graph replays it: small products, whose time is that of starting the kernel."""
+"""Time of a launch replayed from a CUDA graph, for products that take less than a launch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def streamed(device: CudaDevice) -> Streamed | None:
 
 
 def least_launch(kernel: Kernel) -> Callable[[], None]:
-    """What starts one warp of the kernel that does nothing: the least that a launch can be."""
+    """Return a function that launches one warp of an empty kernel: the least launch."""
 
     def start() -> None:
         kernel((np.int32(0),), blocks=1, threads=32)

@@ -77,7 +77,7 @@ def sources_digest() -> str:
 
 
 def program_facts() -> dict[str, str]:
-    """Which program measured."""
+    """Return the facts of the measuring program."""
     return {"tsm2_tune": tsm2_tune.__version__, "sources": sources_digest()}
 
 
@@ -102,7 +102,7 @@ class ResultFile:
         self.rows = found["rows"]
 
     def measured(self, record: dict[str, Any]) -> bool:
-        """Whether a row for this cell is there."""
+        """Return whether the file has a row for this cell."""
         return any(cell_key(row) == cell_key(record) for row in self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ class ResultFile:
 
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """What the file has besides the facts."""
+        """Return the file's lists, all members other than facts."""
         return {name: getattr(self, name) for name in LISTS}
 
     def write(self) -> None:

@@ -1,4 +1,4 @@
-"""How large a campaign's database becomes, how long its GPUs work, what is full first: the tables of docs/scale.md.
+"""Database size, GPU hours and bottlenecks of a campaign: the tables of docs/scale.md.
 
     python -m benchmarks.scale
     python -m benchmarks.scale --shapes 500 --gpus 8 --kinds 1
@@ -44,7 +44,7 @@ GIB, HOUR = 2**30, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """What is tuned by what: each shape on each kind of GPU."""
+    """A campaign: each shape is tuned on each kind of GPU."""
 
     shapes: int
     gpus: int
@@ -57,7 +57,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """What a run does for one problem, on average."""
+    """The work of a run for one problem, on average."""
 
     name: str
     trials: float
@@ -75,7 +75,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a kind of database takes, as benchmarks.scale_rates measured it."""
+    """The rates of a kind of database, as benchmarks.scale_rates measured them."""
 
     found: Mapping[str, Any]
 
@@ -86,7 +86,7 @@ class Rates:
 
     @property
     def look_seconds(self) -> float:
-        """Of a processor, that a look for a problem's winner takes among a million trials."""
+        """Return the processor seconds of a query for a problem's winner among a million trials."""
         return float(max(self.found["reads"], key=lambda row: row["trials"])["winner_seconds"])
 
     def row_bytes(self, table: str) -> float:
@@ -119,7 +119,7 @@ class Limit:
 
 
 def recorded() -> Recorded:
-    """What the result files have."""
+    """Return the rates in the result files."""
     searched, sqlite, postgresql = (
         json.loads(path.read_text(encoding="utf-8")) for path in (SEARCHES, SQLITE, POSTGRESQL)
     )
@@ -169,7 +169,7 @@ def hours(search: Search, campaign: Campaign) -> float:
 
 
 def rows_of(search: Search, campaign: Campaign, texts: Mapping[str, float]) -> dict[str, float]:
-    """Of each table that grows."""
+    """Return the number of rows of each growing table."""
     trials = search.trials * campaign.problems
     finals, vendors = (count * len(IN_FINALS) * campaign.problems for count in (FINALISTS, LIBRARIES))
     own = search.right * SAMPLES[Outcome.OK] + (1 - search.right) * SAMPLES[Outcome.BEHIND]
@@ -184,7 +184,7 @@ def rows_of(search: Search, campaign: Campaign, texts: Mapping[str, float]) -> d
 
 
 def bytes_of(rows: Mapping[str, float], rates: Rates) -> float:
-    """That the tables take with their indices."""
+    """Return the bytes of the tables and their indices."""
     return sum(count * rates.row_bytes(table) for table, count in rows.items())
 
 
@@ -231,7 +231,7 @@ def writes(campaign: Campaign, found: Recorded) -> str:
 
 
 def limits(search: Search, found: Recorded) -> list[Limit]:
-    """What runs share, by the number of GPUs that fill it."""
+    """Return the shared resources, sorted by the number of GPUs that saturate each."""
     trials = search.trials / search.seconds
     looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds
     server = found.postgresql.best["server_seconds_per_trial"] * trials

@@ -1,4 +1,4 @@
-"""What docs/scale.md needs of databases, read off them: sizes, a server's work, and what searches stored."""
+"""Facts of databases for docs/scale.md: sizes, a server's work, and the rows of searches."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ SELECT avg(samples) FROM (
 
 
 def is_address(name: str) -> bool:
-    """Whether a server has the database, not a file."""
+    """Return whether the database is on a server."""
     return "://" in name
 
 
 def rows_of(name: str, query: str) -> list[Any]:
-    """What the database answers."""
+    """Return the rows that a query returns."""
     if not is_address(name):
         with closing(sqlite3.connect(name)) as connection:
             return connection.execute(query).fetchall()
@@ -82,14 +82,14 @@ def crowd(database: Database, device: str, like: Problem, problems: Iterable[Pro
 
 
 def version(name: str) -> str:
-    """What the database is."""
+    """Return the name and version of the database."""
     if not is_address(name):
         return f"SQLite {sqlite3.sqlite_version}"
     return f"PostgreSQL {rows_of(name, 'SHOW server_version')[0][0].split()[0]}"
 
 
 def trials(name: str) -> int:
-    """In the database."""
+    """Return the number of trials in the database."""
     return int(rows_of(name, COUNT)[0][0])
 
 
@@ -146,7 +146,7 @@ def recorded() -> dict[str, Any]:
 
 
 def asked_of_a_problem() -> dict[str, float]:
-    """What a run on the host asks of its database for a problem, beside claims, trials and beats."""
+    """Return the queries of a host's run for a problem, other than claims, trials and heartbeats."""
     asked = Counter[str]()
 
     def counted(of: type, method: str) -> Any:

@@ -1,4 +1,4 @@
-"""What a database takes of many tuners: bytes, writes and reads, by which docs/scale.md calculates.
+"""Rates of a database with many tuners: bytes, writes and reads, from which docs/scale.md calculates.
 
     python -m benchmarks.scale_rates --output benchmarks/results/sqlite-rates.json
     python -m benchmarks.scale_rates --db postgresql+psycopg://... --output benchmarks/results/postgresql-rates.json
@@ -64,7 +64,7 @@ ROUNDS = 3  # of each number of tuners: the one that stored most says what the d
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one tuner did until its time was over."""
+    """The writes of one tuner within its time."""
 
     trials: int
     transactions: int
@@ -98,7 +98,7 @@ def _trial(problem: Problem, config: KernelConfig, key: str, at: int) -> Trial:
 
 
 def problems_of(number: int) -> Iterator[Problem]:
-    """Of one tuner alone."""
+    """Return the problems of one tuner."""
     return (Problem(4096 + number, 8, k, "f32") for k in itertools.count(4096))
 
 
@@ -154,7 +154,7 @@ def _tell(row: dict[str, Any]) -> None:
 
 
 def looks(name: str) -> list[dict[str, float]]:
-    """What a run's questions about a problem take, among the trials that there are and among MANY."""
+    """Return the times of a run's queries about a problem, among the present trials and among MANY."""
     run, trials, first = run_of(FILLER), trials_of_a_problem(), next(problems_of(FILLER))
     families = tuple({trial.config.family for trial in trials})
     rows = []
@@ -172,7 +172,7 @@ def looks(name: str) -> list[dict[str, float]]:
 
 
 def _seconds(name: str, call: Callable[[], object]) -> float:
-    """Of a processor, that the database takes for a call."""
+    """Return the database's processor seconds for a call."""
     before = scale_facts.processor_seconds(name)
     for _ in range(READS):
         call()

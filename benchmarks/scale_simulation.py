@@ -1,4 +1,4 @@
-"""What waiting for one database costs a campaign: a simulation of its transactions, event by event.
+"""Cost of waiting for one database in a campaign: a simulation of its transactions, event by event.
 
     python -m benchmarks.scale_simulation
 
@@ -30,7 +30,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one GPU asks of its server."""
+    """The load of one GPU on its server."""
 
     trials_per_second: float  # where it waits for nothing
     server_seconds: float  # of a processor, that storing a trial takes
@@ -43,7 +43,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What came of so many GPUs."""
+    """The simulated result for a number of GPUs."""
 
     gpus: int
     trials: float  # stored, over what GPUs make that wait for nothing
@@ -56,7 +56,7 @@ class Simulated:
 
 
 def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
-    """One server with so many processors, and the GPUs that store into it."""
+    """Simulate one server with these processors, and the GPUs that store into it."""
     chance = random.Random(seed)
     asking = [(chance.random() * TOGETHER_SECONDS, number) for number in range(len(loads))]  # when each asks next
     heapq.heapify(asking)
@@ -77,7 +77,7 @@ def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
 
 
 def mixed(search: Search, found: Recorded, gpus: int) -> list[Load]:
-    """As many GPUs of each kind."""
+    """Return equally many GPUs of each kind."""
     trial = Load(search.trials / search.seconds, found.postgresql.best["server_seconds_per_trial"])
     return [
         replace(trial, trials_per_second=trial.trials_per_second * SPEEDS[number % len(SPEEDS)])

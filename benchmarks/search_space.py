@@ -1,4 +1,4 @@
-"""How long the search space of BACUGen takes to construct, here and in Kernel Tuner: nine parameters, the same rules.
+"""Time to construct BACUGen's search space, here and in Kernel Tuner: nine parameters, the same rules.
 
     pip install kernel-tuner
     python -m benchmarks.search_space --output benchmarks/results/search-space.json

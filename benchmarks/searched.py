@@ -21,7 +21,7 @@ FOUND = Verdict(True, 0.0, "right in the search that found it")  # and verified 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """What searches of some shapes found."""
+    """The results of searches of some shapes."""
 
     seconds: float  # of each search
     date: str  # of the last one
@@ -29,7 +29,7 @@ class Searched:
     winners: dict[tuple[str, str, Problem], Winner]  # regime, layout, problem
 
     def beside(self, cells: Iterable[Cell], target: Target) -> Iterator[tuple[Cell, Winner]]:
-        """Those of the cells that were searched, with their winners, whose kernels are compiled first."""
+        """Return the searched cells with their winners, whose kernels are compiled first."""
         found = ((cell, self.winners.get((cell.regime, cell.layout, cell.problem))) for cell in cells)
         there = [(cell, winner) for cell, winner in found if winner is not None]
         compile_all([(cell.problem, winner.config) for cell, winner in there], target)

@@ -1,4 +1,4 @@
-"""What a call of cuBLAS costs with the stand-in before it: of a product that is left, and of one that is taken.
+"""Host cost of a cuBLAS call through the stand-in, for products with and without a kernel.
 
     python -m benchmarks.standin_cost --library libtsm2.so --output benchmarks/results/h100-standin-cost.json
 
@@ -72,7 +72,7 @@ def call_times(by_name: Any, own: Any, arguments: list[Any]) -> dict[str, Any]:
 
 
 def timed() -> dict[str, Any]:
-    """Of each product the microseconds of a call, by both ways, in this process."""
+    """Return the microseconds of a call for each product, with and without the stand-in, in this process."""
     import cupy as cp
 
     from benchmarks.real_cublas import loaded

@@ -1,4 +1,4 @@
-"""What PyTorch's own calls cost the host with an exported module's overrides, and the module's operators.
+"""Host cost of PyTorch's own calls with an exported module's overrides, and of the module's operators.
 
     python -m benchmarks.torch_cost --output benchmarks/results/h100-torch-cost.json
 
@@ -30,7 +30,7 @@ WAYS = ("without", "installed")
 
 
 def calls_of(best: ModuleType) -> dict[str, Callable[[], Any]]:
-    """Of products that a kernel takes, and of ones that are left to PyTorch."""
+    """Return calls of products with a kernel, and of products that PyTorch computes."""
     import torch
 
     a, b = torch.randn(M, K, device="cuda"), torch.randn(K, N, device="cuda")
@@ -55,7 +55,7 @@ def calls_of(best: ModuleType) -> dict[str, Callable[[], Any]]:
 
 
 def timed(best: ModuleType) -> dict[str, dict[str, float]]:
-    """Of each call the microseconds without the overrides and with them, medians of rounds in turns."""
+    """Return each call's microseconds without and with the overrides, medians of alternating rounds."""
     import torch
 
     found = {}

@@ -1,4 +1,4 @@
-"""How many configurations a second a search tries, verification included.
+"""Configurations a second that a search tries, verification included.
 
     python -m benchmarks.trial_rate --output benchmarks/results/h100-trial-rate.json
 
@@ -32,7 +32,7 @@ CACHE = "XDG_CACHE_HOME"  # where kernels are kept
 
 
 def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> dict[str, Any]:
-    """What a search of so many seconds tried, where its time went, and what won."""
+    """Return the trials, the time spent and the winner of a search of this many seconds."""
     outcomes, texts, compiled = Counter[str](), set[str](), set[str]()
     clocks: list[PhaseTimer] = []
 

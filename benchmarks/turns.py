@@ -62,7 +62,7 @@ class Turns(Generic[D]):
 
     @property
     def versions(self) -> dict[str, int | None]:
-        """Of the vendor's libraries, which a device without them has none of."""
+        """Return the versions of the vendor's libraries, none on a device without them."""
         return {"cublas": None, "cublaslt": None}
 
     def opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
@@ -70,7 +70,7 @@ class Turns(Generic[D]):
         return {}
 
     def operands(self, problem: Problem, stack: ExitStack) -> Operands:
-        """Those of the problem, until the stack is closed. MemoryError where there is no room."""
+        """Return the problem's operands, valid until the stack closes. Raise MemoryError without room."""
         operands = Operands(self.device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits)
         stack.callback(operands.free)
         return operands

@@ -41,7 +41,7 @@ RIGHT = Verdict(True, 0.0, "exact on small integers")
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one run measures."""
+    """The shapes and limits of one run."""
 
     kinds: Kinds
     ranges: Ranges
@@ -154,7 +154,7 @@ class Unseen:
 
 
 def _as_winner(call: Called) -> Winner:
-    """What the module chose, as a row has it. Skipped where this version does not know its kernel."""
+    """Return the module's choice as a row. Raise Skipped if this version does not know its kernel."""
     text = call.choice.winner.config
     config = config_spelt(text)
     if config is None:
@@ -182,7 +182,7 @@ SHOWN = (
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """What the terminal shows of a measured shape."""
+    """Return a measured shape's line for the terminal."""
     shape = f"{row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
     others = [f"{label} {row[name]:5.2f}" for label, name in SHOWN if row[name] is not None]
     wrong = "" if row["verified"] else f"  WRONG: {row['verdict']}"
@@ -203,7 +203,7 @@ def opened(target: Target, phases: PhaseTimer) -> Turns[Any]:
 
 
 def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
-    """Which pack it was: runs with another one are not comparable."""
+    """Return the pack's identity: runs with different packs are not comparable."""
     return {
         "pack": hashlib.sha256(path.read_bytes()).hexdigest(),
         "pack_facts": {

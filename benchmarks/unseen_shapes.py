@@ -25,7 +25,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Ranges:
-    """From where extents are drawn, both ends included."""
+    """Ranges from which extents are drawn, both ends included."""
 
     large: Range = (2_000, 30_000)  # m and k in R
     long: Range = (20_000, 20_000_000)  # m in L, k in T
@@ -33,7 +33,7 @@ class Ranges:
 
     @property
     def text(self) -> str:
-        """As a command spells those that are not the usual ones."""
+        """Return the ranges that differ from the defaults, as the command's option takes them."""
         own, usual = asdict(self), asdict(Ranges())
         return "".join(f" --{name} {spelt(own[name])}" for name in own if own[name] != usual[name])
 

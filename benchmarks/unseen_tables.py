@@ -1,4 +1,4 @@
-"""What a file of `benchmarks.unseen` says: of every kind of product, and in all. Pure functions of its rows."""
+"""Tables of a file of `benchmarks.unseen`, for each kind of product and in all: pure functions of its rows."""
 
 from __future__ import annotations
 
@@ -235,7 +235,7 @@ def slowest(rows: Sequence[Row], count: int = 10) -> str:
 
 
 def what_it_is(found: Row) -> str:
-    """What was measured, in words."""
+    """Return a paragraph that says what was measured."""
     rows = found["rows"]
     pack, draw = found["pack_facts"], found["draw"]
     vendor = "No vendor was measured"
@@ -254,7 +254,7 @@ def what_it_is(found: Row) -> str:
 
 
 def summed_up(found: Row) -> str:
-    """What was measured, and what is reached in all, as Markdown."""
+    """Return what was measured, and the results in all, as Markdown."""
     return "\n\n".join((runs_of(found), what_it_is(found), goals(found["rows"])))
 
 
@@ -273,7 +273,7 @@ def tables(found: Row) -> str:
 
 
 def of_plans(rows: Sequence[Row]) -> str:
-    """What the table of plans is of, in words."""
+    """Return the caption of the table of plans."""
     seconds = [row["plan_seconds"] for row in rows]
     to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
     return (

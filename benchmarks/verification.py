@@ -1,4 +1,4 @@
-"""What verification costs: of a trial whose kernel is compiled already, and of a winner, verified in full.
+"""Cost of verification: of a trial whose kernel is compiled, and of a winner that is verified in full.
 
 python -m benchmarks.verification --output benchmarks/results/h200-verification.json
 """

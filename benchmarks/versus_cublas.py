@@ -55,7 +55,7 @@ P = TypeVar("P")  # what a cell is measured from
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How patiently a shape set is tuned and measured, where the command does not say."""
+    """Search and timing limits of a shape set, if the command sets none."""
 
     seconds: float
     layouts: str
@@ -92,7 +92,7 @@ TRIAL_SHARE, FINAL_SHARE = 0.1, 0.05  # of the seconds of tuning, that timing on
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What one run is to measure, and for how long."""
+    """The cells and limits of one run."""
 
     regimes: tuple[Regime, ...]
     layouts: tuple[Layout, ...]
@@ -120,7 +120,7 @@ class Selection:
 
 
 def facts_of(command: str, target: Target, contest: Turns[Any], sm_clock_mhz: float | None) -> dict[str, Any]:
-    """What the numbers belong to."""
+    """Return the facts of the run: device, driver, compiler, ceilings."""
     identity, ceilings = target.identity, contest.ceilings
     return {
         "command": command,
@@ -142,7 +142,7 @@ def facts_of(command: str, target: Target, contest: Turns[Any], sm_clock_mhz: fl
 
 
 def line_of(row: dict[str, Any]) -> str:
-    """What the terminal shows of a measured cell."""
+    """Return a measured cell's line for the terminal."""
     shape = f"{row['m']}x{row['n']}x{row['k']}:{row['dtype']}"
     others = [
         f"{label} {us:9.1f} us ({us / row['ours_us']:5.2f})" if us is not None else f"{label} {'none':>20}"
@@ -160,7 +160,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def seconds_text(seconds: dict[str, float]) -> str:
-    """Where the time went: each phase with its seconds, the longest first."""
+    """Return the time of each phase as text, the longest first."""
     longest_first = sorted(seconds.items(), key=lambda item: -item[1])
     phases = (f"{name} {taken:.2f}" for name, taken in longest_first if taken >= LEAST_SECONDS)
     return f"{sum(seconds.values()):.2f} s: {', '.join(phases)}"

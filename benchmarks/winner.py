@@ -41,7 +41,7 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """What to try for a cell: of the configurations that the rules kept, the best prospects, in their order."""
+    """The configurations to try for a cell: the best prospects among those that the rules keep, in order."""
 
     problem: Problem
     kept: int

@@ -48,21 +48,21 @@ SHAPES = ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 8, 4096), (10
 
 
 def modules() -> Iterator[ModuleType]:
-    """One for each kernel."""
+    """Yield the module of each kernel."""
     for one in pkgutil.iter_modules([str(PACKAGE)]):
         if one.name != "family":
             yield importlib.import_module(f"{families.__name__}.{one.name}")
 
 
 def pages() -> dict[str, str]:
-    """File name -> its text."""
+    """Return the text of each page, by file name."""
     every = {module.__name__.rpartition(".")[2]: module for module in modules()}
     found = {f"{name}.md": page(name, module) for name, module in every.items()}
     return {"README.md": index(every), **found}
 
 
 def index(every: dict[str, ModuleType]) -> str:
-    """The page that leads to the others."""
+    """Return the page that lists all kernels."""
     named = {name: ", ".join(f"`{one.name}`" for one in module.FAMILIES) for name, module in every.items()}
     rows = "\n".join(
         f"| [{name}]({name}.md) | {_first_sentence(module)} | {named[name]} |" for name, module in every.items()
@@ -74,7 +74,7 @@ def index(every: dict[str, ModuleType]) -> str:
 
 
 def page(name: str, module: ModuleType) -> str:
-    """The page of a kernel."""
+    """Return the page of a kernel."""
     file = "__init__.py" if hasattr(module, "__path__") else ""
     path = f"tsm2_tune/generator/families/{name}/{file}" if file else f"tsm2_tune/generator/families/{name}.py"
     head = f"# {name}\n\n{DRAWN}\n\n{(module.__doc__ or '').strip()}\n\nDeclared in\n[{path}](../../{path})."
@@ -82,7 +82,7 @@ def page(name: str, module: ModuleType) -> str:
 
 
 def said_of(family: Family[Any]) -> str:
-    """A family: what it computes, where it won, its tunables, a configuration."""
+    """Return the section of a family: its products, wins, tunables and an example."""
     configs = list(islice(family.configurations(), MOST_LOOKED_AT))
     count = f"over {MOST_LOOKED_AT:,}" if len(configs) == MOST_LOOKED_AT else f"{len(configs):,}"
     template = f"tsm2_tune/templates/{family.template}"
@@ -102,7 +102,7 @@ def said_of(family: Family[Any]) -> str:
 
 
 def shown_of(family: Family[Any], configs: list[Any]) -> str:
-    """A configuration from the middle of the space, with the type and op for which it has a kernel."""
+    """Return arguments of `source`: a configuration from the middle of the space, with a supported type and op."""
     tried = [
         (Problem(size, size, size, dtype, op), dtype, op)
         for op, _ in computed(family)
@@ -120,7 +120,7 @@ def shown_of(family: Family[Any], configs: list[Any]) -> str:
 
 
 def row_of(one: Declared, configs: list[Any]) -> str:
-    """A tunable's row."""
+    """Return a tunable's row of the table."""
     values = sorted({*one.tunable.late, *map(attrgetter(one.name), configs)})
     spelt = ", ".join(str(value_spelt(one, value)) for value in values)
     about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
@@ -130,7 +130,7 @@ def row_of(one: Declared, configs: list[Any]) -> str:
 
 
 def computed(family: Family[Any]) -> list[tuple[str, str]]:
-    """The products that it has a kernel for, in any of its types and some shape."""
+    """Return the products that the family supports, in any of its types and for some shape."""
     return [
         (op, what)
         for op, what in OPS.items()
@@ -139,7 +139,7 @@ def computed(family: Family[Any]) -> list[tuple[str, str]]:
 
 
 def won(name: str) -> list[str]:
-    """How many of the measured problems it won, on each card."""
+    """Return the number of measured problems that the family won, on each card."""
     return [
         f"{wins[name]:,} of {wins.total():,} on an {card.upper()}" for card, wins in winners().items() if wins[name]
     ]
@@ -147,7 +147,7 @@ def won(name: str) -> list[str]:
 
 @cache
 def winners() -> dict[str, Counter[str]]:
-    """Card -> how many of the measured problems each family won there."""
+    """Return the number of measured problems that each family won, by card."""
     found: dict[str, Counter[str]] = {}
     text = (resources.files("tsm2_tune.pretuned") / "first_choices.txt").read_text(encoding="utf-8")
     for line in text.splitlines():

@@ -104,7 +104,7 @@ def said_of(name: str, command: click.Command) -> str:
 
 
 def argument_text(argument: click.Argument) -> str:
-    """How the usage spells it."""
+    """Return the argument as the usage line spells it."""
     name = (argument.name or "").upper()
     return argument.metavar or (name if argument.required else f"[{name}]")
 
@@ -155,7 +155,7 @@ def reference() -> str:
 
 
 def described(name: str) -> str:
-    """What there is to say of a public name."""
+    """Return the description of a public name."""
     found = getattr(tsm2_tune, name)
     if isinstance(found, UnionType):
         members = ", ".join(f"`{one.__name__}`" for one in found.__args__)
@@ -172,7 +172,7 @@ def described(name: str) -> str:
 
 
 def signature(function: Any) -> str:
-    """How it is called: as many parameters on a line as there is room for."""
+    """Return the call's signature, with as many parameters on a line as fit."""
     found = inspect.signature(function)
     parts, lines = [], [f"{function.__name__}("]
     for parameter in found.parameters.values():
