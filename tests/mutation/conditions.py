@@ -141,7 +141,7 @@ def is_end_of_sweep(mutant: Mutant) -> bool:
 
 def is_past_last_chunk(mutant: Mutant) -> bool:
     """Whether all copies were awaited before: those of each chunk, and past the last chunk none is begun."""
-    if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums act their place"]:
+    if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums take their place"]:
         return False
     text = " ".join(mutant.text.split())
     awaits_each = "cp_async_wait<stages - 2>();" in text and "} else if (next < k_tiles) {" in text

@@ -3,8 +3,8 @@
 #include "atomics.cuh"
 
 // A tile's counter has three fields: blocks that arrived, blocks that departed without waiting, and slices requested.
-// The last block to arrive releases the slices. Every block departs once: when it does not wait, or when it requests a
-// slice and none remains. The last to depart resets the counter to 0 for the next launch.
+// The last block to arrive releases the slices. Every block departs once: when it does not wait, or when it requests
+// a slice and none remains. The last to depart resets the counter to 0 for the next launch.
 struct ArrivalBarrier {
     unsigned *const counter;
     const unsigned parts, slices;
@@ -53,14 +53,15 @@ struct ArrivalBarrier {
         return slice;
     }
 
-    // Arrive after this block has stored its sums of the tile. Return the first slice that it is to reduce, or a number
-    // from `slices` on if it departed.
+    // Arrive after this block has stored its sums of the tile. Return the first slice that it is to reduce, or a
+    // number from `slices` on if it departed.
     __device__ __forceinline__ int arrive(bool waits) const
     {
         __shared__ bool stays;
         __syncthreads();
         if (threadIdx.x == 0) {
-            // The arrival is acq_rel, so that what others stored before theirs can be read. Other updates are relaxed.
+            // The arrival is acq_rel, so that what others stored before theirs can be read. Other updates are
+            // relaxed.
             stays = all_arrived(atomic_add_acq_rel(counter, arrival) + arrival) || (waits && wait());
             if (!stays)
                 reset_after(atomic_add_relaxed(counter, departure) + departure);

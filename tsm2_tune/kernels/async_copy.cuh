@@ -1,14 +1,15 @@
 #pragma once
-// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. A thread starts copies and goes
-// on. cp_async_fence closes a group of those that it has started; cp_async_wait waits until at most so many of its
-// groups are on their way. Both addresses are aligned to the bytes of a copy. Before compute capability 8.0 a copy is
-// done at once. The host's own are in async_copy_on_host.h.
+// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. cp_async_fence commits the
+// copies that the thread has started as a group. cp_async_wait waits until at most `pending_groups` groups are in
+// flight. Both addresses are aligned to the size of a copy. Before compute capability 8.0 copies are synchronous. The
+// emulator's versions are in async_copy_on_host.h.
 #include "vector.cuh"
 #ifndef TSM2_HOST
-// Through the L1, or past it, which only 16 bytes go; and whether the L2 fetches 128 bytes for them.
+// PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
+// L2.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
-// Copy so many bytes. Two are copied at once: no asynchronous copy is smaller than four.
+// Copy so many bytes. Two bytes are copied synchronously, since cp.async moves at least four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
 __device__ __forceinline__ void cp_async(T *to, const T *from)
 {
@@ -27,7 +28,8 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `valid` elements of so many bytes, and zeros behind them. Where none is given, `from` is not read.
+// Copy the first `valid` elements of so many bytes, and fill the rest with zeros. If `valid` is 0, `from` is not
+// read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
 __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
 {
@@ -54,7 +56,7 @@ __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int val
 #endif
 }
 
-// Copy 16 bytes where they are `wanted`, zeros where they are not `valid`: without a branch, past which the compiler
+// Copy 16 bytes if they are `wanted`, and zeros if they are not `valid`: without a branch, past which the compiler
 // moves no products.
 template <CacheOp op, class T>
 __device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)

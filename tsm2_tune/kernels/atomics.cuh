@@ -1,10 +1,10 @@
 #pragma once
-// Counters in global memory, by which blocks tell one another what they have done. What a block wrote before a
-// barrier is in memory before one of its threads counts in acquire and release order; what other blocks wrote before
-// they counted can be read after the block's next barrier. One thread's operation serves the block, and is weaker
-// than __threadfence(). Each returns what was there before. The host's own are in atomics_on_host.h.
+// Counters in global memory that synchronise blocks. One thread counts for its block with acquire-release order:
+// stores of the block before a barrier are visible before the count, and after the next barrier the block can read
+// what other blocks stored before they counted. That costs less than __threadfence(). Each returns the previous
+// value. The emulator's versions are in atomics_on_host.h.
 #ifndef TSM2_HOST
-// Add 1, or make it 0 where it is `last`.
+// Add 1, or reset the counter to 0 if it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
 {
     unsigned before;
@@ -19,7 +19,7 @@ __device__ __forceinline__ unsigned atomic_add_acq_rel(unsigned *counter, unsign
     return before;
 }
 
-// It orders no memory.
+// Add without ordering memory.
 __device__ __forceinline__ unsigned atomic_add_relaxed(unsigned *counter, unsigned what)
 {
     unsigned before;

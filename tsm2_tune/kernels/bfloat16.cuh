@@ -1,5 +1,5 @@
 #pragma once
-// The upper half of a float, rounded to nearest.
+// bfloat16: the upper 16 bits of a float, rounded to nearest even.
 struct bfloat16 {
     unsigned short bits;
     bfloat16() = default;

@@ -1,5 +1,5 @@
 #pragma once
-// Complex numbers. The product of two is not computed before it is used: added to a sum it takes four fused
+// Complex numbers. A product is an expression that is evaluated when it is used: adding it to a sum takes four fused
 // multiply-adds.
 template <class Real> struct Pair;
 template <> struct Pair<float> { using type = float2; };
@@ -41,7 +41,7 @@ template <class Real> struct Complex<Real>::product {
 using complex64 = Complex<float>;
 using complex128 = Complex<double>;
 
-// What CUDA has for its own types.
+// CUDA's cached loads, stores and shuffles for complex numbers.
 template <class Real> __device__ __forceinline__ Complex<Real> __ldcs(const Complex<Real> *from)
 {
     const typename Pair<Real>::type parts = __ldcs(reinterpret_cast<const typename Pair<Real>::type *>(from));

@@ -1,5 +1,5 @@
 #pragma once
-// Neighbours in C, which is read only where beta asks for it, and written once.
+// Store a vector of C: C = alpha sum + beta C. C is read only if beta is not 0.
 #include "vector.cuh"
 template <class V>
 __device__ __forceinline__ void store_vector(
@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_vector(
     __stcs(to, bits_of(sum));
 }
 
-// The same of `count` sums of another type than C's.
+// The same for `count` sums of another type than C's.
 template <int count, class T, class Sum>
 __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {

@@ -1,12 +1,12 @@
 #pragma once
-// Reduction over the grid, at the end of a kernel that splits k. Each block stores its sums of a tile in the workspace.
-// The last block to arrive adds them up and stores the tile to C.
+// Reduction over the grid, at the end of a kernel that splits k. Each block stores its sums of a tile in the
+// workspace. The last block to arrive adds them up and stores the tile to C.
 #include "split_k.cuh"
 #include "block_reduce.cuh"
 
-// Call store(e, sum) for each of a tile's `elements`, where sum is that of `count` partial tiles, one after another from
-// `from` on. Every `adders` threads share a vector: each adds up every adders-th tile, and then their sums are added up
-// in `block_sums`, which has room for `adders` tiles.
+// Call store(e, sum) for each of a tile's `elements`, where sum is that of `count` partial tiles, one after another
+// from `from` on. Every `adders` threads share a vector: each adds up every adders-th tile, and then their sums are
+// added up in `block_sums`, which has room for `adders` tiles.
 template <class V, int threads, int elements, int adders, int max_loads, class T, class Store>
 __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count, Store store)
 {
@@ -15,7 +15,8 @@ __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count
     static_assert(adders == 1 || at_once == 1, "all vectors of a thread belong to one adder");
     for (int v = threadIdx.x; v < all_vectors; v += at_once * threads) {
         const int adder = v / vectors;
-        const auto offset_of = [&](int p) { return (v + p * threads < all_vectors ? v + p * threads : v) * V::width; };
+        const auto offset_of = [&](int p) { return (v + p * threads < all_vectors
+            ? v + p * threads : v) * V::width; };
         V sum[at_once];
         sum_splits<max_loads / at_once, true>(
             sum, from, offset_of, adders * elements, (count - adder + adders - 1) / adders,
@@ -34,9 +35,9 @@ __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count
     });
 }
 
-// Call store(e, sum) for each element of a tile whose k `splits` blocks share, in the last of them to arrive. With more
-// than `flat_splits`, the last block of each group of `group_splits` adds up its group's sums, and the last of all those
-// of the groups.
+// Call store(e, sum) for each element of a tile whose k `splits` blocks share, in the last of them to arrive. With
+// more than `flat_splits`, the last block of each group of `group_splits` adds up its group's sums, and the last of
+// all those of the groups.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int max_loads, class T, class Index, class Store>
 __device__ __forceinline__ void reduce_tile_of_splits(

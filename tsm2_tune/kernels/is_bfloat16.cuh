@@ -1,5 +1,5 @@
 #pragma once
-// Which of the types of 16 bits an instruction is of.
+// Selects the bf16 or the f16 form of an instruction.
 struct bfloat16;
 struct float16;
 template <class T> constexpr bool is_bfloat16 = false;

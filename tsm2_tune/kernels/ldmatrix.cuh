@@ -1,9 +1,9 @@
 #pragma once
-// Matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i says where
-// row i of matrix w begins, one or more matrices in one load: a lane gets one word of each. The host's own are in
+// Load matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i has
+// the address of row i of matrix w. A lane gets one 32-bit word of each matrix. The emulator's versions are in
 // ldmatrix_on_host.h.
 #ifndef TSM2_HOST
-// Lane 4 g + t gets the t-th word of row g.
+// Lane 4 g + t gets word t of row g.
 template <class T>
 __device__ __forceinline__ void ldmatrix(uint4 &to, const T *row)
 {
@@ -12,7 +12,7 @@ __device__ __forceinline__ void ldmatrix(uint4 &to, const T *row)
                  : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
 }
 
-// Of 16-bit elements, lane 4 g + t gets elements g of rows 2 t and 2 t + 1: the matrix is transposed.
+// The same, transposed, for 16-bit elements: lane 4 g + t gets element g of rows 2 t and 2 t + 1.
 template <class T>
 __device__ __forceinline__ void ldmatrix_trans(unsigned &to, const T *row)
 {
@@ -35,8 +35,8 @@ __device__ __forceinline__ void ldmatrix_trans(uint4 &to, const T *row)
                  : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
 }
 
-// An 8 x 8 matrix of 16-bit elements in registers, of which lane 4 g + t has columns 2 t and 2 t + 1 of row g,
-// transposed: PTX's movmatrix.
+// Transpose an 8 x 8 matrix of 16-bit elements in registers: PTX's movmatrix. Lane 4 g + t has columns 2 t and 2 t +
+// 1 of row g.
 __device__ __forceinline__ unsigned movmatrix_trans(unsigned bits)
 {
     unsigned transposed;

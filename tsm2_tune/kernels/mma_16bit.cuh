@@ -1,8 +1,7 @@
 #pragma once
-// The tensor core's products of matrices of bfloat16 or float16, sum += a b, added up in f32 and spread over a warp:
-// PTX's mma.sync, by its shapes. An `unsigned` holds two neighbours along k. In all, g = lane / 4 and t = lane % 4, and
-// a lane holds columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum. The host's own are in
-// mma_on_host.h.
+// Tensor core products sum += a b of bfloat16 or float16 matrices with f32 sums: PTX's mma.sync, named by shape. An
+// `unsigned` holds two neighbours along k. With g = lane / 4 and t = lane % 4, a lane holds columns 2 t and 2 t + 1
+// of rows g (sum[0], sum[1]) and g + 8 (sum[2], sum[3]) of the sum. The emulator's versions are in mma_on_host.h.
 #include "is_bfloat16.cuh"
 #ifndef TSM2_HOST
 // 16 x 16 by 16 x 8. Of the first a lane holds columns 2 t and 2 t + 1 of rows g (a0) and g + 8 (a1), and columns
@@ -24,8 +23,8 @@ __device__ __forceinline__ void mma_m16n8k16(
             : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// 16 x 8 by 8 x 8. Of the first a lane holds columns 2 t and 2 t + 1 of rows g (a0) and g + 8 (a1), of the second these
-// rows of column g.
+// 16 x 8 by 8 x 8. Of the first a lane holds columns 2 t and 2 t + 1 of rows g (a0) and g + 8 (a1), of the second
+// these rows of column g.
 template <class T>
 __device__ __forceinline__ void mma_m16n8k8(float (&sum)[4], unsigned a0, unsigned a1, unsigned b0)
 {

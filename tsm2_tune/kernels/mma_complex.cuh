@@ -1,8 +1,8 @@
 #pragma once
-// Products of complex numbers by the f64 tensor cores for real ones. Which rows and columns the tensor core's are is
-// free, as long as A, B and C agree. Of C its rows g are the real parts of 8 rows, and its rows g + 8 the imaginary
-// ones. Of 4 products along k its columns of A and rows of B, t and t + 4, are the real and the imaginary parts of B.
-// So a lane has one element of B, as it lies in memory, and one of A as a matrix of real numbers:
+// Complex products on the f64 tensor cores, which multiply real matrices. Rows and columns of fragments may be
+// permuted if A, B and C agree. Here rows g of the sum are the real parts of 8 rows of C, and rows g + 8 the
+// imaginary parts. Along k, t and t + 4 are the real and the imaginary part of an element of B. So a lane has one
+// element of B as it lies in memory, and one of A as a 2 x 2 matrix of real numbers:
 //     re -im                                               re  im
 //     im  re   or, where A or B alone is conjugated,       im -re   as if B were.
 // Where A is conjugated, the sum is the conjugate of C.
@@ -11,9 +11,8 @@ __device__ __forceinline__ double flipped(double x, unsigned long long bits)
     return __longlong_as_double(__double_as_longlong(x) ^ bits);
 }
 
-// The matrix, column by column. A copy must look like a new number: of one number in two places the compiler would copy
-// all four for every product. So bits are flipped that are 0, which the compiler does not know. A sum with 0 would do
-// too, in the tensor cores' time.
+// Return the matrix, column by column. Each number must look new to the compiler: if one number were used in two
+// places, it would copy all four for every product. So they are XORed with a zero that the compiler does not know.
 template <bool one_conjugated>
 __device__ __forceinline__ void as_matrix(double *a, double re, double im)
 {
@@ -24,7 +23,7 @@ __device__ __forceinline__ void as_matrix(double *a, double re, double im)
     a[3] = flipped(re, one_conjugated ? sign : none);
 }
 
-// A lane's sums: the real parts in row g, columns 2 t and 2 t + 1, then the imaginary ones; here in column 2 t + e.
+// Return a lane's complex sum in row g and column 2 t + e.
 template <class T, bool conjugated_a>
 __device__ __forceinline__ T complex_sum(const double (&sum)[4], int e)
 {

@@ -1,9 +1,9 @@
 #pragma once
-// The tensor core's products of f32 matrices, sum += a b, spread over a warp, from factors that are rounded to TF32's
-// 11 significant bits; or, by three products (3xTF32), nearly as exact as in f32. Factors are the bits of floats. The
-// host's own of what is an instruction are in mma_on_host.h.
+// Tensor core products sum += a b of f32 matrices. Factors are rounded to TF32's 11 significant bits, or split into
+// two TF32 numbers for three products (3xTF32), nearly as exact as f32. Factors are passed as the bits of floats. The
+// emulator's versions of the instructions are in mma_on_host.h.
 #ifndef TSM2_HOST
-// What rounding to TF32 keeps of a float.
+// Round a float to TF32.
 __device__ __forceinline__ unsigned tf32_big(unsigned bits)
 {
     unsigned big;
@@ -24,14 +24,14 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(
 }
 #endif
 
-// What rounding leaves of a float, rounded itself.
+// Return the remainder of that rounding, rounded to TF32.
 __device__ __forceinline__ unsigned tf32_small(unsigned bits)
 {
     return tf32_big(__float_as_uint(__uint_as_float(bits) - __uint_as_float(tf32_big(bits))));
 }
 
-// The same of factors in f32. By three `products` each is the sum of its big and its small part: all products but that
-// of the small parts of both.
+// The same for f32 factors. With three `products` a factor is the sum of its big and its small part, and only the
+// product of the two small parts is left out.
 template <int products>
 __device__ __forceinline__ void mma_m16n8k8_f32(
     float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)

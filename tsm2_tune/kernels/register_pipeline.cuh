@@ -1,5 +1,6 @@
 #pragma once
-// Main loop over a block's k tiles, whose elements each thread loads into registers `stages` tiles ahead of their use.
+// Main loop over a block's k tiles, whose elements each thread loads into registers `stages` tiles ahead of their
+// use.
 
 template <bool holds> struct bool_constant { static constexpr bool value = holds; };
 

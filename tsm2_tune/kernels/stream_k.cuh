@@ -1,32 +1,32 @@
 #pragma once
-// How the blocks of a persistent kernel share all chunks of k of all tiles of C: stream-K, with whole tiles as far as
-// possible.
+// Stream-K: the blocks of a persistent kernel share the k tiles of all tiles of C. Each block gets the same number of
+// k tiles, up to rounding, and whole tiles of C as far as possible.
 //
-// A block has as much to do as the others, as nearly as whole chunks allow.
-//   Panels: with fewer tiles of C than blocks, k begins with panels as long as a block's equal share. One block has
-//     all of a tile's panel.
-//   Tail: the chunks of a tile behind the panels, or all of them. The other blocks have the tails of all tiles:
-//   Turns: as long as there is a tile for each of those blocks, each has all of a tail.
-//   Stretches: the tails of the tiles left, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the part of k in which a block has chunks of its tiles: a panel, or the tail.
-//   Item: what a block has of one tile. It adds that up before it begins the next.
-// 7 tiles of 10 chunks, 5 blocks: no panel, 1 turn, stretches of 4 chunks. Chunks [a, b) of a tile are
+//   Panels: if there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. One block
+//     computes a whole panel of a tile.
+//   Tail: the k tiles of a tile of C behind its panels. The other blocks compute the tails of all tiles:
+//   Turns: while a tile remains for each of those blocks, each computes a whole tail.
+//   Stretches: the tails of the remaining tiles, end to end, are cut into equal stretches, one for each of those blocks.
+//   Span: the part of k in which a block has k tiles of its tiles: a panel, or the tail.
+//   Item: a block's k tiles of one tile of C. It adds up one item before it begins the next.
+// 7 tiles of 10 k tiles, 5 blocks: no panel, 1 turn, stretches of 4 k tiles. k tiles [a, b) of a tile are
 //   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
 //   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
 //   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
-// 3 tiles of 90 chunks, 5 blocks: a panel of 54 chunks, a tail of 36; 1 turn, stretches of 18 chunks.
+// 3 tiles of 90 k tiles, 5 blocks: a panel of 54 k tiles, a tail of 36; 1 turn, stretches of 18 k tiles.
 //   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
 //   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
 //   block 2's: of tile 2 [0, 54)
-// So most of the time blocks side by side read neighbours of A and the same rows of B. With nearly as many tiles as
-// blocks and a short k, each tile is one block's, and the blocks left over have nothing to do: for a whole tile a block
-// may have `max_over` products along k over its share. Of a single tile, block b has chunks b, b + splits, ...
+// So neighbouring blocks mostly read neighbouring rows of A and the same rows of B at the same time. With nearly as
+// many tiles as blocks and a short k, each tile belongs to one block and the other blocks are idle: for a whole tile
+// a block may have `max_over` products along k over its share. Block b has k tiles b, b + splits, ... if C is a
+// single tile.
 template <class Index, int block_m, int block_n, int block_k, int max_over>
 struct StreamK {
     struct Corner {  // of a tile, in C
         Index row, column;
     };
-    struct Origin {  // of a chunk: where its tile is in C, and its first product along k
+    struct Origin {  // of a k tile: where its tile is in C, and its first product along k
         Corner corner;
         Index product;
     };
@@ -37,7 +37,7 @@ struct StreamK {
     Index rank;                         // of this block among those of its panel, or of the tails
     Index span_begin, span_k_tiles;      // of this block, in a tile
     Index turns;                        // of this block
-    Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and chunk of the span
+    Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and k tile of the span
     Index own_k_tiles;                   // of this block in all
     Index tiles_down, tiles;            // of C
     Index tiles_down_band;              // so that those of a turn are about a square of C
@@ -49,8 +49,8 @@ struct StreamK {
     {
         return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
     }
-    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what its
-    // blocks read of A and of B.
+    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what
+    // its blocks read of A and of B.
     __device__ __forceinline__ Corner corner_of(Index tile) const
     {
         if (tiles == tiles_down)
@@ -82,8 +82,8 @@ struct StreamK {
             work.own_k_tiles = block < k_tiles ? (k_tiles - block + splits - 1) / splits : 0;
             return work;
         }
-        constexpr int least_tail = 32;  // chunks, beside which the end of an item takes little time
-        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // chunks of a block
+        constexpr int least_tail = 32;  // k tiles, beside which the end of an item takes little time
+        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // k tiles of a block
         if (tiles < splits && tiles >= splits - splits / 8 && (k_tiles - share) * block_k <= max_over)
             share = k_tiles;
         if (tiles < splits)

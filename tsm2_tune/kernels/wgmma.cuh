@@ -1,12 +1,12 @@
 #pragma once
-// Hopper's products of matrices that lie in shared memory, sum += a b, by the four warps of a warpgroup, while their
-// threads go on: PTX's wgmma.mma_async. The host's own are in wgmma_on_host.h.
+// Hopper's asynchronous warpgroup products sum += a b of matrices in shared memory: PTX's wgmma.mma_async. The
+// emulator's versions are in wgmma_on_host.h.
 #include "is_bfloat16.cuh"
 #ifndef TSM2_HOST
-// Before the tensor cores read what this thread wrote to shared memory, or what it copied there and awaited.
+// Make what this thread stored or copied to shared memory visible to the tensor cores.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Before the first product, after the last, and until they are done but for so many groups.
+// Call the first before the first product and the second after the last; the third waits for groups of products.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending_groups>
@@ -15,8 +15,8 @@ __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" :: "n"(pending_groups) : "memory");
 }
 
-// Where an operand begins that lies in rows of 64 or 128 bytes, one behind the other, of which each eight, or four,
-// have their pieces of 16 bytes in the orders that the tensor cores know; and how far it is to the next 8 rows.
+// Return the matrix descriptor of an operand with contiguous rows of 64 or 128 bytes in PTX's 64-byte or 128-byte
+// swizzle: its address, and the stride to the next 8 rows.
 template <int row_bytes, class T>
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const T *begin)
 {
@@ -26,9 +26,9 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const T *begin)
     return address / 16 | to_next << 16 | to_next << 32 | order << 62;
 }
 
-// 64 x 16 by 16 x 32, or x 64, of bfloat16 or float16. An operand's rows in shared memory are its lines along k, or
-// across it. Of the 64 rows of the sum warp w has 16 w ..., of which lane 4 g + t has columns 2 t and 2 t + 1 of each
-// octet: of row g in elements 0 and 1 of a vector, of row g + 8 in 2 and 3.
+// Multiply 64 x 16 by 16 x 32, or by 16 x 64, of bfloat16 or float16. Warp w has rows 16 w ... 16 w + 15 of the sum.
+// Lane 4 g + t has columns 2 t and 2 t + 1 of each n8 tile: of row g in elements 0 and 1 of a vector, of row g + 8 in
+// 2 and 3.
 template <class T, bool a_along_k, bool b_along_k, class Vector>
 __device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[4], unsigned long long a, unsigned long long b)
 {

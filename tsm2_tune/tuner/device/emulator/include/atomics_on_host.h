@@ -1,4 +1,4 @@
-// Counters of blocks, as kernels/atomics.cuh has them: blocks run one after another.
+// The emulator's kernels/atomics.cuh. Blocks run one after another.
 #pragma once
 
 #include "races.h"
@@ -23,7 +23,7 @@ inline unsigned atomic_add_acq_rel(unsigned *counter, unsigned what)
 }
 inline unsigned load_acquire(const unsigned *counter) { return *counter; }
 
-// So many cycles pass between two looks at the clock that nobody waits for a block, none of which runs meanwhile.
+// The clock leaps between two reads, so that a wait for other blocks times out: none of them runs meanwhile.
 inline long long clock64()
 {
     static long long cycles = 0;

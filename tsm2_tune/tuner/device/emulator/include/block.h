@@ -97,7 +97,7 @@ TSM2_HOST_OWN void run(Launch *request, void (*invoke)(void **arguments));
 
 // Which of two places the running thread's lanes leave their operands in: a lane may come to the next exchange while
 // another has yet to read those of this one, but not to the one after it.
-inline unsigned place_of_exchange()
+inline unsigned exchange_slot()
 {
     return threads[running].exchanges++ % 2;
 }

@@ -77,7 +77,7 @@ inline void __syncwarp(unsigned mask = 0xFFFFFFFFu, int line = __builtin_LINE(),
 namespace tsm2_host {
 
 // Lanes meet in an operation of the warp, such as a product of tensor cores, that orders no memory.
-inline void meet_lanes(int line = __builtin_LINE())
+inline void sync_lanes(int line = __builtin_LINE())
 {
     __syncwarp(0xFFFFFFFFu, line, false);
 }

@@ -1,4 +1,4 @@
-// What runs the blocks of a launch: the functions that block.h and async_copy_on_host.h declare. Each text is compiled with them,
+// Runs the blocks of a launch: defines the functions that block.h and async_copy_on_host.h declare. Each text is compiled with them,
 // unless it is linked with an object of them: -DTSM2_HOST_LINKED -x c++ emulation.h.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Conversions of IEEE's binary16, as kernels/float16.cuh has them.
+// The emulator's kernels/float16.cuh: conversions of IEEE binary16.
 #pragma once
 
 inline unsigned short float_to_float16(float x)

@@ -1,4 +1,4 @@
-// The copies that threads began and have yet to await: the bodies of what async_copy_on_host.h declares.
+// Copies that are in flight: the definitions of the functions that async_copy_on_host.h declares.
 #pragma once
 
 #include "c_library.h"
@@ -10,68 +10,68 @@ namespace tsm2_host {
 struct Copy {
     void *to;
     const void *from;
-    unsigned bytes, given, group;  // of `bytes`, those that are not `given` become 0
+    unsigned bytes, given, group;  // the first `given` bytes are copied, the rest become 0
 };
 
-// Those of a thread that wait. No std::vector, which each kernel would compile anew.
+// A thread's copies in flight. No std::vector: each kernel would compile its templates anew.
 struct Copies {
-    Copy *waiting;
-    unsigned count, room;  // so many, of as many as there is room for
-    unsigned closed;  // groups
+    Copy *in_flight;
+    unsigned count, capacity;
+    unsigned committed;  // groups
 };
 
 static Copies copies[most_threads];
 
-void copy_later(void *to, const void *from, unsigned bytes, unsigned given)
+void start_copy(void *to, const void *from, unsigned bytes, unsigned given)
 {
     if ((reinterpret_cast<uint64_t>(to) | reinterpret_cast<uint64_t>(from)) % bytes != 0)
         __builtin_trap();  // a GPU faults too
-    touch(to, bytes, true);  // from here on, until it is awaited
-    Copies &mine = copies[running];
-    if (mine.count == mine.room) {
-        mine.room = mine.room ? 2 * mine.room : 16;
-        mine.waiting = static_cast<Copy *>(realloc(mine.waiting, mine.room * sizeof(Copy)));
-        if (mine.waiting == nullptr)
+    touch(to, bytes, true);  // from now until the thread waits for it
+    Copies &own = copies[running];
+    if (own.count == own.capacity) {
+        own.capacity = own.capacity ? 2 * own.capacity : 16;
+        own.in_flight = static_cast<Copy *>(realloc(own.in_flight, own.capacity * sizeof(Copy)));
+        if (own.in_flight == nullptr)
             abort();
     }
-    mine.waiting[mine.count++] = {to, from, bytes, given, mine.closed};
+    own.in_flight[own.count++] = {to, from, bytes, given, own.committed};
 }
 
-void close_copies() { ++copies[running].closed; }
+void commit_copies() { ++copies[running].committed; }
 
-void await_copies(unsigned left)
+void wait_for_copies(unsigned pending)
 {
-    Copies &mine = copies[running];
+    Copies &own = copies[running];
     unsigned done = 0;
-    for (; done < mine.count && mine.closed - mine.waiting[done].group > left; ++done) {
-        const Copy &copy = mine.waiting[done];
+    for (; done < own.count && own.committed - own.in_flight[done].group > pending; ++done) {
+        const Copy &copy = own.in_flight[done];
         touch(copy.to, copy.bytes, true);
         memcpy(copy.to, copy.from, copy.given);
         memset(static_cast<char *>(copy.to) + copy.given, 0, copy.bytes - copy.given);
     }
-    mine.count -= done;
+    own.count -= done;
     if (done > 0)
-        memmove(mine.waiting, mine.waiting + done, mine.count * sizeof(Copy));
+        memmove(own.in_flight, own.in_flight + done, own.count * sizeof(Copy));
 }
 
-void await_all_copies()
+void wait_for_all_copies()
 {
-    close_copies();
-    await_copies(0);
+    commit_copies();
+    wait_for_copies(0);
 }
 
-// Of a block that has ended: what it did not await is not done in the next one.
+// Drop the copies of a block that has ended, so that none takes place in the next block.
 static void forget_copies()
 {
     for (unsigned t = 0; t < launch->threads; ++t)
         copies[t].count = 0;
 }
 
-// Of a launch that has ended.
+// Free the copies of a launch that has ended.
 static void free_copies()
 {
     for (unsigned t = 0; t < launch->threads; ++t) {
-        free(copies[t].waiting);
+        free(copies[t].in_flight);
         copies[t] = {};
     }
 }

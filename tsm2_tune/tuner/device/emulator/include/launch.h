@@ -6,9 +6,9 @@
 
 namespace tsm2_host {
 
-// Places<n> is Places<0, 0, 1, ... n - 1>: what std::make_index_sequence does, without its header.
-template <size_t left, size_t... p> struct Places : Places<left - 1, left - 1, p...> {};
-template <size_t... p> struct Places<0, p...> {};
+// IndexSequence<n> is IndexSequence<0, 0, 1, ... n - 1>: what std::make_index_sequence does, without its header.
+template <size_t count, size_t... p> struct IndexSequence : IndexSequence<count - 1, count - 1, p...> {};
+template <size_t... p> struct IndexSequence<0, p...> {};
 
 // Calls a kernel of any signature with a pointer to each of its arguments, as cudaLaunchKernel does.
 template <auto kernel> struct Entry;
@@ -16,11 +16,11 @@ template <class... Parameters, void (*kernel)(Parameters...)> struct Entry<kerne
     static constexpr unsigned parameters = sizeof...(Parameters);
     static constexpr unsigned parameter_bytes[] = {sizeof(Parameters)..., 0};
 
-    template <size_t... p> static void call(void **arguments, Places<0, p...>)
+    template <size_t... p> static void call(void **arguments, IndexSequence<0, p...>)
     {
         kernel(*static_cast<Parameters *>(arguments[p])...);
     }
-    static void invoke(void **arguments) { call(arguments, Places<parameters>()); }
+    static void invoke(void **arguments) { call(arguments, IndexSequence<parameters>()); }
     static void run(Launch *request) { tsm2_host::run(request, invoke); }
 };
 

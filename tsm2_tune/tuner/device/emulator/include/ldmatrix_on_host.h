@@ -1,4 +1,4 @@
-// What a GPU's lanes load of matrices in shared memory, and exchange, as kernels/ldmatrix.cuh has it.
+// The emulator's kernels/ldmatrix.cuh: loads and transposes of 8 x 8 matrices by a warp.
 #pragma once
 
 #include "block.h"
@@ -7,13 +7,13 @@
 
 namespace tsm2_host {
 
-// Words of `count` matrices, of which each lane says where a row begins.
+// Load a word of each of `count` matrices. Each lane has the address of a row.
 template <bool transposed, int count> inline void load_matrices(unsigned (&to)[count], const void *row, int line)
 {
     static const char *lanes[2][most_threads];
-    const char **rows = lanes[place_of_exchange()];
+    const char **rows = lanes[exchange_slot()];
     rows[threadIdx.x] = static_cast<const char *>(row);
-    meet_lanes(line);
+    sync_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane, g = lane / 4, t = lane % 4;
     for (int w = 0; w < count; ++w) {
         unsigned short halves[2];
@@ -55,9 +55,9 @@ inline void ldmatrix_trans(uint4 &to, const void *row, int line = __builtin_LINE
 inline unsigned movmatrix_trans(unsigned bits, int line = __builtin_LINE())
 {
     static unsigned lanes[2][tsm2_host::most_threads];
-    unsigned *words = lanes[tsm2_host::place_of_exchange()];
+    unsigned *words = lanes[tsm2_host::exchange_slot()];
     words[threadIdx.x] = bits;
-    tsm2_host::meet_lanes(line);
+    tsm2_host::sync_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane + lane % 4 * 8 + lane / 8;
     const int half = lane / 4 % 2 * 16;
     return (words[first] >> half & 0xFFFF) | (words[first + 4] >> half & 0xFFFF) << 16;

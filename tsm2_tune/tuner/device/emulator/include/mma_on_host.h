@@ -1,11 +1,10 @@
-// What a GPU's tensor cores compute, as kernels/mma_f64.cuh, mma_16bit.cuh and mma_tf32.cuh have it: lanes of a warp
-// exchange what they hold.
+// The emulator's kernels/mma_f64.cuh, mma_16bit.cuh and mma_tf32.cuh: the lanes of a warp exchange their fragments.
 #pragma once
 
 #include "block.h"
 #include "c_library.h"
 
-// Of a loop of few turns whose number is known, at any level of optimisation.
+// Unroll a short loop at any level of optimisation.
 #ifdef __clang__
 #define TSM2_HOST_UNROLL _Pragma("clang loop unroll(full)")
 #else
@@ -17,14 +16,14 @@ namespace tsm2_host {
 // sum += a b: a lane holds `of_a` elements of the first and `of_b` of the second, every fourth along k, and of the sum
 // two neighbours in each of `rows` rows.
 template <int of_a, int of_b, int rows>
-inline void multiply_lanes(double (&sum)[2 * rows], const double (&a)[of_a], const double (&b)[of_b], int line)
+inline void multiply_fragments(double (&sum)[2 * rows], const double (&a)[of_a], const double (&b)[of_b], int line)
 {
     constexpr int width = of_a + of_b;
     static double lanes[2][most_threads * width];
-    double *all = lanes[place_of_exchange()], *own = all + threadIdx.x * width;
+    double *all = lanes[exchange_slot()], *own = all + threadIdx.x * width;
     memcpy(own, a, sizeof a);
     memcpy(own + of_a, b, sizeof b);
-    meet_lanes(line);
+    sync_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     const double *of_rows = all + (first + lane / 4 * 4) * width;
     const double *of_columns = all + (first + lane % 4 * 8) * width + of_a;
@@ -42,14 +41,14 @@ inline void multiply_lanes(double (&sum)[2 * rows], const double (&a)[of_a], con
 // The same of floats, in the order in which a lane holds them: of the first `of_a` / 2 elements of row g, then as many
 // of row g + 8; of the second `of_a` / 2. `together` of them are neighbours along k.
 template <int of_a, int together>
-inline void multiply_lanes(float (&sum)[4], const float (&a)[of_a], const float (&b)[of_a / 2], int line)
+inline void multiply_fragments(float (&sum)[4], const float (&a)[of_a], const float (&b)[of_a / 2], int line)
 {
     constexpr int of_b = of_a / 2, width = of_a + of_b;
     static float lanes[2][most_threads * width];
-    float *all = lanes[place_of_exchange()], *own = all + threadIdx.x * width;
+    float *all = lanes[exchange_slot()], *own = all + threadIdx.x * width;
     memcpy(own, a, sizeof a);
     memcpy(own + of_a, b, sizeof b);
-    meet_lanes(line);
+    sync_lanes(line);
     const int lane = threadIdx.x % 32, first = threadIdx.x - lane;
     const float *of_rows = all + (first + lane / 4 * 4) * width;
     const float *of_columns = all + (first + lane % 4 * 8) * width + of_a;
@@ -86,17 +85,17 @@ inline float as_tf32(unsigned bits)
 inline void mma_m16n8k8(
     double (&sum)[4], const double (&a)[4], const double (&b)[2], int line = __builtin_LINE())
 {
-    tsm2_host::multiply_lanes<4, 2, 2>(sum, a, b, line);
+    tsm2_host::multiply_fragments<4, 2, 2>(sum, a, b, line);
 }
 inline void mma_m16n8k16(
     double (&sum)[4], const double (&a)[8], const double (&b)[4], int line = __builtin_LINE())
 {
-    tsm2_host::multiply_lanes<8, 4, 2>(sum, a, b, line);
+    tsm2_host::multiply_fragments<8, 4, 2>(sum, a, b, line);
 }
 inline void mma_m8n8k4_twice(
     double (&sum)[2], const double (&a)[2], const double (&b)[2], int line = __builtin_LINE())
 {
-    tsm2_host::multiply_lanes<2, 2, 1>(sum, a, b, line);
+    tsm2_host::multiply_fragments<2, 2, 1>(sum, a, b, line);
 }
 
 template <class T>
@@ -107,7 +106,7 @@ inline void mma_m16n8k16(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2,
     const float a[8] = {lower_half<T>(a0), upper_half<T>(a0), lower_half<T>(a2), upper_half<T>(a2),
                         lower_half<T>(a1), upper_half<T>(a1), lower_half<T>(a3), upper_half<T>(a3)};
     const float b[4] = {lower_half<T>(b0), upper_half<T>(b0), lower_half<T>(b1), upper_half<T>(b1)};
-    multiply_lanes<8, 2>(sum, a, b, line);
+    multiply_fragments<8, 2>(sum, a, b, line);
 }
 template <class T>
 inline void mma_m16n8k8(float (&sum)[4], unsigned a0, unsigned a1, unsigned b0, int line = __builtin_LINE())
@@ -115,14 +114,14 @@ inline void mma_m16n8k8(float (&sum)[4], unsigned a0, unsigned a1, unsigned b0, 
     using namespace tsm2_host;
     const float a[4] = {lower_half<T>(a0), upper_half<T>(a0), lower_half<T>(a1), upper_half<T>(a1)};
     const float b[2] = {lower_half<T>(b0), upper_half<T>(b0)};
-    multiply_lanes<4, 2>(sum, a, b, line);
+    multiply_fragments<4, 2>(sum, a, b, line);
 }
 inline void mma_m16n8k8_tf32(float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0,
                              unsigned b1, int line = __builtin_LINE())
 {
     using namespace tsm2_host;
     const float a[4] = {as_tf32(a0), as_tf32(a2), as_tf32(a1), as_tf32(a3)}, b[2] = {as_tf32(b0), as_tf32(b1)};
-    multiply_lanes<4, 1>(sum, a, b, line);
+    multiply_fragments<4, 1>(sum, a, b, line);
 }
 
 inline unsigned tf32_big(unsigned bits)
