@@ -106,7 +106,7 @@ def test_the_digest_of_the_sources_says_which_kernels_were_measured(
     shutil.copytree(Path(tsm2_tune.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(tsm2_tune, "__file__", str(copy / "__init__.py"))
     assert sources_digest() == known
-    template = copy / "templates/gemm.cu.jinja"
+    template = copy / "templates/gemm/kernel.cu.jinja"
     template.write_text(template.read_text() + "\n")
     assert sources_digest() != known
 

@@ -15,7 +15,7 @@ PROGRAMS = {
     "library": [LIBRARY],
     "launcher": [LIBRARY, LAUNCHER],
     "stand-in": [PACKAGE / "interpose/c"],
-    "kernels": [PACKAGE / "kernels"],
+    "kernels": [PACKAGE / "kernels", PACKAGE / "kernels/mma"],
     "emulator": [PACKAGE / "tuner/device/emulator/include"],
 }
 COMMENT_OR_STRING = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.DOTALL)

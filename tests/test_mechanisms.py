@@ -18,7 +18,7 @@ TESTS = Path(__file__).parent
 TEMPLATES = Path(tsm2_tune.__file__).parent / "templates"
 # By what a bug of theirs replaces: the template that has it, and all families that it is rendered for.
 SHARED = {
-    "current += rings_of_block": ("staged", "staged_fma staged_dmma staged_f32_dmma staged_complex_dmma"),
+    "current += rings_of_block": ("staged/kernel", "staged_fma staged_dmma staged_f32_dmma staged_complex_dmma"),
     "element = scalar(beta == 0 ?": (
         "parts",
         "gemm gemv ladder resident_b_fma resident_b_dmma row_lanes_shared_b staged_fma staged_dmma staged_f32_dmma"

@@ -20,8 +20,9 @@ from tsm2_tune.generator.space.tunables import Constants, declared
 from tsm2_tune.tuner.compile.compiler import Toolchain
 
 PACKAGE = Path(tsm2_tune.__file__).parent
-TEMPLATES = {path.name: path.read_text() for path in (PACKAGE / "templates").glob("*.cu.jinja")}
-HEADERS = sorted(path.name for path in (PACKAGE / "kernels").glob("*.cuh"))
+FOLDER = PACKAGE / "templates"
+TEMPLATES = {str(path.relative_to(FOLDER)): path.read_text() for path in FOLDER.rglob("*.cu.jinja")}
+HEADERS = sorted(str(path.relative_to(PACKAGE / "kernels")) for path in (PACKAGE / "kernels").rglob("*.cuh"))
 EXTENDS = re.compile(r'{% extends "([^"]+)" %}')
 
 

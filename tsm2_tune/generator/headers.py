@@ -8,7 +8,7 @@ from importlib.resources import files
 
 ELEMENT_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # before the constants, some of which need them
 BEGIN, END = "\n// What kernels share, header by header.\n", "// This kernel.\n\n"
-_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"\n', re.MULTILINE)
+_INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
 _FOLDER = files("tsm2_tune") / "kernels"
 
 
@@ -18,7 +18,7 @@ def with_headers(text: str) -> str:
     All stand together, where the first of them is included; only the type of the elements stands in its own place.
     """
     text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in ELEMENT_TYPES else found[0], text)
-    shared = "\n".join((BEGIN, *(f"// {name}\n{header(name)}" for name in _needed(text)), END))
+    shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))
     places = iter((shared,))
     text = _INCLUDE.sub(lambda found: next(places, ""), text)
     while "\n\n\n" in text:

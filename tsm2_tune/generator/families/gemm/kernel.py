@@ -96,7 +96,7 @@ class GemmConfig(StencilConfig):
 class Gemm(Family[GemmConfig]):
     name = "gemm"
     summary = "general matrices: a tile of C in registers, stripes of A and B through shared memory one stripe ahead"
-    template = "gemm.cu.jinja"
+    template = "gemm/kernel.cu.jinja"
     rules = STENCIL_RULES
     config_type = GemmConfig
     winners = WINNERS

@@ -47,7 +47,7 @@ class MinplusConfig(GemmConfig):
 class Minplus(Gemm):
     name = "minplus"
     summary = "the semiring (min, +), of any shape: a tile of C in registers, stripes of A and B one stripe ahead"
-    template = "minplus.cu.jinja"
+    template = "gemm/minplus.cu.jinja"
     dtypes = ("minplus_f32", "minplus_f64")
     config_type = MinplusConfig
     winners = WINNERS

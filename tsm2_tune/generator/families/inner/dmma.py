@@ -72,7 +72,7 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
     on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
     about = "both operands stream into the tensor cores' fragments, k over every warp"
-    template = "inner_dmma.cu.jinja"
+    template = "inner/dmma.cu.jinja"
     dtypes: ClassVar[tuple[str, ...]] = ("f64",)
     rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     most_loads = 9
@@ -138,7 +138,7 @@ class InnerComplexDmma(InnerDmma):
     name = "inner_complex_dmma"
     summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
     about = "complex operands stream into fragments, k over every warp"
-    template = "inner_complex_dmma.cu.jinja"
+    template = "inner/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE, covered=COVERED), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     most_loads = 10

@@ -51,7 +51,7 @@ class InnerFma(Streamed[InnerFmaConfig]):
     name = "inner_fma"
     summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
     about = "C in registers, k over every thread"
-    template = "inner_fma.cu.jinja"
+    template = "inner/fma.cu.jinja"
     dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
     rules = (*tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     rest_steps = 1

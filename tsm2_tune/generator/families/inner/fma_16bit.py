@@ -82,7 +82,7 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
     name = "inner_fma_16bit"
     summary = "transposed tall and skinny times tall and skinny in 16 bits, of few columns: all of C in every thread"
     about = "all of C in every thread, k over every thread"
-    template = "inner_fma_16bit.cu.jinja"
+    template = "inner/fma_16bit.cu.jinja"
     dtypes = ("bf16", "f16")
     rules = (
         *tile_rules(TILE, covered=LARGEST_THIN),

@@ -171,7 +171,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
     name = "inner_fma_ring"
     summary = "transposed tall and skinny times tall and skinny: both through shared memory, of any number of lines"
     about = "both operands through a ring, of any number of lines"
-    template = "inner_fma_ring.cu.jinja"
+    template = "inner/fma_ring.cu.jinja"
     dtypes = FMA_DTYPES
     rules = (
         *tile_rules(TILE),

@@ -105,7 +105,7 @@ class InnerMma16(Inner[InnerMma16Config]):
     on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny in 16 bits on the tensor cores, both staged"
     about = "both operands staged for the tensor cores, k over every warp"
-    template = "inner_mma16.cu.jinja"
+    template = "inner/mma16.cu.jinja"
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16")
     element_bytes = 2
     rules = (HAS_HALF_TENSOR_CORES, *tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES)

@@ -170,7 +170,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     name = "resident_b_dmma"
     on_tensor_cores = True
     summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
-    template = "resident_b_dmma.cu.jinja"
+    template = "resident_b/dmma.cu.jinja"
     rules = (
         HAS_F64_TENSOR_CORES,
         Rule(

@@ -120,7 +120,7 @@ def tile_depth(config: ResidentBFmaConfig) -> int:
 class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
     name = "resident_b_fma"
     summary = "tall and skinny A times small B, several rows a thread in wide loads"
-    template = "resident_b_fma.cu.jinja"
+    template = "resident_b/fma.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS),
@@ -177,7 +177,7 @@ class ResidentBFmaHeldConfig(FmaConfig):
 class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     name = "resident_b_fma_held"
     summary = "tall A of a few columns times small B, rows of A in registers, C written some columns at a time"
-    template = "resident_b_fma_held.cu.jinja"
+    template = "resident_b/fma_held.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         columns_within_n(COLUMNS_AT_A_TIME),

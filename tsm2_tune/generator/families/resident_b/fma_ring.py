@@ -138,7 +138,7 @@ def _has_room(candidate: Candidate) -> bool:
 class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     name = "resident_b_fma_ring"
     summary = "tall row-major A times small B where rows are no whole vectors, through shared memory in one piece"
-    template = "resident_b_fma_ring.cu.jinja"
+    template = "resident_b/fma_ring.cu.jinja"
     rules = (
         Rule(
             "columns-are-vectors",

@@ -165,7 +165,7 @@ def _rows_within_m(candidate: Candidate) -> bool:
 class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     name = "row_lanes_register_b"
     summary = "tall and skinny row-major A times small B, lanes along the rows, B in registers"
-    template = "row_lanes_register_b.cu.jinja"
+    template = "row_lanes/register_b.cu.jinja"
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,
         replace(VECTORS_FIT_ROWS, keeps=_vectors_fit, of=("vector_bytes", "rows_per_vector")),

@@ -213,7 +213,7 @@ def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float
 class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     name = "row_lanes_shared_b"
     summary = "large row-major A times skinny B, lanes along the rows, k split over blocks"
-    template = "row_lanes_shared_b.cu.jinja"
+    template = "row_lanes/shared_b.cu.jinja"
     beside_resources = ("splits", "strips", "evict_first")
     rules = (
         VECTOR_HOLDS_AN_ELEMENT,

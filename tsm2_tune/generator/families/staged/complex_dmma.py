@@ -66,7 +66,7 @@ def has_three_products(problem: Problem) -> bool:
 class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
     name = "staged_complex_dmma"
     summary = "complex, more than 8 columns: both operands staged, on the f64 tensor cores"
-    template = "staged_complex_dmma.cu.jinja"
+    template = "staged/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     leaves_small_grams = False
     strip_rows = 8  # whose real and imaginary parts are the 16 rows of an instruction

@@ -53,7 +53,7 @@ def _reads_fit_vectors(candidate: Candidate) -> bool:
 class StagedFma(FullKernel[StagedFmaConfig]):
     name = "staged_fma"
     summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
-    template = "staged_fma.cu.jinja"
+    template = "staged/fma.cu.jinja"
     rules = (
         *full_rules(TILE),
         Rule(

@@ -65,7 +65,7 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
     name = "staged_symmetric_dmma"
     on_tensor_cores = True
     summary = "a tall and skinny matrix's transpose times itself, each product once, on the f64 tensor cores"
-    template = "staged_symmetric_dmma.cu.jinja"
+    template = "staged/symmetric_dmma.cu.jinja"
     dtypes = ("f32", "f64")
     rules = (HAS_F64_TENSOR_CORES, *SYMMETRIC_RULES)
     config_type = StagedSymmetricDmmaConfig

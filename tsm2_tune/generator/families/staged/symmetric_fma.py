@@ -55,7 +55,7 @@ class StagedSymmetricFmaConfig(SymmetricConfig):
 class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
     name = "staged_symmetric_fma"
     summary = "a tall and skinny matrix's transpose times itself: each product once, staged once"
-    template = "staged_symmetric_fma.cu.jinja"
+    template = "staged/symmetric_fma.cu.jinja"
     dtypes = FMA_DTYPES
     rules = SYMMETRIC_RULES
     config_type = StagedSymmetricFmaConfig

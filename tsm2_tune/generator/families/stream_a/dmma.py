@@ -65,7 +65,7 @@ def _rules(options: Options) -> tuple[Rule, ...]:
 class StreamADmma(StreamA[StreamADmmaConfig]):
     name = "stream_a_dmma"
     summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
-    template = "stream_a_dmma.cu.jinja"
+    template = "stream_a/dmma.cu.jinja"
     on_tensor_cores = True
     vectors_of_c = True
     dtypes: ClassVar[tuple[str, ...]] = ("f64",)
@@ -88,7 +88,7 @@ class StreamADmma(StreamA[StreamADmmaConfig]):
 class StreamAComplexDmma(StreamADmma):
     name = "stream_a_complex_dmma"
     summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
-    template = "stream_a_complex_dmma.cu.jinja"
+    template = "stream_a/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     options = COMPLEX
     odd_products = 1

@@ -63,7 +63,7 @@ class Mma16(StreamA[Mma16Config]):
     """Both ways to stream A: into registers, and through a ring in shared memory."""
 
     on_tensor_cores = True
-    template = "stream_a_mma16.cu.jinja"
+    template = "stream_a/mma16.cu.jinja"
     dtypes = ("bf16", "f16")
 
     def warp_rows(self, config: Mma16Config, problem: Problem) -> int:

@@ -1,4 +1,4 @@
-// The emulator's kernels/ldmatrix.cuh: loads and transposes of 8 x 8 matrices by a warp.
+// The emulator's kernels/mma/ldmatrix.cuh: loads and transposes of 8 x 8 matrices by a warp.
 #pragma once
 
 #include "block.h"

@@ -1,4 +1,4 @@
-// The emulator's kernels/mma_f64.cuh, mma_16bit.cuh and mma_tf32.cuh: the lanes of a warp exchange their fragments.
+// The emulator's kernels/mma/mma_{f64,16bit,tf32}.cuh: the lanes of a warp exchange their fragments.
 #pragma once
 
 #include "block.h"

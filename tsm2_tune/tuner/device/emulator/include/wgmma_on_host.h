@@ -1,4 +1,4 @@
-// The emulator's kernels/wgmma.cuh: products of operands in shared memory, computed synchronously.
+// The emulator's kernels/mma/wgmma.cuh: products of operands in shared memory, computed synchronously.
 #pragma once
 
 #include "block.h"
