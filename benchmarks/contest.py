@@ -159,7 +159,7 @@ class Contest(Turns[CudaDevice]):
         return opponents
 
     def right(self, operands: Operands, launch: Launch, *, half: bool = False) -> bool:
-        """Whether the opponent computes the same product as we, or half of it, C poisoned before.
+        """Return whether the opponent computes the product, or half of it, into a C that is poisoned first.
 
         On the operands as `prepare` left them for EXACT.
         """

@@ -57,7 +57,7 @@ class Calls:
 
     @classmethod
     def of(cls, path: Path) -> Calls:
-        """Those of PyTorch's tensors in a file of call_cost. InputError where it is none.
+        """Read the times of calls with PyTorch's tensors from a file of call_cost. Raise InputError if it is none.
 
         Ours is the longer one of a kernel that splits k and one that does not.
         """

@@ -78,7 +78,7 @@ def small_products(rows: Sequence[Row]) -> str:
 
 
 def means(rows: Iterable[Row]) -> list[Row]:
-    """Of each regime, element type and layout, the small cells apart: geometric means of the speed-ups.
+    """Return the geometric means of the speed-ups by regime, element type and layout, small cells apart.
 
     `faster` is over the faster opponent in each cell; `behind` counts the cells in which that is faster than ours.
     X^T X is left out: cuBLAS takes hundreds of times as long there.

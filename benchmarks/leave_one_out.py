@@ -155,7 +155,7 @@ def _cells(outcomes: Mapping[Problem, Outcome], of: Sequence[Problem]) -> tuple[
 def pairs_to_time(
     lists: Sequence[Mapping[Problem, Choices]], times: Mapping[Problem, Times], most: int
 ) -> Iterator[tuple[Problem, Choices]]:
-    """What to time on a GPU: at most so many configurations of cells at random, of every type and regime in turn.
+    """Yield the configurations to time on a GPU, of at most `most` random cells, alternating types and regimes.
 
     Of each cell the choices of the lists and the fastest that is known, in any order.
     """

@@ -68,7 +68,7 @@ class Called:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a row says of the choice."""
+        """Return the fields of a row about the choice."""
         choice, winner = self.choice, self.choice.winner
         return {
             "choice": str(choice),
@@ -93,7 +93,7 @@ class Timed:
 
     @property
     def record(self) -> dict[str, Any]:
-        """What a row says of it."""
+        """Return the fields of a row about the plan."""
         return {"plan": str(self.plan.match), "plan_seconds": round(self.seconds, 4)}
 
     def launch(self) -> None:

@@ -131,12 +131,12 @@ def _space(found: Prospects | Skipped, limits: DeviceLimits) -> SearchSpace:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """How a pack is made: the module at `path`, its trials in `database`, from which the same call goes on.
+    """Orders to make a pack: the module at `path`, with its trials in `database`, from which the same call goes on.
 
-    Its shapes are those of the result file `source`, each with its winner there, which is verified in a trial and
-    timed beside the vendor; without one PACK_SHAPES, tuned for so many seconds each as `tsm2-tune` does, but for
-    their verification. Then each winner's kernel is measured at the others' shapes, and so are kernels for shapes
-    between, of which the module has those that are expected to be faster there.
+    Its shapes are those of the result file `source`. Each winner in that file is verified in a trial and timed beside
+    the vendor. Without a file, PACK_SHAPES are tuned for `budget_seconds` each as `tsm2-tune` does, without the full
+    verification. Then each winner's kernel is measured at the others' shapes. So are kernels for shapes between; the
+    module has those that are expected to be faster there.
     """
 
     path: Path
@@ -235,7 +235,7 @@ class InPart(Tuner):
     """
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """That it is left out, which says nothing of the kernel."""
+        """Return a result that says that the full verification was left out, and nothing of the kernel."""
         return AttemptResult(Outcome.INTERRUPTED, "the full verification is left out")
 
 

@@ -64,8 +64,10 @@ class Recorded:
 
 
 def rows_of(store: Store) -> Iterator[dict[str, Any]]:
-    """Of each GPU and problem its trials. The host's are left out: their times are of an emulation, which a search
-    on a GPU does not see, and another host has another space.
+    """Yield the trials of each GPU and problem.
+
+    The host is left out: its times are of an emulation, which a search on a GPU does not see, and another host has
+    another space.
     """
     for device in store.devices():
         if not store.newest_run(device).identity.compute_capability:

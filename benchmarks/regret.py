@@ -1,4 +1,4 @@
-"""How soon each strategy finds a fast kernel: searches replayed without a GPU on spaces that were tried whole.
+"""Tell how soon each strategy finds a fast kernel: replay searches without a GPU on spaces that were tried whole.
 
     python -m benchmarks.regret                                 # of benchmarks/results/h100-spaces.json.xz
     python -m benchmarks.regret --db results.db --output regret.json

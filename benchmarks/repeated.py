@@ -43,7 +43,7 @@ def winners_of(store: Store) -> dict[Key, tuple[str, float]]:
 
 
 def facts_of(runs: Sequence[TuningRun]) -> dict[str, Any]:
-    """What the two databases are of. That it is one card is told by its UUID, which is not kept."""
+    """Return the devices and versions of both databases, and whether the UUIDs, which are not kept, are equal."""
     return {
         "devices": [run.identity.name for run in runs],
         "drivers": [run.identity.driver for run in runs],

@@ -90,7 +90,7 @@ class Rates:
         return float(max(self.found["reads"], key=lambda row: row["trials"])["winner_seconds"])
 
     def row_bytes(self, table: str) -> float:
-        """Of a row, with its part of the indices. What the vendor took has rows as what kernels took."""
+        """Return the bytes of a row with its part of the indices. A vendor's row is as long as a kernel's."""
         row = self.found["tables"][table.removeprefix("vendor_")]
         size: float = row["bytes"] / row["rows"]
         return size

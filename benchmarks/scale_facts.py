@@ -101,7 +101,7 @@ def tables(name: str) -> dict[str, dict[str, int]]:
 
 
 def processor_seconds(name: str) -> float:
-    """That this process has used, in which SQLite runs; of a server, that it has: it is on this machine."""
+    """Return the processor seconds of the database: of this process for SQLite, else of the server on this machine."""
     if not is_address(name):
         return time.process_time()
     folder = Path(rows_of(name, "SHOW data_directory")[0][0])
@@ -121,7 +121,7 @@ def _processes() -> Iterator[tuple[int, int, list[int]]]:
 
 
 def recorded() -> dict[str, Any]:
-    """Of a database of searches on a GPU: how kernel texts become more with trials, and what they take to compile.
+    """Return how kernel texts grow with trials in a recorded database, and what they take to compile.
 
     Texts are a power of the number of trials, `texts_grow_by`: by it they grew from either half of the problems to
     all of them.

@@ -37,7 +37,7 @@ class Searched:
 
 
 def searched_in(path: Path) -> Searched:
-    """What the file's searches found. InputError where it has none of one length, or of another version's kernels."""
+    """Read a file's searches. Raise InputError unless all have one length and kernels of this version."""
     file = read_unseen(path)
     runs = [*file["earlier_runs"], file]
     seconds = {run["search_seconds"] for run in runs if run["search_seconds"] > 0}

@@ -36,7 +36,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def provenance(found: Mapping[str, Any]) -> str:
-    """What the numbers belong to, as one sentence.
+    """Return one sentence about the device, the versions and the ceilings that the numbers belong to.
 
     A file that has no rates but f32's and f64's is older than the measurement of tensor cores.
     """

@@ -84,7 +84,7 @@ class Turns(Generic[D]):
         return loaded
 
     def verdict(self, operands: Operands, launch: Launch) -> Verdict:
-        """Of what the launch computes, C poisoned before. On the operands as `prepare` left them for EXACT."""
+        """Launch into a poisoned C and judge it; the operands are as `prepare` left them for EXACT."""
         clear(operands)
         launch()
         self.device.synchronise()

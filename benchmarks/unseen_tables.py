@@ -39,7 +39,7 @@ def search_us(row: Row) -> float | None:
 
 
 def with_fallback_us(row: Row) -> float | None:
-    """What a program waits for where the module may leave the product to the vendor; None where nobody can tell."""
+    """Return the time with the fallback to the vendor, or None if it is unknown whether the module falls back."""
     if row["falls_back"] is None:
         return None
     us: float = row["fallback_us"] if row["falls_back"] else row["ours_us"]
@@ -85,7 +85,7 @@ def ranked(values: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Of some rows; None where no row has what it is of. Ratios are times over ours: above 1 ours is faster."""
+    """Summary of rows, None where no row has the value. Ratios are times over ours: above 1 ours is faster."""
 
     shapes: int
     x_vendor: float | None  # geometric mean of the vendor's time over ours

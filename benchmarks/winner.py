@@ -103,7 +103,7 @@ def _planned(tuner: Tuner, cells: Iterable[Cell], pool: Executor) -> Iterator[tu
 
 
 def plan(problem: Problem, limits: DeviceLimits) -> tuple[int, tuple[KernelConfig, ...]]:
-    """How many configurations the rules keep, and the first of them in the order of the search.
+    """Return how many configurations the rules keep, and the first of them in the order of the search.
 
     Skipped where there are none, or A, B and C do not fit into the device's memory.
     """
@@ -160,7 +160,7 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
 
 
 def past(medians: list[tuple[KernelConfig, float]] | None = None) -> PriorTrials:
-    """That nothing was tried before but for these."""
+    """Return prior trials that are empty but for these finalists."""
     contenders = tuple(FinalCandidate(config, median_us) for config, median_us in medians or ())
     return PriorTrials(frozenset(), 0.0, contenders, frozenset())
 
