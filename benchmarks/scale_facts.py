@@ -101,7 +101,7 @@ def tables(name: str) -> dict[str, dict[str, int]]:
 
 
 def processor_seconds(name: str) -> float:
-    """Return the processor seconds of the database: of this process for SQLite, else of the server on this machine."""
+    """Return the processor seconds of this process for SQLite, else of the server, which runs on this machine."""
     if not is_address(name):
         return time.process_time()
     folder = Path(rows_of(name, "SHOW data_directory")[0][0])

@@ -1,4 +1,4 @@
-"""What checks of an exported module ask of PyTorch, of CuPy and, where there is no GPU, of NumPy."""
+"""Adapters of PyTorch, CuPy and, without a GPU, NumPy for checks of an exported module."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Arrays(Protocol):
     has_graphs: bool
 
     def device(self) -> tuple[str, str, int]:
-        """Of the first device the name, the compute capability, "" of a host, and the multiprocessors."""
+        """Return the first device's name, its compute capability ("" for a host), and its multiprocessors."""
 
     def devices(self) -> int:
-        """How many there are."""
+        """Return the number of devices."""
 
     def current(self) -> int:
         """The ordinal of the current device."""
@@ -62,13 +62,13 @@ class Arrays(Protocol):
         """A 0 to which others are added where the arrays are."""
 
     def differs(self, one: Any, other: Any) -> Any:
-        """Whether any bit does, as a number where the arrays are."""
+        """Return whether any bit differs, as a number in the arrays' memory."""
 
     def captured(self, stream: Any, work: Callable[[], object]) -> Callable[[], object]:
         """The work in a CUDA graph, which is started on the current stream."""
 
     def used_bytes(self) -> int:
-        """Of the current device's memory, what arrays of the library have."""
+        """Return the bytes of the current device that the library's arrays have."""
 
 
 class Torch:

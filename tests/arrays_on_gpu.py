@@ -38,7 +38,7 @@ def taken(best: ModuleType, jax: Any, function: Callable[..., Any], *arrays: Any
 
 
 def products(best: ModuleType) -> None:
-    """Of every shape, type and way to lie: right, the same bits each time, by the kernels that there are."""
+    """Check that products of every shape, type and storage are right, repeatable, and computed by our kernels."""
     jax = imported_jax()
     jnp, by_kernels = jax.numpy, {"float32": (1, 1), "float64": (1, 1), "complex64": (1, 0), "bfloat16": (1, 0)}
     for dtype, expected in by_kernels.items():

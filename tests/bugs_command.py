@@ -36,7 +36,7 @@ REJECTED = (Outcome.WRONG_RESULT, Outcome.CRASHED)
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What compiles and verifies on one device."""
+    """Tools that compile and verify on one device."""
 
     toolchain: Toolchain
     worker: Worker
@@ -46,7 +46,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of a bug; `found` is None where it was accepted."""
+    """Result of a bug; `found` is None if it was accepted."""
 
     found: Found | None
     detail: str

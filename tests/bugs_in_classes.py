@@ -78,7 +78,7 @@ class Case:
 
     @property
     def is_quick(self) -> bool:
-        """Whether it is among the tests."""
+        """Return whether the case is among the tests."""
         return not self.is_slow and self.found is not Found.ON_GPU
 
     @property

@@ -76,7 +76,10 @@ LONG = 500  # from here on an extent is a long one
 
 
 def made_module(arrays: Arrays, folder: Path, *, launcher: bool = False) -> ModuleType:
-    """Of TUNED, for the GPU that is here; on a GPU with binaries, and the compiled launcher where it is asked for."""
+    """Export the kernels of TUNED for this GPU, or for the host, and import the module.
+
+    On a GPU it has binaries; with `launcher` it has the compiled launcher.
+    """
     name, capability, sms = arrays.device()
     run = tuning_run(name, compute_capability=capability, sms=sms)
     with Store.open(folder / "results.db", create=True) as store:
@@ -99,7 +102,7 @@ class Case:
 
 
 def cases(arrays: Arrays, best: ModuleType, shrink: int) -> list[Case]:
-    """Those of SHAPES; what is there of `out` is no result yet."""
+    """Return the cases of SHAPES. Their `out` holds NaN."""
     random = np.random.default_rng(5)
     found = []
     for dtype, orders, shape in SHAPES:
@@ -299,7 +302,7 @@ def mixed_are_refused(arrays: Arrays, best: ModuleType, here: Case, there: Case)
 
 
 def by_vendor_on(arrays: Arrays, best: ModuleType, repeats: int) -> None:
-    """What no kernel is for is computed on the arrays' device too."""
+    """Check that a product for which there is no kernel is computed on the arrays' device too."""
     numbers = np.random.default_rng(7).random((2, 33, 33))
     with arrays.at_device(1):
         a, b, out = (arrays.put(x) for x in (*numbers, np.zeros((33, 33))))

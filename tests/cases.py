@@ -20,7 +20,7 @@ PATH = Path(__file__).with_name("cases.txt")
 
 @cache
 def lists() -> dict[str, list[tuple[str, str]]]:
-    """What the file has: by its list, each kernel's two words."""
+    """Return the lists of the file, each with the two words of its kernels."""
     found = dict[str, list[tuple[str, str]]]()
     for line in PATH.read_text().splitlines():
         said = line.partition("#")[0].strip()

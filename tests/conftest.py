@@ -1,4 +1,4 @@
-"""What several test files need: a worker on the host, and kernels compiled for it."""
+"""Fixtures of several test files: a worker on the host, and kernels compiled for it."""
 
 from __future__ import annotations
 
@@ -91,8 +91,9 @@ def pytest_xdist_auto_num_workers() -> int:
 
 
 def pytest_collection(session: pytest.Session) -> None:
-    """Where all tests are collected by several processes, each begins with other files: what one compiles, the others
-    read.
+    """Import the test files in another order in each process that collects all of them.
+
+    A file that one process has compiled to bytecode is only read by the others.
     """
     number = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if number and FOLDER in map(Path.absolute, map(Path, session.config.args)):
@@ -210,7 +211,7 @@ def quickest(toolchain: Toolchain) -> Toolchain:
 
 @pytest.fixture
 def try_kernel(worker: Worker, quick: Toolchain, quickest: Toolchain) -> TryKernel:
-    """What TryKernel says."""
+    """Return a function that tries a kernel, as TryKernel describes."""
 
     def attempt(
         config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
@@ -227,7 +228,7 @@ def try_kernel(worker: Worker, quick: Toolchain, quickest: Toolchain) -> TryKern
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a database may be."""
+    """Return the path of a database that does not exist yet."""
     return tmp_path / "results.db"
 
 
@@ -295,12 +296,12 @@ def own_cache(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def own_kernels() -> list[Path]:
-    """What a run in f32 compiles of the tuner's own kernels."""
+    """Return the binaries of the tuner's own kernels that a run in f32 uses."""
     return [Path(compiled(support_source(types), "", quick_host_toolchain()).path) for types in ((), ("f32",))]
 
 
 def copy_cache(folder: Path) -> None:
-    """Whatever the cache holds by now, the tuner's own kernels among it; not what is being compiled."""
+    """Copy the cache, with the tuner's own kernels and without files that are being compiled."""
     own_kernels()
     shutil.copytree(os.environ["XDG_CACHE_HOME"], folder, ignore=shutil.ignore_patterns("working"))
 

@@ -151,7 +151,7 @@ def _says_writable(best: ModuleType, array: Any) -> bool:
 
 
 def _ordered(best: ModuleType, jax: Any, torch: Any) -> None:
-    """What JAX still computes is waited for, on a stream that waits for nothing else."""
+    """Check that a product waits for arrays that JAX still computes, on a stream that waits for nothing else."""
     jnp, stream = jax.numpy, torch.cuda.Stream()
     long = jax.jit(lambda x: jax.lax.fori_loop(0, 2000, lambda i, y: jnp.sin(y) + i * 0, x) * 0 + 1)
     x, y = jnp.zeros((40_000, 64)), jnp.ones((64, 8), jnp.float32)
@@ -166,7 +166,7 @@ def _ordered(best: ModuleType, jax: Any, torch: Any) -> None:
 
 
 def _held(best: ModuleType, jax: Any, torch: Any) -> None:
-    """What nobody has any more, and JAX would use the memory of, is there until its product is done."""
+    """Check that a deleted array of JAX, whose memory JAX would use again, is kept until its product is done."""
     jnp, stream = jax.numpy, torch.cuda.Stream()
     y, shape = jnp.ones((64, 8), jnp.float32), (40_000, 64)
     for turn in range(5):

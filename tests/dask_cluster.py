@@ -66,7 +66,7 @@ class Workers:
             _end(process)
 
     def _scheduler_address(self) -> str:
-        """What the scheduler writes into its file, once the whole of it is there."""
+        """Return the address in the scheduler's file, once the file is complete."""
         end = time.monotonic() + END_SECONDS
         while True:
             with suppress(FileNotFoundError, json.JSONDecodeError):

@@ -44,7 +44,7 @@ class Counting:
         return 0
 
     def connected(self, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        """What sqlite3.connect gives."""
+        """Connect as sqlite3.connect does, and count the connection's steps."""
         connection = connect(*arguments, **named)
         connection.set_progress_handler(self, STEPS)  # of a connection whose transactions the program bounds: gone
         connection.set_trace_callback(self)
@@ -52,7 +52,7 @@ class Counting:
 
 
 def counted(command: Callable[[], object], last: int = 0) -> int:
-    """How many points the command has; it is killed at the last one."""
+    """Return how many points the command has; the process is killed at the point `last`."""
     counting = Counting(last)
     sqlite3.connect = counting.connected  # type: ignore[assignment]
     try:
@@ -63,7 +63,7 @@ def counted(command: Callable[[], object], last: int = 0) -> int:
 
 
 def killed(command: Callable[[], object], last: int) -> bool:
-    """Whether a process of the command was killed there."""
+    """Return whether a process of the command was killed at the point `last`."""
     child = os.fork()
     if child == 0:
         counted(command, last)

@@ -1,4 +1,4 @@
-"""What docs/json.md says of the lines of `--json`, and how a test reads them."""
+"""Reader of the lines of `--json`, and their description in docs/json.md."""
 
 from __future__ import annotations
 

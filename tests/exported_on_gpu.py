@@ -152,7 +152,7 @@ def first_calls(best: ModuleType, a: Any, b: Any, c: Any) -> None:
 
 
 def by_timing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
-    """What out holds is kept where beta needs it, and a plan is right whoever is the fastest."""
+    """Check that timing keeps what `out` holds if beta needs it, and that plans are right whichever kernel wins."""
     held = c * 1.0
     start = best.plan(a, b, c, alpha=2, beta=1, measure=True)
     assert bool((held == c).all())
@@ -268,7 +268,7 @@ def without_operands(best: ModuleType, a: Any, b: Any, c: Any) -> None:
 
 
 def gradients(best: ModuleType, a: Any, b: Any, c: Any) -> None:
-    """As PyTorch's own mm(out=): refused where gradients are recorded, and where they are not, computed."""
+    """Check that `out=` is refused if gradients are recorded, as in torch.mm, and computed otherwise."""
     import torch
 
     wanted = b.clone(memory_format=torch.preserve_format).requires_grad_()

@@ -283,7 +283,7 @@ def imported(text: str, folder: Path) -> ModuleType:
 
 
 def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
-    """What SQLite answers without us."""
+    """Run a statement with SQLite itself, and return its rows."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")
         return connection.execute(statement).fetchall()

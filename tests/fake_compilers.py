@@ -45,7 +45,7 @@ def compiled(toolchain: Toolchain, text: str = "", limit_seconds: float = 60.0) 
 
 
 def is_gone(process: int) -> bool:
-    """Whether it ended; a machine at work may take a moment over it."""
+    """Return whether the process ends within 10 seconds."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
         try:

@@ -10,7 +10,7 @@ KEYS = object()  # the dispatch keys that a call has left
 
 
 class Kernel:
-    """What computes an operator, until it is taken away."""
+    """Implementation of an operator, until it is removed."""
 
     def __init__(self, place: str, compute: Callable[..., Any]) -> None:
         self.place, self.compute, self.is_there = place, compute, True

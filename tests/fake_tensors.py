@@ -18,7 +18,7 @@ STRIDED = object()  # a layout
 
 
 class TypeOfTensor(str):
-    """What the module asks of a type of PyTorch's; there is one object of each."""
+    """Fake of a PyTorch dtype, of which there is one object each."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ CODES = {"float": 2, "bfloat": 4, "complex": 5}  # DLPack's
 
 
 class Tensor(SimpleNamespace):
-    """What the module asks of a tensor of PyTorch: plain, on a GPU, unless told otherwise."""
+    """Fake of a PyTorch tensor: plain, and on a GPU by default."""
 
     def __init__(self, described: Any, **changes: Any) -> None:
         plain = {"is_nested": False, "layout": STRIDED, "is_quantized": False, "requires_grad": False}

@@ -33,7 +33,7 @@ def in_memory(address: int, rows: int, columns: int, leading_dimension: int, kin
 
 
 def read(matrix: Any, operation: int) -> Any:
-    """What BLAS makes of a matrix in memory, in at least twice its precision."""
+    """Return a matrix in memory as BLAS reads it, in at least twice its precision."""
     if matrix.dtype == np.uint16:  # bfloat16
         matrix = (matrix.astype(np.uint32) << 16).view(np.float32)
     wide = matrix.astype(np.complex128 if np.iscomplexobj(matrix) else np.float64)

@@ -33,7 +33,7 @@ extern "C" __global__"""
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What a kernel does when it starts, and how its trial ends."""
+    """Fault that a kernel has when it starts, and the outcome of its trial."""
 
     name: str
     statement: str
@@ -55,7 +55,7 @@ def planted(toolchain: Toolchain, faults: Mapping[KernelConfig, Fault]) -> Toolc
 
 @dataclass(slots=True)
 class Found:
-    """What two runs, one after the other, stored and told."""
+    """Stored trials and events of two successive runs."""
 
     trials: list[tuple[object, ...]] = field(default_factory=list)
     told: list[tuple[object, ...]] = field(default_factory=list)

@@ -36,13 +36,13 @@ Source = tuple[KernelConfig, Problem]
 
 
 def spelling(source: Source) -> str:
-    """As cases.txt has it."""
+    """Return the source's line in cases.txt."""
     config, problem = source
     return f"{config.text} {problem.text}"
 
 
 def path_of(source: Source) -> Path:
-    """Where the source's text is, or its digests."""
+    """Return the file with the source's text, or with its digest."""
     family = source[0].family
     is_first = source == next(one for one in SOURCES if one[0].family == family)
     return GOLDEN / f"{family}.cu" if family in READABLE and is_first else DIGESTS

@@ -67,7 +67,7 @@ class Environment:
         self._call(*pip, str(distribution), variables=dict(os.environ))
 
     def run(self, program: str, *arguments: str) -> str:
-        """What a program of the environment prints. Failed where it fails."""
+        """Run a program of the environment and return what it prints. Raise Failed if it fails."""
         return self._call(str(self._folder / "venv/bin" / program), *arguments)
 
     def _call(self, *command: str, variables: dict[str, str] | None = None) -> str:

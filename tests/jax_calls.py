@@ -1,4 +1,4 @@
-"""What tests of JAX's products need; without JAX they are skipped."""
+"""Helpers of the tests of JAX's products, which are skipped without JAX."""
 
 from __future__ import annotations
 

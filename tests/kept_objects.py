@@ -22,7 +22,7 @@ def keep_objects(setattr: Callable[[object, str, object], None], folder: Path) -
 
 
 def kept(folder: Path, files: Mapping[str, bytes], command: Command, what: str) -> bytes:
-    """What `shared_object` makes of equal files by an equal command."""
+    """Return what `shared_object` makes of the files, and reuse it for equal files and an equal command."""
     place = folder / digest_of(sorted(files.items()), command(folder, folder / what))
     if not place.exists():
         keep(place, shared_object(files, partial(linking, folder, files, command), what))

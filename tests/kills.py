@@ -44,12 +44,12 @@ UNKILLED = "it ended before"
 
 
 class Broken(AssertionError):
-    """What the tuner promises does not hold."""
+    """A broken promise of the tuner."""
 
 
 @dataclass(slots=True)
 class Place:
-    """Where a tuning runs, with folders of its own for all that it writes."""
+    """Folders of a tuning process, which has its own for all that it writes."""
 
     folder: Path
     warm: Path | None  # a cache of compiled kernels to begin with
@@ -109,7 +109,7 @@ class Place:
         return [str(path.relative_to(self.folder)) for path in (*(self.folder / "tmp").iterdir(), *working)]
 
     def trials(self) -> set[tuple[object, ...]]:
-        """Those that are stored; none where there is no database yet."""
+        """Return the stored trials; none if there is no database yet."""
         return set(asked(self.database, "SELECT config, outcome FROM trial")) if has_trials(self.database) else set()
 
 

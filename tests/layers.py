@@ -90,7 +90,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def spread(config: pytest.Config) -> None:
-    """Where nothing is asked for, several processes run the unit tests, unless what was typed needs a single one."""
+    """Let several processes run the unit tests, unless the command line asks for tests or needs a single process."""
     option = config.option
     single = option.usepdb or option.capture == "no" or option.collectonly
     decided = getattr(option, "numprocesses", 0) is not None  # by -n, or by pytest-xdist's absence
@@ -99,7 +99,7 @@ def spread(config: pytest.Config) -> None:
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """Return the number of processors that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -109,7 +109,7 @@ def _is_asked(config: pytest.Config) -> bool:
 
 
 def choose(config: pytest.Config) -> None:
-    """Where nothing is asked for, unit tests are."""
+    """Run the unit tests if the command line asks for no tests."""
     for name, what in LAYERS.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", "alone: what it measures or does to the GPU needs all of it")
@@ -120,24 +120,24 @@ def choose(config: pytest.Config) -> None:
 
 
 def is_of_other_layers(path: Path, config: pytest.Config) -> bool:
-    """Whether unit tests alone run and the file has none, so that it need not be imported."""
+    """Return whether only unit tests run and the file has none, so that it need not be imported."""
     return config.option.markexpr == "unit" and f"tests/{path.name}" in WITHOUT_UNIT
 
 
 def tell_worker(node: Any) -> None:
-    """What runs, to a process of pytest-xdist."""
+    """Tell a process of pytest-xdist which layers run."""
     node.workerinput["layers"] = node.config.option.markexpr
 
 
 def header(config: pytest.Config) -> list[str]:
-    """What is said of this before the tests."""
+    """Return the lines about the layers that pytest prints before the tests."""
     seed = config.option.third_of_planted
     third = [] if seed is None else [f"planted bugs: a third, by --third-of-planted={seed}"]
     return [f"layers: {config.option.markexpr or 'all'}", *third]
 
 
 def in_third(name: str, seed: int) -> bool:
-    """Whether the test of this name is in the seed's third, which depends on no other test."""
+    """Return whether the test is in the seed's third, which depends on no other test."""
     return (int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) + seed) % PARTS == 0
 
 

@@ -232,7 +232,7 @@ class Started:
 
 @dataclass
 class Record:
-    """What became of a scenario: statuses with the texts of errors, and what the driver was asked."""
+    """Result of a scenario: statuses, texts of errors, and the calls of the driver."""
 
     log: list[str]
     statuses: list[int] = field(default_factory=list)
@@ -325,7 +325,7 @@ def created(steps: Sequence[tuple[Any, ...]], path: str) -> tuple[int, str, list
 
 
 def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> list[tuple[int, str, str]]:
-    """Of each call the status, the choice in words, and the text of the error."""
+    """Return each call's status, its choice in words, and the text of the error."""
     driver().fake_device(device[0].encode(), *device[1:])
     handle = Handle(path)
     found = [(*handle.choice(call), handle.error) for call in calls]
@@ -336,7 +336,7 @@ def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> l
 
 
 def compared(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> list[tuple[int, float, float, bool]]:
-    """Of each call the status, the expected times of the library and of cuBLAS, and whether that is faster."""
+    """Return each call's status, the expected times of the library and cuBLAS, and whether the library is faster."""
     driver().fake_device(device[0].encode(), *device[1:])
     handle = Handle(path)
     found = [handle.compare(call) for call in calls]
@@ -367,7 +367,7 @@ def in_threads(path: str, calls: Mapping[int, Sequence[Call]]) -> Record:
 
 
 def random_calls(count: int, seed: int) -> list[Call]:
-    """Of every type and operation, of narrow and wide matrices, some vectors, some a matrix by itself."""
+    """Return calls of every type and operation, of narrow and wide matrices, vectors and Gram matrices."""
     rng, calls = random.Random(seed), []
     while len(calls) < count:
         ops = rng.choice(OPERATIONS) + rng.choice(OPERATIONS)

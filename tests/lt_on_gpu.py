@@ -32,7 +32,7 @@ def reached(layout: dict[str, Any]) -> int:
 
 
 def random_product(rng: random.Random) -> dict[str, Any]:
-    """What is asked, but for addresses."""
+    """Return the arguments of a random product, without addresses."""
     extents, kind = [1, 2, 5, 8, 16, 40], rng.choice((0, 0, 1, 2, 4, 5, 14))
     m, n, k, long = (*(rng.choice(extents) for _ in "mnk"), rng.choice((1, 3, 500, 4099, 20000)))
     m, n, k = rng.choice(((long, n, k), (m, n, long), (m, long, k), (min(long, 1500), n, min(long, 1200))))
@@ -64,14 +64,14 @@ def random_product(rng: random.Random) -> dict[str, Any]:
 
 
 def matrix_in(buffer: Any, layout: dict[str, Any], kind: int) -> Any:
-    """Of the buffer, in NumPy's widest type of its kind."""
+    """Return the matrix in the buffer, in NumPy's widest type of its kind."""
     lines = (layout["rows"], layout["columns"]) if layout["more"].get(1) else (layout["columns"], layout["rows"])
     flat = numbers_in(buffer, kind).get()[: lines[0] * layout["ld"]].reshape(lines[0], layout["ld"])[:, : lines[1]]
     return (flat if layout["more"].get(1) else flat.T).astype(np.complex128 if kind in (4, 5) else np.float64)
 
 
 def is_product(asked: dict[str, Any], kind: int, a: Any, b: Any, before: Any, after: Any) -> bool:
-    """Whether the matrix after is that which is asked for."""
+    """Return whether the matrix `after` is the product that was asked for."""
 
     def op(number: int, matrix: Any) -> Any:
         return (matrix, matrix.T, matrix.conj().T)[number]

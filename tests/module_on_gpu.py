@@ -64,7 +64,7 @@ TUNED = (
 
 
 def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
-    """Of TUNED, with binaries."""
+    """Export the kernels of TUNED with binaries, and import the module."""
     numbers = []
     name, _ = device_of(0)
     for attribute in (75, 76, 16):  # of the compute capability, and MULTIPROCESSOR_COUNT

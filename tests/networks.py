@@ -79,7 +79,7 @@ class Network:
                     threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
 
     def _pass_on(self, one: socket.socket, other: socket.socket) -> None:
-        """What the one receives the other sends, until either has ended."""
+        """Send what one socket receives to the other, until either is closed."""
         with suppress(OSError):
             while data := one.recv(CHUNK_BYTES):
                 self._is_whole.wait()

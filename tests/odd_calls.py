@@ -49,7 +49,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass
 class Found:
-    """What the calls of a thread, or of all, came to."""
+    """Counted and wrong calls of a thread, or of all threads."""
 
     counts: Counter[str] = field(default_factory=Counter)
     wrong: list[str] = field(default_factory=list)

@@ -45,7 +45,7 @@ def with_few_splits(config: KernelConfig) -> KernelConfig:
 
 
 def trouble(device: HostDevice, support: str, toolchain: Toolchain, config: KernelConfig, problem: Problem) -> str:
-    """What the verification finds wrong; empty where every call is right."""
+    """Return what the verification finds wrong, or "" if every call is right."""
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, toolchain, source.defines)
     operands = Operands(device, Support(device, support, problem.dtype_name), problem, index_bits=problem.index_bits)

@@ -1,4 +1,4 @@
-"""What the tests on a GPU need: when they run, and a kernel with its operands there."""
+"""Helpers of the tests on a GPU: when they run, and a kernel with its operands in device memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ LARGE = 1 / 32  # of a device's memory: operands that may not be there with othe
 
 @contextmanager
 def alone_where_large(gpu: CudaDevice, problem: Problem) -> Iterator[None]:
-    """Of the processes that share out the tests, one at a time has large operands."""
+    """Let one process at a time, of those that share the tests, have large operands."""
     if needed_bytes(problem) <= LARGE * gpu.limits.memory_bytes:
         yield
         return

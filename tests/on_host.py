@@ -1,4 +1,4 @@
-"""What the tests of the host need: kernels of their own, and when they run."""
+"""Helpers of the tests on the host: when they run, and kernels of their own."""
 
 from __future__ import annotations
 

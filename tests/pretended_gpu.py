@@ -35,14 +35,14 @@ def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDri
 
 
 def described(module: ModuleType, name: str, array: Any) -> Any:
-    """What a tensor of a GPU says of its memory."""
+    """Return the array interface of a tensor on a GPU."""
     if array.device.type != "cpu" or (typestr := module._typestr(array.dtype)) is None:
         return None
     return module._tensor_interface(array, typestr)
 
 
 def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream: int, array: Any) -> None:
-    """What the plan's kernel computes, of matrices at these addresses."""
+    """Compute what the plan's kernel computes, on matrices at these addresses."""
     winner, (m, n, k) = plan.match.winner, plan.shape
     at = (b, a, out) if plan.match.swapped else (a, b, out)
     matrices = [

@@ -67,7 +67,7 @@ def variants(toolchain: Toolchain, level: str) -> tuple[Toolchain, Toolchain]:
 
 
 def links(toolchain: Toolchain) -> bool:
-    """Whether the compiler makes a library: a linker may be there that does not find what it needs."""
+    """Return whether the compiler can link a library: a linker may be there that lacks what it needs."""
     with tempfile.TemporaryDirectory() as work:
         source = Path(work, "empty.cpp")
         source.write_text("#include <string>\nstd::string empty() { return {}; }\n")
@@ -95,7 +95,7 @@ def _after(header: str, text: str) -> str:
 
 
 def is_compiled(header: Path, toolchain: Toolchain) -> bool:
-    """Whether the header is there now, and the object beside it: the compiler may make nothing of headers."""
+    """Compile the header and the object beside it, and return whether the compiler could."""
     folder = header.parent
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent))

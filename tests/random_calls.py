@@ -133,7 +133,7 @@ def odd_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
 
 
 def outcome(module: ModuleType, library: Any, arrays: list[Any], named: dict[str, Any]) -> tuple[Any, ...]:
-    """What a call did: what it returned or raised, what it made and what it started."""
+    """Call gemm; return its result or its exception, and what it allocated and launched."""
     driver, made = module.driver, len(library.made)
     del driver.launches[:], driver.calls[:]
     try:
@@ -144,8 +144,7 @@ def outcome(module: ModuleType, library: Any, arrays: list[Any], named: dict[str
     return returned, len(library.made) - made, list(driver.launches), list(driver.calls)
 
 
-class Subclass(Cupy):
-    """Of CuPy's arrays."""
+class Subclass(Cupy): ...
 
 
 def of_cupy(array: Tensor) -> Cupy:

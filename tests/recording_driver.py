@@ -166,7 +166,7 @@ class RecordingDriver:
         return 0
 
     def cuEventQuery(self, event: Any) -> int:
-        """Whether the last event is over: not while the GPU has as many fills before it as the host needs."""
+        """Report the last event as ready, unless as many fills precede it as the host needs."""
         self.queried.append((event.value, len(self.launches)))
         if self.query_error:
             return self.query_error

@@ -19,7 +19,7 @@ COST_OF_A_KERNEL = 5e6  # of one that has no products: it is compiled
 
 
 def stored() -> list[Subject]:
-    """Those of the file."""
+    """Return the subjects of the file."""
     return [subject(*line.split()) for line in PATH.read_text().splitlines()]
 
 
@@ -29,7 +29,7 @@ def subject(config: str, problem: str) -> Subject:
 
 
 def facts(subject: Subject) -> frozenset[str]:
-    """What one of them must have: its lines, and its family with its type."""
+    """Return the lines that the subject covers, and its family with its type."""
     return lines_of(subject) | {f"{subject.config.family} in {subject.problem.dtype_name}"}
 
 

@@ -41,7 +41,7 @@ class TestServer:
         self._numbers = itertools.count(1)
 
     def _command(self, program: str, *arguments: str) -> list[str]:
-        """Of a program of the server's, as a user that it allows, who root is not."""
+        """Return the command of a server's program, run as a user other than root, which the server refuses."""
         as_other = ["--reuid=nobody", "--regid=nogroup", "--clear-groups"] if os.getuid() == 0 else []
         return ["setpriv", "--pdeathsig=QUIT", *as_other, str(self._programs / program), *arguments]
 
@@ -70,7 +70,7 @@ class TestServer:
                 time.sleep(0.02)
 
     def stop(self) -> None:
-        """As a crash: nobody is waited for, and connections end."""
+        """Stop as in a crash: the server waits for nobody, and connections break."""
         self._process.send_signal(signal.SIGQUIT)
         self._process.wait(LIMIT_SECONDS)
 
@@ -88,7 +88,7 @@ class TestServer:
         return self.url(name)
 
     def sql(self, statement: str, name: str = "postgres") -> list[tuple[Any, ...]]:
-        """What the server answers without us."""
+        """Run a statement with psycopg, without tsm2-tune, and return its rows."""
         import psycopg
 
         with psycopg.connect(host=str(self.folder), user="postgres", dbname=name, autocommit=True) as connection:
@@ -97,7 +97,7 @@ class TestServer:
 
 
 def asked(url: str, statement: str) -> list[tuple[Any, ...]]:
-    """What the database answers without us."""
+    """Run a statement with psycopg, without tsm2-tune, and return its rows."""
     import psycopg
 
     with psycopg.connect(url.replace("+psycopg", ""), autocommit=True) as connection:

@@ -51,7 +51,7 @@ def build_fakes(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Played:
-    """What became of a program's steps."""
+    """Result of a program's steps."""
 
     statuses: list[list[int]]  # by thread
     log: list[str]  # of the driver and of cuBLAS
@@ -115,7 +115,7 @@ def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **
 
 
 def random_calls(count: int, seed: int) -> list[Any]:
-    """Of every routine, with arguments of every kind, wrong ones too."""
+    """Return calls of every routine, with arguments of every kind, wrong ones too."""
     rng = random.Random(seed)
     calls = list[Any]()
     for _ in range(count):
@@ -136,7 +136,7 @@ def random_calls(count: int, seed: int) -> list[Any]:
 
 
 def by_reason(played: Played) -> dict[str, int]:
-    """How many products were left for each reason."""
+    """Return how many products were left to cuBLAS for each reason."""
     found = dict[str, int]()
     for one in played.seen:
         for reason, count in zip(REASONS, one.left, strict=True):

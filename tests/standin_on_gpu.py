@@ -46,7 +46,7 @@ def filled(rng: np.random.Generator, size: int, kind: int) -> Any:
 
 
 def numbers_in(x: Any, kind: int) -> Any:
-    """What compares as numbers do: zeros of both signs are equal."""
+    """Return the elements as numbers, so that zeros of both signs are equal."""
     return (x.astype(cp.uint32) << 16).view(cp.float32) if kind == 14 else x
 
 
@@ -88,7 +88,7 @@ def random_product(rng: random.Random) -> tuple[str, int, dict[str, Any], tuple[
 def random_triangle(
     rng: random.Random, letter: str, name: str, wide: str
 ) -> tuple[str, int, dict[str, Any], tuple[int, int, int]]:
-    """As random_product, of syrk or herk."""
+    """Return a random call of syrk or herk, as random_product does of gemm."""
     n, k = rng.choice((1, 2, 5, 8, 16, 40, 257)), rng.choice((1, 8, 500, 4099))
     across = 2 if name == "herk_v2" else 1
     changes: dict[str, Any] = {
@@ -104,7 +104,7 @@ def random_triangle(
 
 
 class Journal:
-    """How many products of this process were taken."""
+    """Number of products that the stand-in took in this process."""
 
     def __init__(self, folder: str) -> None:
         self._folder, self._lines = Path(folder), None

@@ -219,7 +219,7 @@ def go_on(path: Path, rng: random.Random) -> str:
 
 
 def case(good: bytes, folder: Path, seed: int, act: Act) -> tuple[str, str]:
-    """What was tampered with, and how the act on it ended; Wrong as that, and for any other exception."""
+    """Return what was tampered with and how the act ended. Raise Wrong for any other exception."""
     rng, path = random.Random(seed), folder / "tampered.db"
     for suffix in ("", "-journal", "-wal", "-shm"):
         Path(f"{path}{suffix}").unlink(missing_ok=True)

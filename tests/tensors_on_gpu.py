@@ -77,7 +77,7 @@ def gradients(arrays: Arrays, best: ModuleType) -> None:
 
 
 def is_refused(error: type[Exception], call: Callable[..., object], *arguments: Any, **named: Any) -> bool:
-    """Whether the call raises this."""
+    """Return whether the call raises this error."""
     try:
         call(*arguments, **named)
     except error:

@@ -1,4 +1,4 @@
-"""What --db names: a file or an address, and that the password of a mistyped address is not shown."""
+"""Tests of --db: it takes a file or an address, and the password of a mistyped address is not shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Python API and the command take for an argument, and what they say of another."""
+"""Tests of the arguments of the Python API and the command, and of messages about wrong ones."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_an_empty_path_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_disk_of_no_size_is_not_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As some file systems of user space say."""
+    """Some file systems in user space report a size of 0."""
     monkeypatch.setattr(
         os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=0, f_files=0, f_favail=0)
     )

@@ -1,4 +1,4 @@
-"""What is read and said of a file of call_cost."""
+"""Tests of the files and the table of call_cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which cells the bench measures."""
+"""Tests of the cells that the bench measures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the README claims of the bench: who is ahead, by how much, and which answers count."""
+"""Tests of the README's claims about the bench: who is ahead, by how much, and which answers count."""
 
 from __future__ import annotations
 

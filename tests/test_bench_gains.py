@@ -1,4 +1,4 @@
-"""What a program gains over cuBLAS, the cost of the call included."""
+"""Tests of a program's gain over cuBLAS, the cost of the call included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the bench tells cuBLAS and cuBLASLt."""
+"""Tests of the arguments that the bench gives to cuBLAS and cuBLASLt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the benches measure and say of plans that a module makes by timing."""
+"""Tests of the benches' times and texts about plans that a module makes by timing."""
 
 from __future__ import annotations
 

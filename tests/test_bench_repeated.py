@@ -1,4 +1,4 @@
-"""How well the times of one database repeat those of another."""
+"""Tests of the comparison of the times in two databases."""
 
 from __future__ import annotations
 

@@ -292,7 +292,7 @@ def test_the_plot_names_cells_by_few_letters() -> None:
 
 @pytest.mark.slow
 def test_letters_of_the_picture_can_be_read(tmp_path: Path) -> None:
-    """Where a page shows it 860 pixels wide, as wide as GitHub's column of text."""
+    """A code host shows the picture 860 pixels wide."""
     pytest.importorskip("matplotlib")
     draw({**FACTS, "rows": [row(BIG), row(SMALL)]}, tmp_path / "picture.png")
     width = int.from_bytes((tmp_path / "picture.png").read_bytes()[16:20], "big")

@@ -1,4 +1,4 @@
-"""What docs/scale.md says of a campaign is what the command prints, by arithmetic that can be followed by hand."""
+"""Tests that docs/scale.md says what the command prints, by arithmetic that can be followed by hand."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_fleet_is_the_runs_of_one_command_and_nothing_else() -> None:
 
 
 def re_regions(page: str) -> list[tuple[int, str, str]]:
-    """Where each region that is drawn begins, its name, and what stands in it."""
+    """Return the start, the name and the text of each region that is drawn."""
     return [
         (match.start(), match[2], match[0].removeprefix(match[1]).removesuffix(match[3]))
         for match in REGION.finditer(page)

@@ -71,7 +71,7 @@ def test_shapes_are_drawn_from_their_ranges() -> None:
 
 
 def test_extents_are_log_uniform() -> None:
-    """As many are below the geometric mean of the ends as above it, and in each quarter a quarter."""
+    """Each quarter of the range, on a logarithmic scale, has about a quarter of the shapes."""
     found = drawn(("L",), ("column",), ("f32",), each=800, ranges=Ranges(), seed=0, limits=H200)
     places = [math.log(cell.problem.m / 20_000) / math.log(1000) for cell in found]
     for quarter in range(4):

@@ -1,4 +1,4 @@
-"""What is said of shapes that nobody tuned: the summary of their rows, the goals, and the tables."""
+"""Tests of the summary, the goals and the tables about shapes that were not tuned."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def shape(m: int, n: int, k: int, dtype: str = "f32", op: str = "nn") -> Problem
 
 
 class Slower(dict[Any, float]):
-    """Whatever is tried takes as long as WINNER, or longer: more, the more columns."""
+    """Times of kernels: all others take at least as long as WINNER, and all take longer for more columns."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self[key]
@@ -48,7 +48,7 @@ class Slower(dict[Any, float]):
 
 
 class Everything(dict[Any, float]):
-    """Whatever is tried takes longer than the winner."""
+    """Times of kernels: all others take longer than the winner."""
 
     def get(self, key: Any, default: Any = None) -> Any:
         return self[key]
@@ -116,7 +116,7 @@ SHAPES = [shape(20480, n, 20480) for n in (2, 4, 8, 16, 32)]
 
 
 def measured(store: Store, us: dict[int, float], config: Any = OTHER, **changes: Any) -> None:
-    """What the kernel took, by columns."""
+    """Store the times of the kernel by columns."""
     for n, own_us in us.items():
         store.add_trial(RUN, stored_trial(config, shape(20480, n, 20480), own_us, **changes))
 

@@ -110,7 +110,7 @@ def test_a_link_to_a_folder_is_judged_by_where_it_leads(folder: Path, tmp_path: 
 
 
 def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As its standard says."""
+    """The XDG base directory specification says so."""
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     for relative in ("relative", "../relative", ""):

@@ -1,4 +1,4 @@
-"""What a module chooses for shapes that were not tuned, and what it says that this rests on."""
+"""Tests of a module's choice for shapes that were not tuned, and of the basis that it states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ SMS = 132
 
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
-    """Of two shapes, the vendor slower at one and faster at the other; of a host besides."""
+    """Return a module of two shapes, the vendor slower at one and faster at the other, for a GPU and a host."""
     config = StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4)
     wide, tall = Problem(20480, 8, 20480, "f32"), Problem(20480, 8, 640, "f32")
     with Store.open(tmp_path / "results.db", create=True) as store:
@@ -92,7 +92,7 @@ def test_a_predicted_gain_is_to_be_more_than_nothing(module: ModuleType) -> None
 
 @pytest.fixture
 def both_orders(tmp_path: Path) -> ModuleType:
-    """Of column-major operands at a shape of many columns of A, and of row-major ones at a tall C."""
+    """Return a module of a kernel for column-major operands and one for row-major operands."""
     stream_a_fma, resident_b_fma = (
         StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4),
         ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528),

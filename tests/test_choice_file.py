@@ -43,7 +43,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def is_timed(best: Any) -> bool:
-    """Whether a product is timed, which fills the L2 before."""
+    """Return whether the module times a product, which fills the L2 first."""
     best.driver.calls.clear()
     assert best.gemm(A, B, out=OUT, measure=True) is OUT
     return any(call.startswith("fill") for call in best.driver.calls)

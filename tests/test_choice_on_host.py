@@ -78,7 +78,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: Toolchain) -> Any:
-    """Of TUNED; kernels are compiled with little optimisation."""
+    """Yield a module of TUNED whose kernels are compiled with little optimisation."""
     folder = tmp_path_factory.mktemp("module")
     run = replace(host_run(), sms=SMS, ceilings=CEILINGS)
     with Store.open(folder / "results.db", create=True) as store, pytest.MonkeyPatch.context() as patch:
@@ -151,7 +151,7 @@ def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType)
 
 
 def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
-    """Of two for the same matrices: one that splits k, and one whose blocks have several tiles of rows."""
+    """One kernel splits k; the other's blocks have several tiles of rows."""
     for shape, family in (
         ((65, 4, 2003), "stream_a_fma"),
         ((50000, 4, 30), "resident_b_fma"),

@@ -78,7 +78,7 @@ def test_two_runs_that_take_turns_try_everything_once(
         ended: list[session.ProblemEnded] = []
 
         def step(number: int) -> bool:
-            """Whether the run goes on."""
+            """Advance the run, and return whether it goes on."""
             event = next(runs[number], None)
             if isinstance(event, session.TrialStored):
                 tried[number].append(event.trial.config.text)
@@ -128,7 +128,7 @@ def test_what_another_run_is_at_is_told(store: Store, monkeypatch: pytest.Monkey
 def test_failed_trials_are_not_retried_when_the_problem_returns(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What had failed before is, once."""
+    """Trials that failed in an earlier run are retried once."""
 
     class Failing(Fabricating):
         def tune(self, search: Search, *_: Any) -> Iterator[Trial]:

@@ -72,8 +72,10 @@ def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) 
 
 
 def waited(monkeypatch: pytest.MonkeyPatch, *, late: dict[int, float], stopped: range, limit: float) -> int:
-    """How often a process that says nothing is asked within the limit: of the polls some take longer, and before
-    some it is found stopped."""
+    """Return how often a silent process is polled within the limit.
+
+    Some polls are late, and before some of them the process is found stopped.
+    """
     now, polls = [0.0], [0]
 
     def poll(seconds: float = 0.0) -> bool:

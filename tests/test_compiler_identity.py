@@ -66,7 +66,7 @@ def test_variables_are_part_of_what_nvccs_results_rest_on(name: str, monkeypatch
 
 @needs_nvcc
 def test_a_plain_nvcc_is_stated_by_its_flags_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As stored trials have them, also if a script starts it; variables of linkers and others change no cubin."""
+    """Stored trials state it so, also if a script starts nvcc. Variables for linkers and others change no cubin."""
     found = nvcc.cuda_toolchain((9, 0))
     assert found.stated_flags == "-cubin -arch=sm_90a -std=c++17 -Xptxas -v"
     wrapper(tmp_path / "nvcc", found.compiler)

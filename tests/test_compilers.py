@@ -100,7 +100,7 @@ def test_the_compiler_cache_survives_a_broken_report(
 
 
 def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As nvcc makes them: the cache does not look into binaries."""
+    """The cache does not look into binaries that nvcc makes."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     nvcc = tmp_path / "nvcc"
     nvcc.write_text('#!/bin/sh\nwhile [ "$1" != -o ]; do shift; done\nprintf "\\177ELF cubin" > "$2"\n')

@@ -1,4 +1,4 @@
-"""What a shell completes, and what it waits for."""
+"""Tests of the shell's completion, and of what it waits for."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tsm2_tune.tuner.device import cuda
 
 
 def completed(*words: str) -> list[str]:
-    """What the last word may become, which the shell has not ended."""
+    """Return the completions of the last word."""
     shell = ShellComplete(main, {}, "tsm2-tune", "_TSM2_TUNE_COMPLETE")
     return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
 

@@ -31,7 +31,7 @@ MEASURED = "SELECT id, trial_id, round, median_us FROM measurement ORDER BY id"
 def confirmed(
     store: Store, before: dict[Any, float], now: dict[Any, float], **changes: Any
 ) -> tuple[Confirmed, Simulated]:
-    """What comes of kernels that took these times, and in turns take those."""
+    """Confirm kernels that took the times `before` and now take others when they are timed in turns."""
     for config, us in before.items():
         store.add_trial(RUN, stored_trial(config, SHAPE, us))
     tuner = Simulated(

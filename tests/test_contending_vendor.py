@@ -1,4 +1,4 @@
-"""What an exported module knows of the vendor at shapes between tuned ones."""
+"""Tests of an exported module's knowledge of the vendor's times between tuned shapes."""
 # fixtures of another file
 
 from __future__ import annotations

@@ -55,7 +55,7 @@ def crossed(device: Simulated, store: Store, asked: Iterable[Problem] = SHAPES, 
 
 
 def measured(store: Store, shapes: Iterable[Problem], taken: Times, **options: Any) -> Pairs:
-    """What a run that was asked for these shapes measures."""
+    """Return the pairs that a run with these shapes measures."""
     device = Simulated(store, taken)
     device.options = Options(**options)
     crossed(device, store, shapes)

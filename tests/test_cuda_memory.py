@@ -1,4 +1,4 @@
-"""What is freed on a GPU is kept for what is allocated next, where somebody asks for it, and is given back."""
+"""Tests of freed GPU memory: it is kept for the next allocation if asked for, and given back in the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Allocation:
 
 
 class Driver:
-    """Of a GPU with so much memory."""
+    """Fake driver of a GPU with so much memory."""
 
     MemoryError = OutOfMemory
 

@@ -213,7 +213,7 @@ def test_what_is_no_database_of_ours_is_refused(tmp_path: Path, path: Path) -> N
 
 @pytest.mark.slow
 def test_what_other_commands_refuse_is_no_ok(good: Path) -> None:
-    """Whatever keeps the winners from being read is a problem of the check."""
+    """The check reports all that keeps the winners from being read."""
     for what in FAULTS:
         other = good.with_name("other.db")
         other.write_bytes(good.read_bytes())

@@ -158,7 +158,7 @@ def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path],
 
 
 def test_half_written_file_is_refused_before_anything_is_added(three: list[Path], tmp_path: Path) -> None:
-    """Of a merge's sources all are only read, and SQLite has to write to roll back."""
+    """A merge only reads its sources, but SQLite must write to roll back."""
     journal = Path(f"{three[1]}-journal")
     with closing(sqlite3.connect(three[1], isolation_level=None)) as connection:
         connection.execute("PRAGMA journal_mode = DELETE")
@@ -180,7 +180,7 @@ def test_half_written_file_is_refused_before_anything_is_added(three: list[Path]
 
 
 def with_waste(path: Path) -> None:
-    """What trials leave that were removed by hand, a run that was killed, and room that nothing has."""
+    """Make a database with remains of trials removed by hand, a killed run, and unused pages."""
     good_database(path)
     with Store.open(path, create=False) as store:
         number = store.add_trial(OTHER, trial(450, configuration(512, 16), problem=replace(PROBLEM, m=4096)))

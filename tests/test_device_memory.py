@@ -158,7 +158,7 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
 
 
 def starving(counter: str, successes: int, *arguments: Any) -> None:
-    """What a worker process runs, on a host that refuses an allocation."""
+    """Serve as a worker process on a host that refuses an allocation."""
     server.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
     server.serve(*arguments)
 
@@ -191,7 +191,7 @@ def test_the_command_stores_nothing_of_what_has_no_room(
 
 
 def no_room_to_open(*arguments: Any) -> None:
-    """What a worker process runs, on a device that has no room for what it needs at first."""
+    """Serve as a worker process on a device that has no room for the first allocation."""
 
     def refused(*_: str) -> None:
         raise MemoryError("100000000 bytes of device memory")

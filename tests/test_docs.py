@@ -36,7 +36,7 @@ def name_of(path: Path) -> str:
 
 
 def anchors(page: str) -> set[str]:
-    """Those that its headings have on a code host."""
+    """Return the anchors that a code host gives to the page's headings."""
     found: set[str] = set()
     for heading in re.findall(r"^#+ +(.+)$", FENCE.sub("", page), re.MULTILINE):
         words = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -95,7 +95,7 @@ def test_result_files_and_modules_that_are_named_are_there(path: Path) -> None:
 
 
 def functions() -> Iterator[tuple[Path, str]]:
-    """Those that a row of a table in architecture.md says are in the files that it links to."""
+    """Yield the functions that rows of architecture.md's tables name, each with its file."""
     for line in (DOCS / "architecture.md").read_text(encoding="utf-8").splitlines():
         cells = line.split(" | ")
         files = [DOCS / link for link in LINK.findall(cells[0])] if line.startswith("| [") else []
@@ -104,7 +104,7 @@ def functions() -> Iterator[tuple[Path, str]]:
 
 
 def defines(file: Path, name: str) -> bool:
-    """Whether the file defines the function, macro or table, or the method with its class."""
+    """Return whether the file defines the function, macro or table, or the method with its class."""
     text = file.read_text(encoding="utf-8")
     before = r"\b(?:def|class) " if file.suffix == ".py" else r"(?:^#define |^[a-zA-Z][\w *()]*[ *])"
     after = r"\b" if file.suffix == ".py" else r"\("
@@ -154,7 +154,7 @@ def test_python_parses() -> None:
 
 
 def typed_lines() -> Iterator[tuple[str, str]]:
-    """Those of tsm2-tune in blocks."""
+    """Yield the tsm2-tune command lines in code blocks."""
     for path in GUIDE:
         for language, body in FENCE.findall(written(path)):
             if language != "python":
@@ -165,7 +165,7 @@ def typed_lines() -> Iterator[tuple[str, str]]:
 
 
 def command_lines() -> Iterator[tuple[str, str]]:
-    """Those in blocks, and in the prose those that leave nothing out."""
+    """Yield the command lines in code blocks, and the complete ones in the prose."""
     yield from typed_lines()
     for path in GUIDE:
         page = written(path)

@@ -1,4 +1,4 @@
-"""What `doctor` finds: on this machine, and with tools that are missing, broken, or never answer."""
+"""Tests of `doctor` on this machine, and with tools that are missing, broken, or never answer."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def nvcc(tool: Tool, tmp_path: Path) -> Callable[[str], Path]:
 
 @pytest.fixture
 def smi(tool: Tool) -> Callable[..., list[Finding]]:
-    """What is found with an nvidia-smi that answers so."""
+    """Return a function that gives the findings for an nvidia-smi with these answers."""
 
     def found(old: bool = False, **changes: str) -> list[Finding]:
         told = {

@@ -1,4 +1,4 @@
-"""What `doctor` finds of the cache and of the database's folder, and that it leaves nothing there."""
+"""Tests of `doctor` on the cache and the database's folder, in which it leaves nothing."""
 
 from __future__ import annotations
 

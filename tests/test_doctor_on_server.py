@@ -1,4 +1,4 @@
-"""What `doctor` finds of a database on a PostgreSQL server, and that it writes nothing there."""
+"""Tests of `doctor` on a database of a PostgreSQL server, to which it writes nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `doctor` prints, and whether tuning can run with what it found."""
+"""Tests of what `doctor` prints, and of its verdict whether tuning can run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of plans that are made by timing are about: a module of three kernels, its driver, and PyTorch."""
+"""Fakes for tests of plans that are made by timing: a module of three kernels, its driver, and PyTorch."""
 
 from __future__ import annotations
 

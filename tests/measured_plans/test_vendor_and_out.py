@@ -110,7 +110,7 @@ def test_cupy_multiplies_without_factors_alone(module: ModuleType, monkeypatch: 
 
 @pytest.fixture
 def held(monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace) -> list[str]:
-    """What becomes of tensors, which can be copied and put back."""
+    """Return a log of the copies of tensors and of the writes that restore them."""
     log: list[str] = []
     monkeypatch.setattr(Tensor, "clone", lambda self: log.append("copied") or "what it held", raising=False)
     put = lambda self, place, value: log.append(f"put back {value}")  # noqa: E731

@@ -20,7 +20,7 @@ class Argument:
     holds: Callable[[Mutant], bool] = lambda mutant: True
 
     def is_of(self, mutant: Mutant) -> bool:
-        """Whether it says so of this one."""
+        """Return whether the argument holds for this mutant."""
         if self.operators and mutant.edit.operator not in self.operators:
             return False
         found = re.search(self.before, mutant.before) and re.search(self.after, mutant.after)

@@ -1,4 +1,4 @@
-"""What is known of a subject's own text: that it is right, how long it takes, and what it is compiled to."""
+"""Baselines of unmutated kernels: whether they are right, how long they take, and their machine code."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Question = Coverage | Problem  # how much of the full verification, or one call 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What compiles and runs mutants."""
+    """Compilers and support kernels for mutants."""
 
     support_path: str  # the support kernels
     quick: Toolchain  # with little optimisation
@@ -77,7 +77,7 @@ def compiled(text: str, subject: Subject, toolchain: Toolchain, bits: int) -> Bi
 
 
 def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
-    """What a trial says of a binary of the subject's."""
+    """Return the result of a trial of a binary of the subject."""
     entry = Entry(path, subject.source.kernel, subject.source.launch)
     probes = edge_problems(subject.config, subject.problem)
     return worker.attempt(Attempt(subject.problem, entry, probes, seed=7, effort=ONCE))
@@ -86,7 +86,7 @@ def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
 def verified(
     worker: Worker, subject: Subject, paths: Paths, coverage: Coverage, watched: str | None = None
 ) -> AttemptResult:
-    """What the full verification, before a kernel is a winner, says of it, compiled for each width of index.
+    """Return the result of the full verification of the subject, compiled for each width of index.
 
     `watched`: the binary in which races are told.
     """
@@ -126,7 +126,7 @@ def _cost(subject: Subject, call: Call) -> float:
 
 
 def verified_at(worker: Worker, subject: Subject, path: str, call: Call) -> AttemptResult:
-    """What one call of the full verification says of a binary of the subject's."""
+    """Return the result of one call of the full verification of a binary of the subject."""
     source, bits = subject.source, subject.problem.index_bits
     run = Run("where it is long", Entry(path, source.kernel, source.launch), bits, (call,))
     return worker.verify_in_full(FullVerification(subject.problem, (run,), seed=11))
@@ -134,7 +134,7 @@ def verified_at(worker: Worker, subject: Subject, path: str, call: Call) -> Atte
 
 @dataclass
 class Baselines:
-    """Those of all subjects, each made when it is first asked for. Several threads may ask."""
+    """Baselines of all subjects, each made when it is first asked for. Several threads may ask."""
 
     tools: Tools
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -174,7 +174,7 @@ class Baselines:
         self._in_full.setdefault((subject.name, question), "")
 
     def optimised_code(self, subject: Subject) -> bytes:
-        """What the text is compiled to with more optimisation."""
+        """Return the machine code of the text with more optimisation."""
         with self._lock_of(subject):
             if subject.name not in self._codes:
                 self._codes[subject.name] = code(text_of(subject).source, subject, self.tools.optimised)

@@ -58,7 +58,7 @@ def named(text: str | None) -> tuple[str, ...]:
 
 
 def judged(mutants: list[Mutant], benches: list[Bench], deadline: float) -> Iterator[Result | Untold]:
-    """What becomes of each, in the order in which they end; from the deadline on, of no more."""
+    """Yield the result of each mutant as soon as it is known; judge no more of them after the deadline."""
     left, results = queue.SimpleQueue[Mutant](), queue.SimpleQueue[Result | Untold | BaseException]()
     for mutant in mutants:
         left.put(mutant)
@@ -90,7 +90,7 @@ def judged(mutants: list[Mutant], benches: list[Bench], deadline: float) -> Iter
 
 
 def to_try(mutants: list[Mutant], known: dict[str, Result]) -> list[Mutant]:
-    """Those that nothing is known of, and then those that survived."""
+    """Return the mutants without a result, then those that survived."""
     new = [one for one in mutants if one.key not in known]
     return new + [one for one in mutants if one.key in known and known[one.key].judged == Judged.SURVIVED]
 

@@ -1,4 +1,4 @@
-"""What arguments ask of a mutant: facts of its subject and of the lines about the change."""
+"""Conditions of arguments on a mutant: facts of its subject and of the lines about the change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_PADDING = 64  # elements of a line in shared memory
 
 
 def fits_int16(mutant: Mutant) -> bool:
-    """Whether all that a block of the mutant's counts, which is what an `int` does here, has 15 bits.
+    """Return whether everything that a block of the mutant counts in an `int` fits into 15 bits.
 
     No int that is computed from an extent or a place does.
     """
@@ -29,7 +29,7 @@ def fits_int16(mutant: Mutant) -> bool:
 
 
 def ends_at_constant(mutant: Mutant) -> bool:
-    """Whether a loop's variable got a narrower type, and ends at a number that all types hold."""
+    """Return whether a loop's variable got a narrower type and ends at a number that all types hold."""
     found = re.search(r"for \((?:const )?\w+ (\w+) = \w+; \1 <=? (\w+(?: \* \w+)*);", mutant.after)
     if found is None:
         return False
@@ -43,7 +43,7 @@ def _is_constant(mutant: Mutant, name: str) -> bool:
 
 
 def turns_with_guard(mutant: Mutant) -> bool:
-    """Whether a thread takes part in a turn of the changed loop only where it has an element."""
+    """Return whether each iteration of the changed loop is guarded by a test that the thread has an element."""
     head = r"for \(int (\w+) = 0; \1 < \((.+) \+ threads - [01]\) / threads; \+\+\1\) \{\s*"
     guarded = re.compile(head + r"const int e = \1 \* threads \+ threadIdx\.x[^\n]*\s*if \(e < \2\)")
     return guarded.match("\n".join(lines_about(mutant, 0, 4))) is not None
@@ -56,14 +56,14 @@ def lines_about(mutant: Mutant, first: int, last: int) -> list[str]:
 
 
 def ends_in_tile(mutant: Mutant) -> bool:
-    """Whether a loop over the products of a staged tile is stopped past the end of the longest tile."""
+    """Return whether a loop over the products of a staged tile gets a bound past the end of the longest tile."""
     bound, depth = re.search(r"&& l < (\d+)", mutant.after), re.search(r"int tile_depth = (\d+)", mutant.text)
     is_tile = "const index_t stop = tile + depth < end ? depth : end - tile;" in mutant.text
     return is_tile and bound is not None and depth is not None and int(bound[1]) >= 2 * int(depth[1])
 
 
 def large_names(mutant: Mutant) -> set[str]:
-    """What may be as large as an extent, as far as declarations say."""
+    """Return the names that may be as large as an extent, as far as declarations tell."""
     declared = re.findall(r"\bindex_t (\w+)|\bindex_t \w+ = [^;]*, (\w+) =", mutant.text)
     return {*EXTENTS, "gridDim", "blockIdx"} | {name for names in declared for name in names if name}
 
@@ -83,14 +83,14 @@ def is_16_bits(mutant: Mutant) -> bool:
 
 
 def has_one_element(mutant: Mutant) -> bool:
-    """Whether what the text calls a vector of the operand is one element."""
+    """Return whether a vector of the operand is one element."""
     in_16_bytes = "int width = 16 / sizeof(scalar);" in mutant.text
     vector_bytes = constant(mutant, "vector_bytes") or 16 * in_16_bytes
     return vector_bytes == mutant.subject.problem.dtype.element_bytes
 
 
 def is_fewer(mutant: Mutant) -> bool:
-    """Whether a constant became a smaller one that all waits allow."""
+    """Return whether a constant became smaller, but not too small for any wait."""
     number = re.search(r" = (\d+);", mutant.before), re.search(r" = (\d+);", mutant.after)
     if number[0] is None or number[1] is None:
         return True  # chosen by a condition, among numbers that it is made for
@@ -99,23 +99,23 @@ def is_fewer(mutant: Mutant) -> bool:
 
 
 def has_other_way(mutant: Mutant) -> bool:
-    """Whether something else is done, or chosen, where the condition does not hold."""
+    """Return whether the text does or chooses something else if the condition is false."""
     return "?" in mutant.before or any("else" in line for line in lines_about(mutant, 1, 15))
 
 
 def fits_shared_memory(mutant: Mutant) -> bool:
-    """Whether no element of a block's shared memory has a number of more than 16 bits."""
+    """Return whether 16 bits can index every element of a block's shared memory."""
     return mutant.subject.source.launch.smem_bytes // mutant.subject.problem.dtype.element_bytes <= 2**16
 
 
 def ends_past(mutant: Mutant, name: str) -> bool:
-    """Whether a loop is stopped no earlier than at so many turns."""
+    """Return whether the new bound of the loop is at least the constant of this name."""
     bound = re.search(r"&& \w+ < (\d+)", mutant.after)
     return bound is not None and 0 < constant(mutant, name) <= int(bound[1])
 
 
 def pieces_fill_threads(mutant: Mutant) -> bool:
-    """Whether the pieces of a chunk of either operand are a multiple of the threads."""
+    """Return whether the number of pieces in a chunk of either operand is a multiple of the threads."""
     width = 16 // mutant.subject.problem.dtype.element_bytes
     block_k, threads = constant(mutant, "block_k"), constant(mutant, "threads")
     lines = constant(mutant, "block_m"), constant(mutant, "block_n")
@@ -123,24 +123,24 @@ def pieces_fill_threads(mutant: Mutant) -> bool:
 
 
 def implies_alignment(mutant: Mutant) -> bool:
-    """Whether a leading dimension that with an element's bytes is a multiple of a vector's has aligned lines."""
+    """Return whether a leading dimension in bytes that is a multiple of a vector's bytes aligns all lines."""
     return mutant.subject.problem.dtype.element_bytes in (4, 8, 16)
 
 
 def sums_are_plain_f32(mutant: Mutant) -> bool:
-    """Whether a type that allows rounded operands is computed without rounding any."""
+    """Return whether the type allows rounded operands, but the kernel rounds none."""
     return mutant.subject.problem.dtype_name == "tf32" and "mma" not in mutant.text
 
 
 def is_end_of_sweep(mutant: Mutant) -> bool:
-    """Whether copies are awaited at the end of a sweep after which nothing is left in shared memory."""
+    """Return whether the wait is at the end of a sweep after which nothing remains in shared memory."""
     behind = " ".join(line.partition("//")[0] for line in lines_about(mutant, 2, 1000))
     is_left = has_one_split(mutant) or re.search(r"\b(staged|shared_bytes|block_sums|ring\w*)\b", behind) is None
     return lines_about(mutant, 1, 2) == ["};"] and is_left and "const index_t following" in mutant.text
 
 
 def is_past_last_chunk(mutant: Mutant) -> bool:
-    """Whether all copies were awaited before: those of each chunk, and past the last chunk none is begun."""
+    """Return whether all copies were awaited earlier: each chunk's, and none begins after the last chunk."""
     if lines_about(mutant, 1, 2) != ["__syncthreads();  // the rings are no longer read: the sums take their place"]:
         return False
     text = " ".join(mutant.text.split())
@@ -153,7 +153,7 @@ def is_past_last_chunk(mutant: Mutant) -> bool:
 
 
 def takes_tiles_apart(mutant: Mutant) -> bool:
-    """Whether tiles of rows go on to the last row of C: `together` asks for longer rows of a block."""
+    """Return whether tiles of rows go on to the last row of C: `together` needs longer rows of a block."""
     columns = constant(mutant, "teams") * constant(mutant, "columns")
     is_asked = "constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;"
     return is_asked in mutant.text and 0 < columns * mutant.subject.problem.dtype.element_bytes < 256
@@ -168,14 +168,14 @@ def kept_sums(mutant: Mutant) -> int:
 
 
 def has_packs_of_one(mutant: Mutant) -> bool:
-    """Whether of B one element is loaded at a time, in both branches."""
+    """Return whether both branches load one element of B at a time."""
     most = 16 // mutant.subject.problem.dtype.element_bytes
     is_kept = "b_along_n = true" in mutant.text
     return is_kept and (most == 1 or kept_sums(mutant) % 2 == 1)
 
 
 def packs_are_never_across(mutant: Mutant) -> bool:
-    """Whether rows of A that are loaded fast have another length than rows of C."""
+    """Return whether rows of A that are loaded fast differ in length from rows of C."""
     width = constant(mutant, "vector_bytes") // mutant.subject.problem.dtype.element_bytes
     piece = width // max(constant(mutant, "rows_per_vector"), 1)
     return "const bool fast = k == vector_columns && lda == k &&" in mutant.text and piece != constant(
@@ -184,7 +184,7 @@ def packs_are_never_across(mutant: Mutant) -> bool:
 
 
 def has_one_team(mutant: Mutant) -> bool:
-    """Whether the warps of a block are as many as those of a team."""
+    """Return whether a block has as many warps as a team."""
     is_known = "constexpr int slice_threads = 32 * slice_rows * (block_n / (8 * n_tiles));" in mutant.text
     is_known &= "constexpr int slice_rows = block_m / (16 * m_tiles);" in mutant.text
     rows, columns, m_tiles, n_tiles, threads = (
@@ -194,7 +194,7 @@ def has_one_team(mutant: Mutant) -> bool:
 
 
 def is_function(mutant: Mutant, name: str) -> bool:
-    """Whether the changed line is one of this function's."""
+    """Return whether the changed line is in the function of this name."""
     before = mutant.text.split("\n")[: mutant.line]
     start = max((i for i, line in enumerate(before) if line.startswith("}")), default=0)
     return any(re.match(rf"\w.*\b{name}\(", line) for line in before[start:])
@@ -207,7 +207,7 @@ def tile_elements_bound(mutant: Mutant) -> int:
 
 
 def copies_for_itself(mutant: Mutant) -> bool:
-    """Whether four lanes copy a line of a group of A, of which each reads a quarter: then that is its own."""
+    """Return whether four lanes copy a line of a group of A, and each reads only the quarter that it copied."""
     is_known = "constexpr int step = prefetch / stages;" in mutant.text
     is_known &= "const int line = threadIdx.x % 32 / line_vectors, p = threadIdx.x % line_vectors;" in mutant.text
     is_known &= (

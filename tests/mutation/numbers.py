@@ -20,7 +20,7 @@ VALUES = ("quiet", "finite", "flushed", "clamped")  # NaN, infinities, subnormal
 
 
 def rounded(text: Text) -> Iterator[Edit]:
-    """What is stored or added up loses its last bits, or is rounded toward zero; low parts are left out."""
+    """Yield edits that drop the last bits of stored or added values, round toward zero, or leave out low parts."""
     is_half = re.search(r"using scalar = b?float16;", text.source) is not None
     for i in text.indices:
         word = text.text(i)

@@ -83,7 +83,7 @@ _NARROWER = {
 
 
 def synchronises(line: str) -> bool:
-    """Whether something in the line is a barrier, a copy or a fence, which a host need not have."""
+    """Return whether the line has a barrier, a copy or a fence, which a host need not have."""
     words = re.findall(r"[A-Za-z_]\w*", line.partition("//")[0])
     return any(names.fullmatch(word) for names in (BARRIERS, COPIES, FENCES) for word in words)
 
@@ -111,7 +111,7 @@ def removed_synchronisation(text: Text) -> Iterator[Edit]:
 
 
 def _is_act(text: Text, first: int, last: int) -> bool:
-    """Whether the statement assigns or calls something, and declares nothing."""
+    """Return whether the statement assigns or calls something, and declares nothing."""
     if last <= first or text.text(first) in _DECLARATIONS or text.tokens[first + 1].kind == "name":
         return False
     depth_signs = {text.text(i) for i in range(first, last)}
@@ -119,7 +119,7 @@ def _is_act(text: Text, first: int, last: int) -> bool:
 
 
 def _kind(text: Text, first: int, last: int) -> str:
-    """Which operator the removal of a statement belongs to: what is called says so."""
+    """Return the operator that removes the statement, by the name of the function that it calls."""
     called = text.text(first)
     for kind, names in (("barrier", BARRIERS), ("copy", COPIES), ("fence", FENCES)):
         if names.fullmatch(called) and text.text(first + 1) in ("(", "<"):

@@ -32,7 +32,7 @@ def score(results: Iterable[Result]) -> float:
 
 
 def table(results: Iterable[Result], by: str = "operator") -> str:
-    """Of each operator, or of what else the results have, how many mutants there are and what became of them."""
+    """Return the number of mutants and of each result, by operator or by another field of the results."""
     results = list(results)
     rows = [(by, "mutants", *(one.value for one in COLUMNS), "score", "seconds")]
     names = sorted({str(getattr(one, by)) for one in results})

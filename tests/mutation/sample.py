@@ -104,6 +104,6 @@ def _newest(mutants: list[Mutant], seen: Counter[tuple[str, ...]], source: rando
 
 
 def _change(mutant: Mutant) -> tuple[str, ...]:
-    """What two mutants have in common that change the same line of a template in the same way."""
+    """Return a key that is equal for mutants that change the same line of a template in the same way."""
     column = mutant.edit.start - text_of(mutant.subject).source.rfind("\n", 0, mutant.edit.start)
     return mutant.edit.operator, re.sub(r"\d+", "0", mutant.before), str(column), mutant.edit.replacement

@@ -101,7 +101,7 @@ def lasting_state(text: Text) -> Iterator[Edit]:
 
 
 def _declares(text: Text, first: int) -> bool:
-    """Whether a statement in a function declares a variable: a type, then a name."""
+    """Return whether a statement in a function declares a variable: a type, then a name."""
     at = first + (text.text(first) == "const")
     if text.tokens[at].kind != "name":
         return False

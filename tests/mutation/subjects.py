@@ -64,7 +64,7 @@ def subjects(families: tuple[str, ...] = (), dtypes: tuple[str, ...] = ()) -> di
 
 
 def candidates() -> list[Subject]:
-    """Of each configuration that a GPU is given, and of the golden ones, what is small enough for a host."""
+    """Return the subjects small enough for a host, of the configurations for GPUs and of the golden ones."""
     return list(dict.fromkeys(one for config, case in (*CASES, *SOURCES) for one in _small(config, case)))
 
 
@@ -85,7 +85,7 @@ def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
 
 
 def _cheap(subjects: list[Subject]) -> list[Subject]:
-    """Those that are verified soon, or the one that is soonest."""
+    """Return the subjects that are verified soon, or the one that is verified soonest."""
     dearest_last = sorted(subjects, key=cost_of)
     return [one for one in dearest_last if cost_of(one) <= MOST_PRODUCTS] or dearest_last[:1]
 

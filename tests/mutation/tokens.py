@@ -60,7 +60,7 @@ class Text:
         self.partner = _partners(self.tokens)
 
     def line_number(self, position: int) -> int:
-        """Of the line that the position is in, from 1 on."""
+        """Return the number of the line that the position is in, from 1 on."""
         return bisect_right(self._lines, position)
 
     def line(self, position: int) -> str:
@@ -70,7 +70,7 @@ class Text:
 
     @cached_property
     def indices(self) -> tuple[int, ...]:
-        """Of the tokens that may be changed."""
+        """Return the indices of the tokens that may be changed."""
         apart = {i for first in range(len(self.tokens)) if self.text(first) in _APART for i in self._range(first)}
         return tuple(i for i in range(len(self.tokens)) if i not in apart)
 
@@ -78,7 +78,7 @@ class Text:
         return range(first, self.partner.get(first + 1, first + 1) + 1)
 
     def text(self, index: int) -> str:
-        """Of the token, "" past the ends."""
+        """Return the token's text, or "" if the index is out of range."""
         return self.tokens[index].text if 0 <= index < len(self.tokens) else ""
 
     def between(self, first: int, last: int) -> str:
@@ -86,7 +86,7 @@ class Text:
         return self.source[self.tokens[first].start : self.tokens[last].end]
 
     def is_spaced(self, index: int) -> bool:
-        """Whether a sign stands alone, as binary ones do and those of types, pointers and templates do not."""
+        """Return whether a sign has spaces on both sides: as binary operators have and others have not."""
         token = self.tokens[index]
         return self.source[token.start - 1] in " \n" and self.source[token.end] in " \n"
 
@@ -129,7 +129,7 @@ class Text:
         return found
 
     def _in_header(self, index: int) -> bool:
-        """Whether a semicolon stands between the brackets of a loop's head."""
+        """Return whether the semicolon is between the parentheses of a loop's head."""
         at = index - 1
         while at >= 0:
             before = self.partner.get(at, at)
@@ -172,7 +172,7 @@ def shared_lines(source: str) -> dict[int, str]:
 
 
 def _holds(condition: str) -> bool:
-    """Whether the host's compiler finds that a preprocessor's condition holds."""
+    """Return whether a preprocessor's condition is true for the host's compiler."""
     text = re.sub(r"defined\s*\(?\s*(\w+)\s*\)?", lambda found: str(int(found[1] in _KNOWN)), condition)
     text = re.sub(r"[A-Za-z_]\w*", lambda found: str(_KNOWN.get(found[0], 0)), text)
     text = text.replace("&&", " and ").replace("||", " or ")

@@ -44,7 +44,7 @@ OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, O
 
 
 class Judged(StrEnum):
-    """What became of a mutant."""
+    """Outcome of a mutant."""
 
     KILLED = "killed"
     NOT_COMPILED = "not compiled"
@@ -137,13 +137,13 @@ class Bench:
         return binary.path
 
     def _tried(self, mutant: Mutant, path: str, baseline: Baseline) -> AttemptResult:
-        """What a trial says of the mutant's binary."""
+        """Return the result of a trial of the mutant's binary."""
         return self._asked(partial(tried, subject=mutant.subject, path=path), baseline.limit_seconds)
 
     def _verified_in_full(
         self, mutant: Mutant, paths: Paths, coverage: Coverage, baseline: Baseline
     ) -> tuple[Judged, str]:
-        """What becomes of a mutant that passed all else."""
+        """Return the outcome of a mutant that passed everything else, by the full verification."""
 
         def ask(paths: Paths) -> AttemptResult:
             question = partial(verified, subject=mutant.subject, paths=paths, coverage=coverage)
@@ -202,7 +202,7 @@ class Bench:
         return self._verified_in_full(mutant, ((subject.problem.index_bits, path),), SHORT, baseline)
 
     def _wrong_where_long(self, mutant: Mutant, path: str) -> str:
-        """What calls with long extents say of a mutant that may cut numbers; "" where nothing."""
+        """Return what is wrong in calls with long extents of a mutant that may truncate numbers, or ""."""
         subject = mutant.subject
         for call in long_calls(subject, self.long_products):
 
@@ -219,7 +219,7 @@ class Bench:
         return ""
 
     def _races(self, mutant: Mutant, baseline: Baseline) -> str:
-        """Which of them the full verification tells in the mutant; "" where it tells none."""
+        """Return the races that the full verification finds in the mutant, or "" if it finds none."""
         watching, subject = self.tools.watching, mutant.subject
 
         def ask(path: str) -> AttemptResult:
