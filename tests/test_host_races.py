@@ -78,8 +78,8 @@ READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order hav
         (f"{WRITE} __syncwarp(); value = staged[t ^ 1];", THREADS ^ 1),
         (f"{WRITE} __syncthreads(); value = staged[5] + staged[7];", np.full_like(THREADS, 12)),
         (
-            "tsm2_host::copy_later(staged + t, to + blockIdx.x * blockDim.x + t, 4, 4);"
-            "tsm2_host::await_all_copies(); __syncthreads();" + READ_NEXT,
+            "tsm2_host::start_copy(staged + t, to + blockIdx.x * blockDim.x + t, 4, 4);"
+            "tsm2_host::wait_for_all_copies(); __syncthreads();" + READ_NEXT,
             100 + np.roll(THREADS, -1),
         ),
         (f"{VARIABLE} if (t == 5) said[1] = t; __syncthreads(); value = said[1];", np.full_like(THREADS, 5)),
@@ -99,9 +99,10 @@ def test_what_a_barrier_orders_is_no_race(body: str, left: Ints) -> None:
         ("staged[0] = t;", "thread (0) of block (0) wrote byte 0", "thread (1) wrote"),
         (f"{WRITE} __syncwarp(); {READ_NEXT}", "of block (0)", "shared memory of 512 bytes"),
         (f"{WRITE} value += __shfl_xor_sync(0xFFFFFFFFu, value, 1); value = staged[t ^ 1];", "wrote byte", "read"),
-        (f"{WRITE} tsm2_host::meet_lanes(); value = staged[t ^ 1];", "wrote byte", "read"),
+        (f"{WRITE} tsm2_host::sync_lanes(); value = staged[t ^ 1];", "wrote byte", "read"),
         (
-            "tsm2_host::copy_later(staged + t, to + t, 4, 4); tsm2_host::await_all_copies(); value = staged[t ^ 1];",
+            "tsm2_host::start_copy(staged + t, to + t, 4, 4); tsm2_host::wait_for_all_copies();"
+            " value = staged[t ^ 1];",
             "read byte",
             "wrote",
         ),

@@ -251,8 +251,8 @@ OF_CONFIGURATIONS = (
     Argument(
         "of fewer whole chunks the others take the way for what is not whole, which is right for all",
         ("early stop",),
-        r"\bwhole(_chunks)? = (vectors \? )?k / block_k",
-        r"whole(_chunks)? = (vectors \? )?\(k & 0x\w+\) / block_k",
+        r"\bwhole(_k_tiles)? = (vectors \? )?k / block_k",
+        r"whole(_k_tiles)? = (vectors \? )?\(k & 0x\w+\) / block_k",
     ),
     Argument(
         "each thread has a piece in every round",
@@ -264,7 +264,7 @@ OF_CONFIGURATIONS = (
     Argument(
         "the way for operands that are not aligned or not one is right for all",
         ("flag",),
-        r"^if \(is_half && first_row != first_column\) \{  // beside",
+        r"^if \(is_half && first_row != first_column\) \{",
         r"^if \(true && first_row",
     ),
     Argument(
