@@ -100,7 +100,7 @@ def test_a_kernel_that_does_not_fit_takes_for_ever() -> None:
 
 
 def test_winners_took_about_as_long_as_expected() -> None:
-    """Those measured on an H200, none of which the constants here were chosen for one by one."""
+    """The winners were measured on an H200; the model's constants were not fitted to each of them."""
     ratios = []
     for row in json.loads(RESULTS.read_text())["rows"]:
         config = config_spelt(row["configuration"])

@@ -1,4 +1,4 @@
-"""What a kernel is expected to take on a shape that was not tuned, and how it is started there."""
+"""Tests of a kernel's expected time and launch on a shape that was not tuned."""
 
 from __future__ import annotations
 
@@ -288,7 +288,7 @@ def test_the_vendor_computes_whole_tiles() -> None:
 
 
 def test_the_vendors_vectors_tell_little_of_its_matrices() -> None:
-    """Of which another routine computes the products, that has no tiles."""
+    """The vendor computes vectors by another routine, which has no tiles."""
     column, matrix = (20480, 1, 20480), (20480, 2, 20480)
     routines = Routines([work(column), work((20480, 8, 20480))], [1000.0, 400.0])
     assert routines.us(work(column)) == pytest.approx(1000, rel=0.02)

@@ -34,7 +34,7 @@ def stored(path: Path, *timed: tuple[Tsm2Config, Problem, float], device: str = 
 
 @pytest.fixture
 def database(path: Path) -> str:
-    """Of three shapes each has its own best kernel; one is nearly as fast everywhere."""
+    """Return a database of three shapes, each with its own best kernel; one kernel is nearly as fast for all."""
     best = zip((A, B, C), SHAPES, (100.0, 200.0, 300.0), strict=True)
     near = ((B, SHAPES[0], 102.0), (B, SHAPES[2], 308.0))
     return stored(path, *best, *near)

@@ -103,7 +103,7 @@ def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, drive
 
 
 def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of another GPU's what was not tuned here, and of a host nothing."""
+    """It loads another GPU's kernels only for types that were not tuned here, and no kernels of a host."""
     other = tuning_run("Tesla K40c", compute_capability="3.5")
     tried = [(tuning_run(), "f32"), (other, "f32"), (other, "f64"), (host_run(), "f64")]
     runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)

@@ -1,4 +1,4 @@
-"""What an exported module leaves to the arrays' own library, whose kernels are the vendor's."""
+"""Tests of products that an exported module leaves to the arrays' library, and so to the vendor's kernels."""
 # ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def test_without_a_fallback_nothing_is_left_to_the_vendor(
 
 
 def beside_a_long_b(at_out: int) -> tuple[Tensor, ...]:
-    """Of 32, 1024 and 512 bytes: a, b at 0x2000 and out, column-major."""
+    """Return column-major a, b and out of 32, 1024 and 512 bytes, b at 0x2000."""
     lies = (((2, 4), (4, 8), 0x1000), ((4, 64), (4, 16), 0x2000), ((2, 64), (4, 8), at_out))
     return tuple(
         Tensor(device_array(shape, strides, at=at), dtype="torch.float32", ndim=2) for shape, strides, at in lies

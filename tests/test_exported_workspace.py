@@ -39,7 +39,7 @@ def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def multiply(module: ModuleType, m: int, n: int, stream: int | None = None, typestr: str = "<f4") -> list[str]:
-    """What the driver is asked for a product with a column-major C of m x n."""
+    """Return the driver's calls for a product with a column-major C of m x n."""
     before, size = len(module.driver.calls), int(typestr[-1])
     a, b, c = (
         device_array((rows, columns), (size, size * rows), at=at, typestr=typestr)
@@ -187,7 +187,7 @@ def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Laun
 
 
 def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What this one asks for may be of a pool that is for a while, and a workspace stays."""
+    """This thread may allocate from a temporary pool, but a workspace stays."""
     torch, asked = fake_torch(), list[int]()
     allocate = torch.empty
 

@@ -95,7 +95,7 @@ class Lost(HostDevice):
 
 
 def serving_until_lost(gone: Path, *arguments: Any) -> None:
-    """What a worker process runs, on a device that is lost."""
+    """Serve as a worker process on a device that is lost."""
 
     def opened(_: str, support_path: str) -> HostDevice:
         if gone.exists():

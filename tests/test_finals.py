@@ -1,4 +1,4 @@
-"""Who is measured again, and how often, by fabricated times."""
+"""Tests of the finals, by fabricated times: which kernels are measured again, and how often."""
 
 from __future__ import annotations
 

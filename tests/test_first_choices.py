@@ -44,7 +44,7 @@ def fastest(card: str, problem: Problem) -> str:
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> list[Measured]:
-    """What was measured, to be made up."""
+    """Return a list that replaces the measured problems."""
     rows: list[Measured] = []
     monkeypatch.setattr(module, "measured", lambda _: rows)
     return rows

@@ -42,7 +42,7 @@ def test_every_kernel_is_one_that_this_version_makes() -> None:
 
 @pytest.fixture
 def before(tmp_path: Path, session_cache: None) -> Path:
-    """What was recorded of one kernel."""
+    """Record one kernel, and return the file."""
     path = tmp_path / "before.jsonl.xz"
     said = CliRunner().invoke(gate.main, ["record", "--only", NAME, "--output", str(path)])
     assert (said.exit_code, said.output) == (0, f"wrote {path}: 1 kernels\n")

@@ -63,7 +63,7 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c128"])
 def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
-    """As many as there are multiprocessors, or twice as many: none waits, and none adds up what others leave."""
+    """The first choice has one block or two for each multiprocessor, so that no block waits or adds partial sums."""
     problem, family = Problem(512, 512, 512, dtype), family_named(CONFIGS[dtype].family)
     first = first_choices([family], problem, PROFILES["h200"])[0]
     tiles = family.launch(first, problem).tiles(512, 512)

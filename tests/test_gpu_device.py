@@ -66,7 +66,7 @@ def test_a_cold_cache_is_slower_than_a_warm_one(gpu: CudaDevice, gpu_support_pat
 
 
 def test_what_a_late_host_takes_is_not_in_the_time(gpu: CudaDevice, gpu_support_path: str) -> None:
-    """As of a library whose Python is slow to start a product; the medians of two samples of samples."""
+    """A library whose Python is slow to launch is such a host. Compares the medians of two measurements."""
     size = gpu.limits.l2_bytes // 4096 * 4096
     data, sink = gpu.allocate(size), gpu.allocate(4096)
     gpu.drv.memset_d32(data.address, 0x3F800000, size // 4)

@@ -139,7 +139,7 @@ def numbers(rng: np.random.Generator, shape: tuple[int, int], dtype: str) -> np.
 
 
 def encoded(x: np.ndarray[Any, Any], dtype: str) -> np.ndarray[Any, Any]:
-    """As the type's elements."""
+    """Return the numbers as elements of the type."""
     if dtype == "bf16":
         return np.asfortranarray((np.asfortranarray(x, np.float32).view(np.uint32) >> 16).astype(np.uint16))
     return np.asfortranarray(x, np.float16 if dtype == "f16" else FACTORS[dtype])
@@ -177,7 +177,7 @@ class Operands:
         return found
 
     def check(self, expected: np.ndarray[Any, Any] | None = None) -> None:
-        """That C is as expected, or once computed, and what is below it is untouched."""
+        """Assert that C is as expected, by default the product, and that the memory after it is untouched."""
         if expected is None:
             expected = self.call.alpha * self.product + self.call.beta * self.c
         like = encoded(self.whole[2], self.dtype)

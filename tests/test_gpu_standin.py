@@ -46,7 +46,7 @@ def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory, sessio
 def random_products(
     module: str, library: Path, folder: Path, seed: int, threads: int
 ) -> tuple[Counter[str], list[Seen]]:
-    """What as many processes as it takes found, and what the stand-in wrote down."""
+    """Run random products in several processes; return their counts and the journals of the stand-in."""
     processes = -(-COUNT // MOST_OF_A_PROCESS)
     found, seen = Counter[str](), list[Seen]()
     for number in range(processes):

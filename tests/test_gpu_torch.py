@@ -30,7 +30,7 @@ GROUPS = (
 
 
 def answer(*command: str) -> None:
-    """What the program says, which is to be right."""
+    """Run the program, and assert that it succeeds in time."""
     program, at = [sys.executable, "-m", "tests.torch_on_gpu", *command], Path(__file__).parents[1]
     try:
         done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS, cwd=at)

@@ -1,4 +1,4 @@
-"""What TSMT with rings tries first: the clocks that it counts, and the products that are its own."""
+"""Tests of the first choices of TSMT with rings: the clocks that it counts, and the products that it computes."""
 
 from __future__ import annotations
 

@@ -251,7 +251,7 @@ def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner, dtype_name
 
 
 def test_a_kernel_that_does_not_load_has_a_verdict(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails beside a binary that is whole is the kernel's."""
+    """If the binary is whole, the failure is the kernel's."""
     refused = AttemptResult(Outcome.LAUNCH_FAILED, "the driver refuses it")
     monkeypatch.setattr(Worker, "attempt", lambda *_: refused)
     assert outcomes(tuner) == [Outcome.LAUNCH_FAILED] * 2

@@ -1,4 +1,4 @@
-"""Whose fault it is that a compiler failed; and that nothing of it stays, whatever it does and however all ends."""
+"""Tests of failed compilers: whose fault it is, and that nothing of a compiler stays, however it ends."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_compiler_that_crashes_refuses_the_text(name: str, tmp_path: Path) -> 
 def test_the_systems_compiler_tells_how_its_parts_ended(
     part: str, name: str, outcome: Outcome, tmp_path: Path, toolchain: Toolchain
 ) -> None:
-    """Whatever the language of its messages."""
+    """The language of its messages makes no difference."""
     if "clang" in toolchain.version:
         pytest.skip("clang++ has no parts of these names")
     (tmp_path / part).write_text(f"#!/bin/sh\nkill -{name} $$\n")

@@ -1,4 +1,4 @@
-"""What XLA's calls of an exported module start: XLA's CPU calls, and the driver of a pretended GPU records."""
+"""Tests of XLA's calls of an exported module: on XLA's CPU, with a fake GPU whose driver records launches."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def every_event(winner: BestRow | None) -> Iterator[events.Event]:
 
 @pytest.fixture
 def lines(winner: BestRow, capsys: pytest.CaptureFixture[str]) -> list[Line]:
-    """Those of a run in which everything happens."""
+    """Return the lines of a run in which every event happens."""
     target: Any = None
     told = list(every_event(winner))
     with EventLines("results.db") as shown:

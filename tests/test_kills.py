@@ -47,7 +47,7 @@ def test_who_is_killed(what: str, seed: int, number: int, warm: Path, tmp_path: 
 
 
 def is_stopped(process: int) -> bool:
-    """Whether none of its threads goes on; so it is, too, where it has ended."""
+    """Return whether all threads of the process are stopped, or the process has ended."""
     try:
         states = [file.read_text().rpartition(") ")[2][0] for file in Path(f"/proc/{process}/task").glob("*/stat")]
     except (FileNotFoundError, ProcessLookupError):  # a thread ended meanwhile

@@ -31,7 +31,7 @@ def modules(folder: Path, found: Winners, known: Known) -> tuple[ModuleType, Mod
 
 
 def texts(found: Winners, known: Known) -> tuple[str, str]:
-    """Of these modules."""
+    """Return the text of the module without the compiled launcher and with it."""
     rows, sources = found
     binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
     return exported("module", found, known=known), exported("module", found, known=known, launcher=binary)
@@ -55,7 +55,7 @@ def texts_of_everything(seed: int) -> tuple[str, str]:
 
 
 def told(match: Any) -> tuple[Any, list[float]]:
-    """What must be the same, and numbers."""
+    """Return the parts of a match that must be equal, and its numbers."""
     w = match.winner
     numbers = [match.distance, match.expected_us, match.vendor_us]
     place = (w.dtype, w.op, w.m, w.n, w.k, w.config, w.device, w.digest)

@@ -1,4 +1,4 @@
-"""Which compiled launcher a module loads, and how it comes into the module."""
+"""Tests of the compiled launcher: which one a module loads, and how the module carries it."""
 
 from __future__ import annotations
 

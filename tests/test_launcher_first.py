@@ -165,7 +165,7 @@ def test_a_refused_first_launch_is_made_in_the_plans_context(pair: tuple[ModuleT
 def test_no_kernel_of_another_context_is_started(
     pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As after the device was reset: handles of kernels are others then."""
+    """After a reset of the device, handles of kernels are different."""
     _, compiled = pair
     made = [products(compiled, 20, dtype) for dtype in ("f32", "f64")]
 

@@ -70,7 +70,7 @@ def test_configurations_that_differ_only_in_the_launch_have_one_text(name: str) 
 
 
 def as_one(launch: Launch) -> Launch:
-    """What does not depend on the tunables of the launch."""
+    """Return the launch without what depends on its tunables."""
     return replace(launch, splits=min(launch.splits, 2), rows_per_block=1)
 
 
@@ -107,7 +107,7 @@ def test_launches_are_one_few_more_than_at_once_and_the_configurations(config: K
 
 
 def with_other_splits(worker: Worker, toolchain: Toolchain, bug: Bug) -> AttemptResult:
-    """How the kernel with the bug ends in those calls of the full verification that have other splits."""
+    """Return the result of the kernel with the bug in the full verification's calls with other splits."""
     problem = Problem(*(bug.shape or (512, 16, 96)), bug.dtype, bug.op)
     source = render(problem, bug.config)
     binary = compiled(bug.plant(source.text), source.kernel, toolchain, source.defines)

@@ -19,7 +19,7 @@ BUG = Bug("none", Tsm2Config("v0", 32, 1, 1), "", "")
 
 
 def item_of(*marks: str, path: str = "tests/test_problem.py", fixtures: Any = (), **params: Any) -> Any:
-    """What there is of a collected test."""
+    """Return a fake of a collected test."""
     added: list[str] = []
     return SimpleNamespace(
         nodeid=f"{path}::test_something",

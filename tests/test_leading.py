@@ -1,4 +1,4 @@
-"""What a search makes of its fastest candidates, and when: loads without a policy."""
+"""Tests of the variants that a search makes of its fastest candidates: cache policies of their loads."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_whoever_comes_among_the_fastest_later_is_tried_too() -> None:
 
 
 def test_a_fast_policy_does_not_keep_others_from_it() -> None:
-    """Where it is better everywhere, the space's own are compared with one another."""
+    """If a policy is always faster, only candidates without one are compared."""
     times = {candidate.config: 200.0 - place for place, candidate in enumerate(ORDERED)}
     found = tried(ORDERED, lambda config: times[config.early] * (1.0 if config == config.early else 0.5))
     assert plain(ORDERED[-1].config) in found

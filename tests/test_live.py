@@ -1,4 +1,4 @@
-"""What a run shows as it goes on: the best, the time left, why a search stopped; on any terminal, and on none."""
+"""Tests of the display of a run: the best, the time left, and why a search stopped, with and without a terminal."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def test_finals_show_their_phase_and_no_time_that_is_not_known() -> None:
 
 
 def in_a_terminal(columns: int, *arguments: str) -> str:
-    """What the command, in a process of its own, writes to a terminal of so many columns."""
+    """Return what the command writes to a terminal of so many columns, in a process of its own."""
     controlled, screen = os.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     clean = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")}
@@ -211,7 +211,7 @@ def in_a_terminal(columns: int, *arguments: str) -> str:
 
 
 def read(controlled: int) -> bytes:
-    """What a terminal was written; nothing where all who have it open have ended."""
+    """Return what was written to a terminal, or nothing once every process that has it open has ended."""
     try:
         return os.read(controlled, 65536)
     except OSError:

@@ -1,4 +1,4 @@
-"""What a look at one problem's winner costs: what the database has of it, however much there is besides."""
+"""Tests that a look at one problem's winner costs the same, however large the rest of the database is."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GROWS = ("trial", "measurement", "vendor_measurement", "sample", "vendor_sample"
 
 @contextmanager
 def explained(store: Store) -> Iterator[list[str]]:
-    """How SQLite looks for what is asked meanwhile, a line for each step."""
+    """Yield a list that gets SQLite's query plan of each query inside the block."""
     plans = list[str]()
 
     def explain(connection: Any, cursor: Any, statement: str, parameters: Any, *_: Any) -> None:

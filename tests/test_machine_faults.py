@@ -106,7 +106,7 @@ def assert_the_next_run_goes_on(path: Path) -> None:
 
 
 def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a server may be: what it cannot be given is counted, and the signal ends the run, not the server."""
+    """The trials that a lost server cannot store are counted, and the signal ends the run."""
     with Store.open(path, create=True) as store:
 
         def interrupted(self: Simulated, search: Search, *more: Any) -> Iterator[Trial]:

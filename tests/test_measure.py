@@ -53,7 +53,7 @@ FAST = Effort(warm_up_seconds=0.0)
 
 
 class LateHost:
-    """What a CudaDevice asks of PyCUDA: a GPU that is busy for a turn with each flush, and a host that needs some."""
+    """Fake of PyCUDA: the GPU is busy for a turn with each flush, and the host needs some turns to launch."""
 
     def __init__(self, turns: int) -> None:
         self.turns, self.flushes, self.calls = turns, 0, list[str]()

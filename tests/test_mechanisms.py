@@ -30,7 +30,7 @@ SHARED = {
 
 
 def planted() -> list[Bug]:
-    """Those of the tests, among them those of the table by class that are quick on a host."""
+    """Return the bugs of the tests, and those of the table by class that are quick on a host."""
     found = {id(case.bug): case.bug for case in CASES if case.is_quick}
     for path in TESTS.glob("test_*.py"):
         if "tests.planting" in path.read_text():

@@ -1,4 +1,4 @@
-"""What an exported module compiles kernels with, for a GPU that it has no binary of."""
+"""Tests of the compilers that an exported module uses for a GPU of which it has no binary."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_module_without_a_binary_is_compiled_by_nvrtc_alone(module: ModuleType
 
 
 def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it opens by its name alone is opened before it."""
+    """A library that NVRTC opens by its bare name is opened first."""
     opened = list[str]()
 
     def opening(name: str) -> object:

@@ -144,5 +144,5 @@ def mutant_of(subject: Subject, operator: str, was: str, becomes: str) -> Mutant
 
 
 def result(mutant: Mutant, judged: Judged) -> Result:
-    """Of the mutant, as it is stored."""
+    """Return the result of the mutant as it is stored."""
     return Result(mutant.key, "", "", "", "", mutant.edit.operator, 1, "", "", judged.value, "", 1.0)

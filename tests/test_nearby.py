@@ -1,4 +1,4 @@
-"""What a search knows of other problems in the database before its first trial."""
+"""Tests of what a search knows before its first trial of other problems in the database."""
 
 from __future__ import annotations
 

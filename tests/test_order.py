@@ -1,4 +1,4 @@
-"""What a search tries first."""
+"""Tests of the order in which a search tries candidates."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SUITED_TO_OTHERS = {
 
 
 def problems(family: Any) -> Iterator[Problem]:
-    """Those of the shapes, in every op, that the family computes, each in one type: types take turns."""
+    """Yield a problem of each shape and op that the family computes; types take turns."""
     for (at_op, op), (at_shape, shape) in product(enumerate(OPS), enumerate(SHAPES)):
         found = []
         for dtype in family.dtypes:

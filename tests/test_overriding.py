@@ -66,7 +66,7 @@ def factors(**changes: Any) -> tuple[Tensor, Tensor]:
 
 
 def values(module: ModuleType) -> list[Any]:
-    """Of the last launch: m, n, k, alpha, a, lda, b, ldb, beta, out, ldout."""
+    """Return the last launch's m, n, k, alpha, a, lda, b, ldb, beta, out and ldout."""
     return module.driver.launches[-1]["values"]  # type: ignore[no-any-return]
 
 
@@ -151,7 +151,7 @@ def test_where_the_vendor_is_expected_to_be_faster_it_is_pytorchs(
 
 
 def test_the_vendors_product_is_pytorchs(module: ModuleType, torch: Any) -> None:
-    """Which gemm falls back to, and times."""
+    """gemm falls back to that product, and times it."""
     torch.matmul = lambda a, b: torch.table.call("mm", a, b)
     with module.installed():
         assert module.vendors_product(*factors(), None, 1, 0, (False, False)) == OWN

@@ -95,7 +95,7 @@ def test_an_unusual_result_is_pytorchs(module: ModuleType, torch: Any, name: str
 
 
 def unusual_summands() -> dict[str, Tensor]:
-    """What addmm adds."""
+    """Return unusual summands of addmm."""
     return {
         "of a subclass": tensor(6, 2, 0x4000, kind=Masked),
         "of another type": tensor(6, 2, 0x4000, dtype="torch.float64"),

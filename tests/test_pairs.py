@@ -48,7 +48,7 @@ def command(path: Path, *options: str, shapes: str = SHAPES, families: str = FAM
 
 
 def tuned(path: Path, *options: str, **named: str) -> str:
-    """What the command says."""
+    """Run the command, and return what it prints."""
     result = run(*command(path, *options, **named))
     assert result.exit_code == 0, result.output
     return result.output

@@ -56,7 +56,7 @@ def fill(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def told(name: Any) -> dict[str, Any]:
-    """What each method of the store that reads gives."""
+    """Return the result of each method of the store that reads."""
     with Store.open(name, create=False) as store:
         devices, numbers = store.devices(), [line.id for line in store.listing()]
         winners = store.best()

@@ -34,7 +34,7 @@ TRIALS = "SELECT p.m, t.config, t.outcome FROM trial t JOIN problem p ON p.id = 
 
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_four_runs_one_of_them_killed_do_everything_once(address: str, tmp_path: Path) -> None:
-    """As on four machines: the lock of the device is of each alone. What the killed one was at the others do."""
+    """Each run has its own lock of the device, as on four machines. The others finish the killed run's work."""
     runs = [tuned(address, tmp_path / str(number)) for number in range(4)]
     wait_until(lambda: bool(has_trials(address)) or any(one.poll() is not None for one in runs), seconds=300)
     before = set(asked(address, TRIALS))

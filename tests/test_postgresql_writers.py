@@ -77,7 +77,7 @@ def store(address: str) -> Iterator[Store]:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who lost the server asks again soon, and not for long."""
+    """Retry soon after a lost connection, and not for long."""
     monkeypatch.setattr(retry, "WAITS_SECONDS", (0.01,) * 3)
 
 
@@ -180,7 +180,7 @@ def with_a_broken_commit(monkeypatch: pytest.MonkeyPatch, end: Callable[[Connect
 def test_the_answer_to_a_commit_is_lost(
     address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None, is_stored: bool
 ) -> None:
-    """Whether the server had stored it or not, it is stored once."""
+    """The round is stored once, whether or not the server had committed it."""
     for config in (FIRST, SECOND):
         store.add_trial(tuning_run(), trial(500.0, config))
     left = with_a_broken_commit(monkeypatch, Connection.commit if is_stored else lambda _: None)
@@ -210,7 +210,7 @@ def test_pending_commit_is_checked_once_it_has_ended(
 
 
 def test_who_writes_of_all_waits_for_who_writes_of_one_problem(address: str, store: Store) -> None:
-    """As `forget` for a run that stores a trial."""
+    """`forget` waits so for a run that stores a trial."""
     one_is_at_it, one_may_end, order = threading.Event(), threading.Event(), list[str]()
 
     def one() -> None:
@@ -277,7 +277,7 @@ def test_a_server_that_stays_away_is_told(server: TestServer, monkeypatch: pytes
 def test_who_stands_still_in_a_transaction_keeps_nobody(
     address: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a process that is stopped, or whose machine is gone."""
+    """A stopped process, or a lost machine, leaves such a transaction."""
     import psycopg
 
     store.add_trial(tuning_run(), trial(500.0))
@@ -297,7 +297,7 @@ def test_who_stands_still_in_a_transaction_keeps_nobody(
 
 
 def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of a machine may be hours off."""
+    """A machine's clock may be hours off."""
     theirs = "00000000-0000-0000-0000-000000000000:1 1 1 " + "0" * 32  # of another machine
 
     class HoursOff:

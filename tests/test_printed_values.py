@@ -1,4 +1,4 @@
-"""What templates print: names, numbers and words that leave no comment and end no line, whatever they come from."""
+"""Tests of the values that templates print: no name, number or word leaves a comment or ends a line."""
 
 from __future__ import annotations
 

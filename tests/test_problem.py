@@ -1,4 +1,4 @@
-"""What is asked for: how a problem is spelt, how its matrices lie, which bytes and operations it has."""
+"""Tests of problems: how they are spelt, how their matrices are stored, and their bytes and operations."""
 
 from typing import Any
 

@@ -39,7 +39,7 @@ def winner(times: Sequence[tuple[Shape, float]], *, on_host: bool = False) -> Wi
 
 
 def expected_us(division: Division, shape: Shape) -> float:
-    """What the model expects of that kernel with these rates."""
+    """Return the time that the model expects of that kernel with these rates."""
     model = winner([(WON, 1.0)])
     measured = [Measured(work_of(model, shape, CARD), 12, 132, 1.0)]
     one = Kernels([division], [model.launch], [measured[0].work], [measured], CARD)

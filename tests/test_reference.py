@@ -76,7 +76,7 @@ def write(device: HostDevice, operand: Operand, problem: Problem, matrix: npt.ND
 
 
 def worst(operands: Operands) -> npt.NDArray[np.float64]:
-    """What the comparison says where C may be off by the rounding of its elements."""
+    """Return the comparison's report if C may be off by the rounding of its elements."""
     problem, c = operands.problem, operands.c
     operands.support.begin_reports()
     operands.support.compare(

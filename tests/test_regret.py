@@ -1,4 +1,4 @@
-"""How soon the default strategy finds a fast kernel: replayed on recorded spaces, as docs/regret.md promises."""
+"""Tests that the default strategy finds a fast kernel on recorded spaces as soon as docs/regret.md promises."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 @pytest.fixture
 def own(path: Path) -> Contents:
-    """What is read of two searches."""
+    """Return the report's contents of two searches."""
     return read(tried(path, tuning_run()))
 
 
@@ -172,7 +172,7 @@ def test_a_search_has_steps_where_its_best_changes(own: Contents) -> None:
 
 
 def test_trials_that_a_search_did_not_ask_for_are_none_of_its_own(own: Contents) -> None:
-    """Where one says of which strategy it is, all of its search do; what says nothing was tried beside."""
+    """If one trial names its strategy, all of its search do, and a trial without one is not of the search."""
 
     def counted(rows: Sequence[TrialRow]) -> list[int]:
         return sorted(one.trials for one in convergence.searches(convergence.by_search(rows)[0])[0])

@@ -37,7 +37,7 @@ def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def own(path: Path) -> Contents:
-    """What is read of two searches."""
+    """Return the report's contents of two searches."""
     return read(tried(path, tuning_run()))
 
 

@@ -1,4 +1,4 @@
-"""Which stored results `best`, `show` and `export` are asked for; and problems as they are printed."""
+"""Tests of the stored results that `best`, `show` and `export` select, and of the problems that they print."""
 
 from __future__ import annotations
 

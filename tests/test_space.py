@@ -53,7 +53,7 @@ def problems_of(family: Any) -> list[Problem]:
 
 @cache
 def configurations_of(family: str) -> int:
-    """How many there are before any rule."""
+    """Return the number of the family's configurations before any rule."""
     return sum(1 for _ in family_named(family).configurations())
 
 

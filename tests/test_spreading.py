@@ -50,7 +50,7 @@ def spread(claims: Claims, problems: Sequence[Problem] = PROBLEMS, search: str =
 
 
 def joined(runs: list[Claims]) -> tuple[ProblemOrder, Iterator[int], Iterator[int]]:
-    """Of one problem a search, and both runs' places: a second run has joined it, and is at a configuration."""
+    """Start a search of one problem that a second run joins and works on; return it and both runs' places."""
     one = spread(runs[0], PROBLEMS[:1])
     first, second = iter(one), iter(spread(runs[1], PROBLEMS[:1]))
     assert (next(first), next(second)) == (0, 0)
@@ -165,7 +165,7 @@ def test_a_run_goes_on_with_other_problems_while_who_has_joined_is_at_one(runs: 
 
 @pytest.mark.parametrize("is_seen", [True, False])
 def test_what_a_run_that_had_joined_died_at_comes_again_once(runs: list[Claims], path: Path, is_seen: bool) -> None:
-    """Whether it dies before the others are done with the rest, or after."""
+    """The run dies before the others are done with the rest, or after."""
     one, first, _ = joined(runs)
     assert take(runs[0]) is ClaimResult.ELSEWHERE
     if is_seen:
@@ -329,7 +329,7 @@ def test_problems_are_spread_on_a_server_too(address: str) -> None:
 @pytest.mark.host
 @pytest.mark.usefixtures("toolchain", "known_ceilings")
 def test_a_winner_that_another_run_has_found_since_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a problem that comes twice, once."""
+    """A problem that comes twice is told once."""
 
     def run(_: object, tuner: Tuner, store: Store) -> Iterator[ProblemEnded]:
         ended = ProblemEnded(PROBLEM, 1, 1, 0, 0, 0, 5, None, Why.MAX_TRIALS)

@@ -39,7 +39,7 @@ TF32_MATH = 3
 
 
 def test_what_is_started_is_what_the_library_starts(there: InProcess, fakes: Path, pack: Path) -> None:
-    """Of each routine the launch of the same product by the library itself, on the handle's stream."""
+    """Each routine launches what the library launches for the same product, on the handle's stream."""
     letters = {"S": "f32", "D": "f64", "C": "c64", "Z": "c128"}
     cases = list[tuple[list[Any], Call]]()
     for letter, dtype in letters.items():

@@ -1,4 +1,4 @@
-"""What the stand-in writes down: that it harms no program, and says what is missing."""
+"""Tests of the stand-in's journal: it harms no program, and says what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the stand-in finds the cuBLAS of a program, however that is linked, loaded and asked for functions."""
+"""Tests that the stand-in finds a program's cuBLAS, however it is linked, loaded and asked for functions."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def other_cublas(fakes: Path, path: Path, prefix: str) -> Path:
 
 
 def run(program: list[str], folders: list[Path], pack: Path | None, preloaded: str = "") -> list[str]:
-    """What the program prints, as lines, with the stand-in before it."""
+    """Run the program with the stand-in, and return the lines that it prints."""
     told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
     told["LD_PRELOAD"] += preloaded
     done = subprocess.run(program, env=told, capture_output=True, text=True, timeout=60)
@@ -66,7 +66,7 @@ def run(program: list[str], folders: list[Path], pack: Path | None, preloaded: s
 
 
 def counted(lines: list[str]) -> tuple[int, list[str]]:
-    """How many kernels were started, and the routines that cuBLAS was called for."""
+    """Return the number of launches, and the routines of cuBLAS that were called."""
     calls = [line.split(" stream")[0] for line in lines if " stream" in line]
     return sum(line.startswith("launch ") for line in lines), calls
 
@@ -217,7 +217,7 @@ def test_a_handle_of_a_second_cublas_is_forgotten_when_it_is_destroyed(
 def test_a_cublas_of_another_name_is_found(
     fakes: Path, tmp_path: Path, narrow: Path, name: str, optimised: str
 ) -> None:
-    """As wheels carry one, under a name with a hash; it is local to the library that needs it."""
+    """Wheels carry one under a name with a hash, local to the library that needs it."""
     other_cublas(fakes, tmp_path / name, "of another: ")
     plugin = plugin_of(tmp_path, tmp_path, name, optimised)
     program = DRIVEN + (

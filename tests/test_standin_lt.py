@@ -51,7 +51,7 @@ OF_HOST, LEAST_OF_HOST = (3, 4, 5, 7, 9, 10, 12, 14), 2**16
 
 
 def without_addresses(lines: list[str]) -> list[str]:
-    """Those of host memory are other ones in each process."""
+    """Return the lines without addresses of host memory, which differ in each process."""
     found = []
     for line in lines:
         words = line.split(" ")
@@ -247,7 +247,7 @@ def own_call(dtype: str, transa: str, transb: str, orders: str, **changes: Any) 
 
 @pytest.fixture(scope="module")
 def wide_pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
-    """Of each operation, and of both shapes that one product has."""
+    """Return a pack of every operation, for both shapes of one product."""
     ops = {"f32": ("nn", "tn", "nt", "tt"), "c64": ("nn", "tn", "nt", "tt", "cn", "nc", "cc")}
     problems = [Problem(*mnk, dtype, op) for dtype in ops for op in ops[dtype] for mnk in ((6, 2, 3), (2, 6, 3))]
     return fabricated_library(tmp_path_factory.mktemp("wide"), *map(tried, problems))

@@ -55,14 +55,14 @@ for turn in range(3):
 
 
 def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: Path) -> None:
-    """Of new ones in other memory, too."""
+    """New descriptors in other memory are not asked again either."""
     first, second, third = map(int, run([sys.executable, "-c", ASKED_TWICE], [fakes], narrow))
     assert first >= 3 * len(("compute", "scale", "transa", "transb"))
     assert first == second == third
 
 
 def test_whatever_came_before_descriptors_are_told_apart(fakes: Path, narrow: Path) -> None:
-    """Of each kind there are two calls, with others between them; more than are kept, too."""
+    """Each kind is called twice, with other calls between, and with more kinds than are remembered."""
     rng = random.Random(3)
     taken = [*({"n": 3 + n} for n in range(1200)), {}, {"C": C}]
     cases = [*LEFT, *((changes, "") for changes in taken)] * 2

@@ -1,4 +1,4 @@
-"""Which cuBLASLt a call is for, however programs link and load it, and which calls are cuBLAS's own."""
+"""Tests of the cuBLASLt that a call reaches, however programs load it, and of calls by cuBLAS itself."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ ROUTINES = [
 
 @pytest.fixture(scope="module")
 def pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
-    """Of every type the products of a matrix of 6 lines and the same one transposed."""
+    """Return a pack of the products of a matrix with 6 rows and of its transpose, in every type."""
     ops = {dtype: ("nt", "tn") if dtype[0] == "f" else ("nt", "tn", "nc", "cn") for dtype in SIZES}
     problems = [Problem(6, 6, 3, dtype, op) for dtype, of_type in ops.items() for op in of_type]
     return fabricated_library(tmp_path_factory.mktemp("pack"), *map(tried, problems))

@@ -193,7 +193,7 @@ def transposing(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -
 def test_an_element_is_measured_by_its_own_row_and_column(
     fakes: Path, transposing: Path, small: str, transa: int, transb: int
 ) -> None:
-    """Those of C[0, 0] are small."""
+    """The row or the column of C[0, 0] is small."""
     row, column = np.ones((6, 3)), np.ones((3, 2))
     (row[0] if small == "A" else column[:, 0])[...] = 1e-6
     a, b = (

@@ -37,7 +37,7 @@ def send(number: int) -> None:
 
 @pytest.fixture(autouse=True)
 def handlers() -> Iterator[None]:
-    """Those that were there before."""
+    """Assert that the test leaves the signal handlers as they were."""
     before = {number: signal.getsignal(number) for number in SIGNALS}
     yield
     for number, handler in before.items():
@@ -228,7 +228,7 @@ def test_a_signal_leaves_no_transaction_open(path: Path, writes: bool) -> None:
     """Wherever in the transaction, or in what SQLAlchemy does for it, the signal comes."""
 
     def transaction(database: Database, at: int) -> int:
-        """How many calls the transaction made; the signal comes in the one of this number."""
+        """Return the number of calls in the transaction, and send a signal in the call `at`."""
         made = 0
 
         def count(_: object, event: str, __: object) -> None:

@@ -1,4 +1,4 @@
-"""Which files are refused as a database, and how an older one is migrated."""
+"""Tests of the files that are refused as a database, and of the migration of older ones."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_full_disk_is_named_by_its_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the file's own has room it is the one in which SQLite sorts."""
+    """If the file's own disk has room, the full one is SQLite's folder for sorting."""
 
     def said() -> str:
         with Store.open(path, create=True) as store:

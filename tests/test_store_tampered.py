@@ -1,4 +1,4 @@
-"""What a database from elsewhere may hold."""
+"""Tests of what a database from elsewhere may hold."""
 
 from __future__ import annotations
 

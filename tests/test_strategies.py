@@ -1,4 +1,4 @@
-"""What each strategy gives: every candidate once, the same for the same seed, and what it learns of trials."""
+"""Tests of strategies: each gives every candidate once, in the same order for a seed, and learns from trials."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_exhaustive_is_the_order_of_the_space() -> None:
 
 
 def test_the_model_begins_with_first_choices_and_learns_of_trials() -> None:
-    """What is fast contrary to the model comes sooner than in the model's own order."""
+    """A fast kernel that the model expects to be slow comes sooner than in the model's order."""
     order = [one.config for one in ordered(SPACE, 0)]
     best = order[250]
 

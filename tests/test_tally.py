@@ -1,4 +1,4 @@
-"""What a run's events add up to: the best beside the vendor; a time left that is near the truth and never jumps."""
+"""Tests of a run's tally: the best beside the vendor, and a time left that is nearly right and never jumps."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_the_time_left_is_near_the_truth_and_never_jumps(simulated: Simulated) -
 
 
 def told_after(seconds: float, *events: Any, problems: int = 1, options: Options = PLAIN) -> float | None:
-    """What is told where each event comes so long after the one before."""
+    """Return the remaining time after these events, each so many seconds after the last one."""
     now = [0.0]
     tally = Tally(options, problems, lambda: now[0])
     for event in events:

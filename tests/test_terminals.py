@@ -1,4 +1,4 @@
-"""What terminals are shown: nothing cut at any width, no character that they lack, and none that they obey."""
+"""Tests of output to terminals: complete at any width, without characters that they lack or obey."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ MORE = ((), ("--limit", "2"))
 
 @dataclass
 class Printed:
-    """What print_table is given."""
+    """Arguments of print_table."""
 
     heads: Sequence[str]
     cells: Sequence[Sequence[str]]

@@ -1,4 +1,4 @@
-"""What timed out is tried again where the limits are larger than they were, and is then another trial's place."""
+"""Tests that a timed-out trial is tried again under larger limits, and then replaced."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def test_new_leader_gets_both_index_widths(
 
 
 def test_candidates_that_come_late_do_not_count_as_trials(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a strategy has one only once it is told of the one before, the least trials are made all the same."""
+    """The least number of trials is made even if a strategy gives a candidate only after the last one's result."""
 
     class AfterEach(InOrder):
         told = True

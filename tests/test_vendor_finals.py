@@ -1,4 +1,4 @@
-"""Which finals measure the vendor, what of it is stored, and what is shown beside a winner; by fabricated times."""
+"""Tests of the vendor's times, by fabricated ones: which finals measure them, what is stored and shown."""
 
 from __future__ import annotations
 

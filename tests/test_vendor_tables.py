@@ -1,4 +1,4 @@
-"""What tables and exports say of the vendor beside a winner."""
+"""Tests of the vendor's times beside a winner in tables and exports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What verification asks of a kernel, without one."""
+"""Tests of the calls that verification makes, without a kernel."""
 
 from __future__ import annotations
 

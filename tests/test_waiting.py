@@ -150,7 +150,7 @@ def test_what_is_compiled_is_taken_before_what_is_not() -> None:
 
 
 def test_every_candidate_has_its_turn() -> None:
-    """Whatever is told when."""
+    """The order of the results makes no difference."""
     families = [f"f{number}" for number in range(5)]
     every = [of(family, number) for number in range(20) for family in families]
     for seed in range(20):

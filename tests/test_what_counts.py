@@ -1,4 +1,4 @@
-"""Which time, and which of several results, counts."""
+"""Tests of which time, and which of several results, counts."""
 
 from __future__ import annotations
 

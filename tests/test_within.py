@@ -31,7 +31,7 @@ def drawn(seed: int, kernels: int, share: float) -> dict[str, dict[Problem, floa
 
 
 def cost_of(names: tuple[str, ...], costs: Costs) -> float | None:
-    """Of the choice; None where a shape is left out."""
+    """Return the total time of the choice, or None if no kernel of it computes one of the shapes."""
     least = [min((costs[name][shape] for name in names if shape in costs[name]), default=None) for shape in SHAPES]
     return None if None in least else sum(one for one in least if one is not None)
 

@@ -1,4 +1,4 @@
-"""What an export measures to find the fewest kernels, by fabricated times: as little as decides, and in turns."""
+"""Tests, by fabricated times, that an export measures no more than decides the fewest kernels, and in turns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tsm2_tune.tuner.search.loop import Options
 def searched(
     store: Store, device: Simulated, within: float, problems: list[Problem] = SHAPES
 ) -> tuple[Selected, list[Any]]:
-    """What an export would carry, and what happened before."""
+    """Return the kernels that an export would carry, and the events of the search."""
     tuned = Tuned(store, DEVICE, problems, within)
     with store.claims(DEVICE) as claims:
         bench = Bench(TARGET, device.options, store, _opened=(device, claims))

@@ -1,4 +1,4 @@
-"""Whatever a kernel does to its worker, the run goes on, and the trial says what happened."""
+"""Tests that a run survives whatever a kernel does to its worker, and that the trial says what happened."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where files may be written, as it is looked at before."""
+"""Tests of the checks that a file can be written."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.written_files import refuse_unwritable, write, write_all, w
 
 
 def test_a_pipe_without_a_name_of_its_own_is_written_into() -> None:
-    """As /dev/stdout is where another program reads what is printed."""
+    """/dev/stdout is one if another program reads the output."""
     reads, writes = os.pipe()
     try:
         refuse_unwritable(f"/dev/fd/{writes}")
@@ -71,7 +71,7 @@ def test_a_read_only_file_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_links", [True, False])
 def test_all_files_or_none(has_links: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the last one cannot be replaced once the others are."""
+    """The last file cannot be replaced after the others were."""
     first, new, last = tmp_path / "first.h", tmp_path / "new.py", tmp_path / "last.so"
     first.write_text("former")
     first.chmod(0o640)

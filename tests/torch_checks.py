@@ -129,7 +129,7 @@ def block(rows: int, columns: int, dtype: Any, device: str, order: str, *, pad: 
 
 
 def operands(device: str) -> Iterator[tuple[Any, Any]]:
-    """Of all types, in all orders, with gaps and without."""
+    """Yield operands of all types and orders, with gaps and without."""
     import torch
 
     shapes = SHAPES if device == "cuda" else SHAPES[:3]  # which takes long
@@ -260,7 +260,7 @@ def _either() -> dict[str, Callable[[Any, Any, Any], Any]]:
 
 
 def left_alone(best: ModuleType, device: str) -> None:
-    """What is unusual is PyTorch's own product, and what it refuses is refused in its words."""
+    """Check that unusual products are PyTorch's own, and that its errors keep their words."""
     import torch
 
     def outcome(call: Callable[[Any, Any, Any], Any]) -> Any:
@@ -358,7 +358,7 @@ CHECKS: dict[str, Callable[[ModuleType, str], None]] = {
 
 
 def restored(device: str) -> list[str]:
-    """What PyTorch calls now for each of the operators."""
+    """Return what PyTorch now calls for each of the operators."""
     import torch
 
     names = ("mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out")

@@ -95,7 +95,7 @@ def gradients(best: ModuleType, device: str) -> None:
 
 
 def transforms(best: ModuleType, device: str) -> None:
-    """What torch.func does to PyTorch's products it does to these; what opcheck looks at is right."""
+    """Check that torch.func's transforms treat our operators like PyTorch's, and that opcheck accepts them."""
     import torch
     from torch.autograd import forward_ad
 
@@ -171,7 +171,7 @@ def compiled(best: ModuleType, device: str) -> None:
 
 
 def tried_by_inductor(best: ModuleType, device: str) -> None:
-    """Where it times ways to multiply, ours is one; where it has no other, ours it is."""
+    """Check that Inductor times our product among its ways, and takes ours if it has no other."""
     import torch
     from torch._inductor import config
 

@@ -32,14 +32,17 @@ SHAPES = ((97, 13, 259), (641, 7, 131))
 
 
 def shapes(config: KernelConfig, case: Problem) -> tuple[tuple[int, int, int], ...]:
-    """Of A, B and C: the two, and past a tile of C, so aligned that what a kernel does with whole vectors is done."""
+    """Return two shapes of A, B and C, and one larger than a tile of C.
+
+    The last is aligned, so that kernels take their way for whole vectors.
+    """
     launch = family_named(config.family).launch(config, case)
     past = ((launch.rows_per_block + 8, launch.columns_per_block + 8, 136),) if launch.columns_per_block else ()
     return tuple((n, n, m) if case.is_gram else (m, n, k) for m, n, k in (*SHAPES, *past))
 
 
 def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, problem: Problem) -> Verdict:
-    """Of one call on the problem; the support kernels, which take long to load here, are there already."""
+    """Return the verdict on one call. The support kernels, which are slow to load here, are loaded already."""
     source = render(problem, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
