@@ -50,7 +50,7 @@ CASES = {
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
 CACHE, CUPY_CACHE = "XDG_CACHE_HOME", "CUPY_CACHE_DIR"  # where kernels are kept
 ITERATIONS = 7  # Kernel Tuner's own choice
-NAME, NUMBER = "tried_kernel", "tried_number"  # of every kernel, and of the parameter that tells which it is
+NAME, NUMBER = "tried_kernel", "tried_number"  # name of every kernel, and of the parameter that numbers it
 
 
 def chosen(space: SearchSpace, most: int) -> list[Candidate]:

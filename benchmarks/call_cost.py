@@ -32,7 +32,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 
 M, N, K = 1024, 8, 256
-SIDE, LONG = 8, 8192  # of X^T Y, whose kernel splits the long dimension
+SIDE, LONG = 8, 8192  # extents of X^T Y, whose kernel splits the long one
 ROUNDS, CALLS, THREADS = 30, 200, 8
 FRESH = 200  # shapes that are called once
 OF_PACK = 4096  # m and k of a product that a pack of many has a kernel for
@@ -67,7 +67,7 @@ def imported(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the file does
+    except Exception as error:  # the file may do anything
         raise InputError(f"{path} cannot be imported ({error}): export it again") from None
     if not hasattr(module, "WINNERS"):
         raise InputError(f"{path} is no exported module: name one that tsm2-tune export has written")
@@ -301,7 +301,7 @@ def main(device: str, pack: Path | None, output: Path) -> None:
         for library, arrays in (("torch", of_torch), ("cupy", of_cupy), ("pycuda", of_pycuda)):
             calls, wait = arrays(best, compiled)
             found[library] = {"one_thread": microseconds(calls, wait)}
-            if library != "pycuda":  # whose contexts are a thread's own
+            if library != "pycuda":  # PyCUDA's contexts belong to a thread
                 found[library]["version"] = sys.modules[library].__version__
                 found[library]["threads_us"] = in_threads(calls, wait)
         found["first_call_us"] = first_calls(best)

@@ -18,7 +18,7 @@ REGIMES: tuple[Regime, ...] = ("R", "L", "T", "G")  # S, large both ways, has a 
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 SHAPE_SETS: tuple[ShapeSet, ...] = get_args(ShapeSet)
 
-SMALL_EXTENT = 100_000  # of the long dimension in L and T: up to here starting a kernel takes longer than its work
+SMALL_EXTENT = 100_000  # long dimension in L and T up to which starting a kernel takes longer than its work
 
 # All three matrices column-major or all three row-major, in the letters of `Problem.op`. T is the inner product of
 # two tall and skinny matrices, X^T Y, and G that of one with itself, X^T X; complex ones are conjugated, X^H Y.
@@ -45,7 +45,7 @@ R_NARROW = ((15360, 1920), (15360, 3840), (15360, 7680))  # (m, k): the papers' 
 LT_LONG = (10_000, 100_000, 1_000_000, 10_000_000, 100_000_000)
 LT_SMALL = ((2, 2), (4, 4), (8, 8), (16, 16), (32, 32), (64, 64))
 G_LONG, G_SMALL = 10_000_000, (8, 16, 32, 64)
-G_DTYPES = FMA_DTYPES  # those of BLAS's syrk and herk
+G_DTYPES = FMA_DTYPES  # types of BLAS's syrk and herk
 LT_UNEQUAL = ((4, 16), (16, 4), (8, 64), (64, 8))  # (k, n) in L, (m, n) in T
 
 
@@ -84,7 +84,7 @@ class Cell:
         }
 
 
-CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # what tells cells apart
+CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # fields that tell cells apart
 
 
 def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -11,8 +11,8 @@ from benchmarks.headline import markdown, number, rival, speed_ups
 Row = dict[str, Any]
 Outcome = Literal["ahead", "even", "behind"]
 
-MATTERS = 0.02  # of our time, that an opponent takes less
-NAMES = {"bf16": "bf16, f16", "f16": "bf16, f16"}  # of element types that stand in one line
+MATTERS = 0.02  # share of our time by which an opponent must be faster
+NAMES = {"bf16": "bf16, f16", "f16": "bf16, f16"}  # labels of element types that share a line
 REGIMES = ("R", "L", "L small", "T", "T small", "G")
 
 

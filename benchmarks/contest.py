@@ -29,7 +29,7 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import clear, inspect, prepare, run_once
 
-GRAPH_WORKSPACE_BYTES = 32 * 2**20  # what cuBLAS takes by itself on Hopper; while captured it must be given one
+GRAPH_WORKSPACE_BYTES = 32 * 2**20  # cuBLAS's default on Hopper; while captured it needs one of ours
 LT_WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper
 CONTESTANTS = ("ours", "cublas", "cublaslt")
 

@@ -44,7 +44,7 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.verdict import prepare
 
 EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
-FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # of a line
+FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # keys of a line
 STARTS = 4  # ways in which a kernel is started, at the most
 Row = dict[str, Any]
 

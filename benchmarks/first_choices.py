@@ -60,7 +60,7 @@ from tsm2_tune.tuner.verify.operands import needed_bytes
 TELLING = 1.25  # times as much or as long as need be: from there on that is a reason
 A_DECADE = 2  # extents of the grid
 LARGEST = 10**8
-OPS = ("nn", "ttt", "tn", "ntt")  # of real numbers; of complex ones the transposed operand is conjugated
+OPS = ("nn", "ttt", "tn", "ntt")  # for real numbers; for complex ones the transposed operand is conjugated
 CONJUGATED = {"tn": "cn", "ntt": "jtt"}
 WITHIN = 2.0  # times the roofline with start-up
 AT_LEAST = 1.25  # times the least of all candidates, from where another one should have been first

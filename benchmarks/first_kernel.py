@@ -36,7 +36,7 @@ STAGES = {
     "result": "run_ended",
 }
 EXPORTED = "exported"
-FACTS = ("device", "driver", "toolkit", "flags")  # of the event run_started
+FACTS = ("device", "driver", "toolkit", "flags")  # fields of the event run_started
 ERROR_CHARACTERS = 2000
 
 

@@ -43,8 +43,8 @@ WORDS = {  # the rows of a picture for readers who do not know the regimes
     "L": "tall x small",
     "T": "tall^T x tall",
 }
-ROW_INCHES, FRAME_INCHES = 0.28, 0.9  # of the picture: a row, and what is around the rows
-RIGHTMOST = 16.0  # of the picture: what gains more stands there
+ROW_INCHES, FRAME_INCHES = 0.28, 0.9  # height of a row of the picture, and of the frame around the rows
+RIGHTMOST = 16.0  # the picture's last gain: larger ones are drawn there
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Calls:
         return max(vendors_us, self.vendors_us) / max(taken_us, self.left_us if falls_back else self.ours_us)
 
 
-NO_CALLS = Calls(0.0, 0.0, 0.0)  # of the kernels alone
+NO_CALLS = Calls(0.0, 0.0, 0.0)  # calls that take no time, so that the kernels alone count
 
 
 OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {

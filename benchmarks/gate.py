@@ -37,11 +37,11 @@ from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.search.loop import cores
 
 HOPPER = (9, 0)
-LIMIT_SECONDS = 300.0  # of a compiler
+LIMIT_SECONDS = 300.0  # limit of a compiler
 RESULTS = Path(__file__).parent / "results"
 WINNERS = ("h200-versus-cublas.json", "h200-general.json", "h200-minplus.json")
 EVERY_LINE = Path(__file__).parents[1] / "tests" / "right_on_host.txt"
-REGISTER_COUNT = struct.pack("<BBH", 4, 0x2F, 8)  # of .nv.info: then a symbol, and the number
+REGISTER_COUNT = struct.pack("<BBH", 4, 0x2F, 8)  # entry of .nv.info, before a symbol and the number
 Subject = tuple[str, str]  # a configuration and a problem, as they are spelt
 
 
@@ -53,7 +53,7 @@ class Compiled:
     registers: int
     spill_bytes: int
     smem_bytes: int  # that its text asks for
-    launched_bytes: int  # of shared memory, that its launch asks for
+    launched_bytes: int  # shared memory that its launch asks for
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,7 @@ from tsm2_tune.tuner.verify.verdict import prepare, run_once
 
 Row = dict[str, Any]
 
-EXTENTS = (100, 1_000, 10_000, 100_000, 1_000_000)  # of A: rows and columns
+EXTENTS = (100, 1_000, 10_000, 100_000, 1_000_000)  # rows and columns of A
 MOST_ELEMENTS = 400_000_000
 LARGE = ((20_480, 20_480), (10_000_000, 32), (32, 10_000_000))  # 1.3 GB of f32 and more
 SHAPES = {
@@ -78,7 +78,7 @@ class Selection:
     dtype_names: tuple[str, ...]
     layouts: tuple[Layout, ...]
     shape_set: str
-    trials: int  # of each decomposition
+    trials: int  # for each decomposition
 
     @property
     def cells(self) -> tuple[tuple[Layout, Problem], ...]:

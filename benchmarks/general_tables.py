@@ -13,7 +13,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 Row = dict[str, Any]
 
 STENCIL = "stencil"  # table of the family `gemm` alone
-GLOBAL_SIZE = 4096  # of the square whose winner is the configuration for all
+GLOBAL_SIZE = 4096  # extent of the square whose winner is the configuration for all
 BLAS = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 WHO = ("ours", "cublas", "cublaslt")
 

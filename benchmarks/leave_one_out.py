@@ -111,8 +111,8 @@ class Outcome:
 
     problem: Problem
     is_hit: bool  # whether one took at most WITHIN times the fastest that is known
-    times: float  # of the best that has a time, over the fastest that is known; 0: none has
-    expected: float  # of the best by the model, over what the model says of the fastest
+    times: float  # time of the best one that has a time, over the fastest known; 0: none has
+    expected: float  # expected time of the best one by the model, over that of the fastest
 
 
 def outcome(problem: Problem, choices: Sequence[KernelConfig], times: Times) -> Outcome:

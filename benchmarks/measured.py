@@ -27,7 +27,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured
 
 ROOT = Path(__file__).parents[1]
-MOST_KERNELS = 3  # of a problem
+MOST_KERNELS = 3  # kernels of a problem
 
 Timed = tuple[Problem, str, float | None]  # a problem, a configuration as it is spelt, and its microseconds
 

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.turns import Launch
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
-TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16"}  # as the array interface has them
-FALLBACKS = ("torch", "cupy")  # whose arrays a module may leave to the vendor: the first that is installed
+TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16"}  # typestr of the array interface
+FALLBACKS = ("torch", "cupy")  # the first installed one's arrays may be left to the vendor
 Arrays = tuple[Any, Any, Any]
 
 

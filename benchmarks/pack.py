@@ -62,7 +62,7 @@ PACK_SHAPES: dict[Regime, tuple[tuple[int, int, int], ...]] = {
         (48, 6, 200_003), (64, 64, 500_000),
     ),
 }  # fmt: skip
-FINAL = Effort(spread=0.003, min_samples=15, max_samples=45, limit_seconds=0.3)  # of a winner, beside the vendor
+FINAL = Effort(spread=0.003, min_samples=15, max_samples=45, limit_seconds=0.3)  # for a winner beside the vendor
 Tuned = tuple[Problem, str]  # with its winner's configuration as text
 
 

@@ -57,7 +57,7 @@ class AtOnce(Tuner):
             files=lambda *paths: paths,
         ))  # fmt: skip
         self._answers = 0
-        self.begun_seconds = 0.0  # of this process, at the first trial
+        self.begun_seconds = 0.0  # processor time of this process at the first trial
 
     def _attempt(self, _: object, idle_work: Callable[[], object]) -> AttemptResult:
         if not self._answers:

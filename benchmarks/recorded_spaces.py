@@ -34,8 +34,8 @@ from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 FILE = Path(__file__).parent / "results/h100-spaces.json.xz"
-WHOLE = 0.5  # of a family's configurations: from so many on it counts as recorded
-MAY_WIN = (Outcome.OK, Outcome.BEHIND)  # what was behind something that another strategy tries later
+WHOLE = 0.5  # share of a family's configurations from which on it counts as recorded
+MAY_WIN = (Outcome.OK, Outcome.BEHIND)  # BEHIND: another strategy may try it before the trial that was faster
 
 
 @dataclass(frozen=True, slots=True)

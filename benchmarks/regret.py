@@ -51,7 +51,7 @@ from tsm2_tune.tuner.search.strategies import strategy_named
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.25)  # of the trials of a space
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.25)  # shares of the trials of a space
 GAINS = (0.005, 0.01, 0.02, 0.05)
 NAMED = ("exhaustive", "random", "optuna:tpe", "optuna:nsgaii")
 OF_GAIN = ("model, other shapes", "model, nothing measured")
@@ -66,7 +66,7 @@ class Row:
 
     strategy: str
     problem: str
-    trials: int  # of the whole space
+    trials: int  # trials of the whole space
     regrets: tuple[float, ...]  # after each of SHARES
 
 
@@ -77,7 +77,7 @@ class Ended:
     strategy: str
     problem: str
     gain: float
-    share: float  # of the trials of the space
+    share: float  # share of the trials of the space
     missed: float  # regret
 
 

@@ -28,7 +28,7 @@ DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"
 PICTURES = ROOT / "docs/pictures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WINDOW = {"width": 1100, "height": 900}
-COLOURS = 64  # of a picture, so that it stays small
+COLOURS = 64  # few, so that a picture stays small
 SHOTS = {  # file -> colour scheme, the first and the last element that it shows
     "report-summary.png": ("light", "header", "#summary .scroll >> nth=0"),
     "report-roofline.png": ("dark", "#roofline", "#roofline figure"),

@@ -17,7 +17,7 @@ from tsm2_tune.generator.problem import DTYPES
 # What two runs must agree on for their rows to stand in one file.
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
 LISTS = ("earlier_runs", "skipped", "rows")
-MOST = 1e15  # of a number in a row
+MOST = 1e15  # largest number in a row
 
 
 def _is_number(value: Any) -> bool:

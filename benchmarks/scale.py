@@ -38,7 +38,7 @@ SERVER_CORES = 16  # assumed of a server
 CONNECTIONS, MOST_CONNECTIONS = (
     2,
     97,
-)  # of a run, which beats by one; PostgreSQL's default, less the superuser's three
+)  # connections of a run, one for its beat; PostgreSQL's default, less the superuser's three
 GIB, HOUR = 2**30, 3600.0
 
 
@@ -62,8 +62,8 @@ class Search:
     name: str
     trials: float
     right: float  # share of them
-    seconds: float  # of a problem: the search, its finals, the full verification
-    once_seconds: float  # of a run
+    seconds: float  # for a problem: the search, its finals, the full verification
+    once_seconds: float  # for each run
     texts: float  # that were new to this search
     budget_seconds: float
 
@@ -104,7 +104,7 @@ class Recorded:
     sqlite: Rates
     postgresql: Rates
     texts: Mapping[str, float]  # how texts become more with trials, and what they take to compile
-    asked: Mapping[str, float]  # of the database for a problem
+    asked: Mapping[str, float]  # calls of the database for a problem
     cores: int  # of the machine that searched: of configurations one more is claimed at a time
 
 

@@ -30,7 +30,7 @@ from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
 CACHED_SECONDS = 0.2  # a binary from the cache takes less
-HOST_SHAPES, HOST_TRIALS = ("64x2x64", "64x3x64", "64x4x64"), 6  # what a run on the host tunes
+HOST_SHAPES, HOST_TRIALS = ("64x2x64", "64x3x64", "64x4x64"), 6  # shapes and trials of a run on the host
 PARENT, USED = 1, slice(11, 15)  # where in the fields of proc(5)'s `stat`, from the third on, these are
 IN_FILE = "SELECT tbl_name, sum(pgsize) FROM dbstat JOIN sqlite_master USING (name) GROUP BY tbl_name"
 ON_SERVER = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = {here}"

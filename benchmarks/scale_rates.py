@@ -52,14 +52,14 @@ from tsm2_tune.tuner.search.resume import Retries
 DEVICE = "a made-up GPU"
 LIMITS = TimeLimits(120.0, 60.0)
 AGAIN = Retries(LIMITS, frozenset())
-EVERY = 4  # of so many trials one is right; the others are behind
+EVERY = 4  # one in so many trials is right; the others are behind
 SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # 34.8 on average in h100-pack.db.xz; the most of a first look
 CLAIMED, TOGETHER = 18, 2  # configurations claimed, and trials stored, in a transaction: of a run on 16 cores
 OF_PROBLEM = 340  # trials, at 17 a second for 20 seconds
 FILLER = 1000  # the number of a tuner that no other has
 MANY = 1_000_000  # trials, among which a run asks about one problem
-READS = 20  # of each the mean
-ROUNDS = 3  # of each number of tuners: the one that stored most says what the database takes
+READS = 20  # the mean of so many counts
+ROUNDS = 3  # for each number of tuners; the round that stored most counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Written:
 
     trials: int
     transactions: int
-    processor_seconds: float  # of its own process
+    processor_seconds: float  # processor time of its own process
 
 
 def run_of(number: int) -> TuningRun:

@@ -22,7 +22,7 @@ from benchmarks.scale import SERVER_CORES, Recorded, Search, recorded
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
 
-SPEEDS = (0.4, 0.7, 1.0, 1.3, 1.6)  # of the kinds of GPU, over the recorded one
+SPEEDS = (0.4, 0.7, 1.0, 1.3, 1.6)  # speeds of the kinds of GPU over the recorded one's
 NUMBERS = (100, 500, 700, 1000, 2000)
 WARM_UP_SECONDS, SECONDS = 10.0, 30.0  # not counted, and counted
 SEED = 0
@@ -33,7 +33,7 @@ class Load:
     """The load of one GPU on its server."""
 
     trials_per_second: float  # where it waits for nothing
-    server_seconds: float  # of a processor, that storing a trial takes
+    server_seconds: float  # processor seconds that storing a trial takes
 
     @property
     def in_one_transaction(self) -> int:

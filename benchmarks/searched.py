@@ -23,8 +23,8 @@ FOUND = Verdict(True, 0.0, "right in the search that found it")  # and verified 
 class Searched:
     """The results of searches of some shapes."""
 
-    seconds: float  # of each search
-    date: str  # of the last one
+    seconds: float  # length of each search
+    date: str  # date of the last search
     device: str
     winners: dict[tuple[str, str, Problem], Winner]  # regime, layout, problem
 

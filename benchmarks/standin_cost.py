@@ -29,7 +29,7 @@ from tsm2_tune.interpose.preload import Standing
 
 ROUNDS, CALLS = 60, 200
 COMPUTE_32F, WORKSPACE_BYTES = 68, 32 << 20
-PRODUCTS = {  # as cuBLAS has them, m x n x k of an f32 product without transposes
+PRODUCTS = {  # m, n and k of an f32 product without transposes, as cuBLAS takes them
     "a square product, left to cuBLAS": (256, 256, 256),
     "a wide product, left or taken as the pack says": (8, 100_000, 16),
     "a product of many columns, left or taken as the pack says": (16, 50_000, 40),

@@ -236,7 +236,7 @@ def run(
         selection = replace(selection, search_seconds=searched.seconds)
     searches = selection.search_seconds > 0 and searched is None
     seconds = selection.search_seconds if searches else PATIENT.seconds
-    options = PATIENT.options(seconds, Cache.CLEAN)  # as the ratios are
+    options = PATIENT.options(seconds, Cache.CLEAN)  # the ratios are for a clean L2, too
     with Tuner(target, options) as tuner, planners() as pool:
         turns = opened(target, tuner.phases)
         module, library = imported(pack), None if target.is_host else fallback_arrays(target.spec)

@@ -18,7 +18,7 @@ from tsm2_tune.generator.shapes import LARGEST_DIMENSION
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 UNSEEN_REGIMES: tuple[Regime, ...] = ("R", "L", "T")
-OWNERS = 2  # of operands on a device: the search's process, and the one that times
+OWNERS = 2  # processes with operands on the device: the search's, and the one that times
 MOST_DRAWS = 1000  # for one shape that fits and is new
 Range = tuple[int, int]
 

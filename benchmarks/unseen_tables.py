@@ -19,7 +19,7 @@ TIMED = (
     "fallback",
     "cublas",
     "cublaslt",
-)  # whose times a row has, in both states of the L2
+)  # a row has their times in both states of the L2
 BY_KIND = "By kind, with the L2 clean, `gemm`:"
 
 
@@ -95,7 +95,7 @@ class Summary:
     slower_than_cublas: float | None  # the same beside cuBLAS's own routine
     search_x_vendor: float | None  # geometric mean of the vendor's time over that of the search's winner
     x_search: float | None  # geometric mean of the search's time over ours
-    median_regret: float | None  # of how much longer ours takes than the search's winner: negative where less
+    median_regret: float | None  # how much longer ours takes than the search's winner, negative if less
     regret_of_95: float | None  # that 95 % of the shapes do not exceed
     off: float | None  # how far measured times are from expected ones: a factor, the median's
     off_of_95: float | None  # that 95 % of the shapes do not exceed

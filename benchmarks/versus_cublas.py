@@ -46,11 +46,11 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 # Each of them lets cuBLAS compute f32 or f64 products with something less.
 LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
-LEAST_TRIALS = 4  # of a cell, however long they take
-LEAST_SECONDS = 0.005  # of a phase that is named
-RECENT_CELLS = 8  # whose slowest says whether another one fits into the time limit
+LEAST_TRIALS = 4  # for each cell, however long they take
+LEAST_SECONDS = 0.005  # shorter phases are not named
+RECENT_CELLS = 8  # the slowest tells whether another one fits into the time limit
 
-P = TypeVar("P")  # what a cell is measured from
+P = TypeVar("P")  # input of a cell's measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Plan:
     seconds: float
     layouts: str
     effort: Effort
-    final_effort: Effort  # of the tuner's finalists
+    final_effort: Effort  # for the tuner's finalists
 
     def options(self, seconds: float, cache: Cache) -> Options:
         """The tuner's, where each cell is tuned for so long: a short search does not dwell on long kernels."""
@@ -98,7 +98,7 @@ class Selection:
     layouts: tuple[Layout, ...]
     dtype_names: tuple[str, ...]
     shape_set: ShapeSet
-    seconds: float  # of tuning, for each cell
+    seconds: float  # tuning time of each cell
     time_limit: float | None  # seconds, for the whole run
     part: tuple[int, int] = (1, 1)  # the how many-th of how many, each a run of its own
     cache: Cache = Cache.DIRTY  # in which winners are found

@@ -30,7 +30,7 @@ from tsm2_tune.tuner.worker.child_process import die_with_parent
 
 CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
 TRIALS_A_SECOND = 8  # at the most: a short search needs no more configurations compiled
-MOST_CONFIGURATIONS = 1000  # of a search: more than a minute of trials
+MOST_CONFIGURATIONS = 1000  # limit of a search: more than a minute of trials
 CORES_A_PLANNER, MOST_PLANNERS = 4, 8  # the others compile
 RESERVE_BYTES = 6 * 2**30  # for two contexts, their flush buffers and reports, and the kernels' workspaces
 
@@ -53,7 +53,7 @@ class Winner:
     """The fastest configuration that gave right results, and how the search went."""
 
     config: KernelConfig
-    verdict: Verdict  # of its trial
+    verdict: Verdict  # verdict of its trial
     kept: int  # configurations in the space
     outcomes: dict[str, int]  # how many trials ended how
 

@@ -26,7 +26,7 @@ from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 
 SHAPES = ((2049, 8, 3001), (100_000, 8, 16), (7, 5, 33), (1, 6, 700), (300, 1, 700), (16, 16, 50_001))
 LAST, FIRST = (((1,), (0,)), ((), ())), (((0,), (0,)), ((), ()))
-ROUNDS, CALLS = 7, 1000  # of `cost`
+ROUNDS, CALLS = 7, 1000  # repetitions of `cost`
 
 
 def taken(best: ModuleType, jax: Any, function: Callable[..., Any], *arrays: Any) -> int:

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, Coverage, full_verification
 from tsm2_tune.tuner.worker.client import Attempt, Worker
 
-DEPTH = 256  # of the problem that a trial times
+DEPTH = 256  # depth of the problem that a trial times
 # More than a tuner does on the host: all calls, as on a GPU, longer loops, and as many launches as bugs wait for.
 ON_HOST = replace(EMULATED, products=8e6, long_products=3e7, launches=300, every_call=True)
 LIMIT_SECONDS = 240.0

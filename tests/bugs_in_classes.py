@@ -55,7 +55,7 @@ LADDER = spelt("ladder:step=coarse1d,block=64x64x8,thread=8x1")
 
 STORE = "element = scalar(beta == 0 ?"  # store_C's one statement
 KERNEL = "sum_t beta, scalar *__restrict__ C, index_t ldc)\n{"  # where a kernel's body begins
-SPLIT_KERNEL = "unsigned *__restrict__ counters)\n{"  # of one with a workspace
+SPLIT_KERNEL = "unsigned *__restrict__ counters)\n{"  # parameters of a kernel with a workspace
 
 
 class Found(StrEnum):

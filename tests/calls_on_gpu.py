@@ -343,7 +343,7 @@ def own_memory(arrays: Arrays, best: ModuleType, *, shrink: int = 1) -> None:
 
 CHECKS: dict[str, Callable[..., None]] = {
     **{f.__name__: f for f in (stress, same_bits, first_call_captured, two_devices, own_memory)},
-    **{f.__name__: f for f in (bits, gradients)},  # of PyTorch's tensors alone
+    **{f.__name__: f for f in (bits, gradients)},  # for PyTorch's tensors alone
 }
 
 

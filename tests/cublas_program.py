@@ -17,7 +17,7 @@ from tests import lt_calls
 
 WIDE = "_64"
 SCALARS = {"S": "f", "D": "d", "C": "ff", "Z": "dd"}
-KINDS = {0: "f", 1: "d", 2: "f", 14: "f", 4: "ff", 5: "dd"}  # of cudaDataType_t: alpha and beta
+KINDS = {0: "f", 1: "d", 2: "f", 14: "f", 4: "ff", 5: "dd"}  # C types of alpha and beta by cudaDataType_t
 POINTERS = {"alpha", "A", "B", "beta", "C", "x", "y"}
 GEMM = "transa transb m n k alpha A lda B ldb beta C ldc"
 ARGUMENTS = {

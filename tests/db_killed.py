@@ -26,7 +26,7 @@ from tsm2_tune.tuner.results.maintenance import migrating, vacuuming
 from tsm2_tune.tuner.results.merge import importer
 from tsm2_tune.tuner.results.store import Store
 
-STEPS = 50  # of SQLite's machine, that are counted as one
+STEPS = 50  # steps of SQLite's virtual machine that count as one
 
 connect = sqlite3.connect
 

@@ -25,7 +25,7 @@ B = RNG.random((K, N)).astype(np.float32)
 EXPECTED = A.astype(np.float64) @ B
 
 Orders = list[str]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
-ROUNDS = 20  # of products at the same time
+ROUNDS = 20  # rounds of concurrent products
 
 
 def imported(path: str) -> ModuleType:

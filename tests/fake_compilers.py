@@ -52,7 +52,7 @@ def is_gone(process: int) -> bool:
             state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             return True
-        if state == "Z":  # of a parent that is slow
+        if state == "Z":  # a zombie, because its parent is slow
             return True
         time.sleep(0.002)
     return False

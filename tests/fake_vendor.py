@@ -15,7 +15,7 @@ VERSION = 130100
 NOT_SUPPORTED = 15
 # cudaDataType_t -> how it lies in memory, and what it is computed in
 KINDS = {0: "float32", 1: "float64", 2: "float16", 4: "complex64", 5: "complex128", 14: "uint16"}
-LETTERS = {"S": 0, "D": 1, "C": 4, "Z": 5}  # of BLAS
+LETTERS = {"S": 0, "D": 1, "C": 4, "Z": 5}  # BLAS's letters
 
 
 def _value(argument: Any) -> Any:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 VERSIONS = ("3.11", "3.12", "3.13", "3.14")
-MOST_BYTES = 3_000_000  # of the source distribution
+MOST_BYTES = 3_000_000  # limit of the source distribution
 LIMIT_SECONDS = 600.0  # for one command: pip may have to fetch dependencies
 SHAPE = "32x2x32"
 TUNE = ("--device", "cpu", "--shapes", SHAPE, "--family", "tsm2", "--max-trials", "2", "--budget", "60")

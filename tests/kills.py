@@ -280,7 +280,7 @@ def main() -> None:
     parser.add_argument("--cache", choices=("warm", "cold"), default="warm")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # what nohup has ignored would be ignored by all that is killed
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children would inherit nohup's ignored signal
     broken, ends = 0, Counter[str]()
     with tempfile.TemporaryDirectory(prefix="kills-") as top:
         folder = Path(top, "whole")

@@ -36,7 +36,7 @@ LAYERS = {
     "gpu": "runs kernels on a GPU through PyCUDA",
 }
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
-PARTS = 3  # of the planted bugs
+PARTS = 3  # parts of the planted bugs
 SLOW_FILES = """
     contending_vendor cli_planning api_errors importing_refused foreign_values shapes_between vendor_tables cache_size
     launcher_kernels
@@ -113,7 +113,7 @@ def choose(config: pytest.Config) -> None:
     for name, what in LAYERS.items():
         config.addinivalue_line("markers", f"{name}: {what}")
     config.addinivalue_line("markers", "alone: what it measures or does to the GPU needs all of it")
-    if hasattr(config, "workerinput"):  # of pytest-xdist, which passes on what was typed alone
+    if hasattr(config, "workerinput"):  # a worker of pytest-xdist, which passes on only what was typed
         config.option.markexpr = config.workerinput["layers"]
     elif not _is_asked(config):
         config.option.markexpr = "unit"

@@ -329,7 +329,7 @@ def choices(path: str, calls: Sequence[Call], device: tuple[str, int, int]) -> l
     driver().fake_device(device[0].encode(), *device[1:])
     handle = Handle(path)
     found = [(*handle.choice(call), handle.error) for call in calls]
-    again = [(*handle.choice(call), handle.error) for call in calls]  # of what is remembered
+    again = [(*handle.choice(call), handle.error) for call in calls]  # from the cache of choices
     assert found == again
     handle.destroy()
     return found

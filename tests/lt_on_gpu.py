@@ -85,7 +85,7 @@ def is_product(asked: dict[str, Any], kind: int, a: Any, b: Any, before: Any, af
     if beta:
         whole = whole + beta * matrix_in(before, layouts["d"], kind)
     stored = whole.astype(DTYPES[kind]) if kind != 14 else whole
-    rounding = 2.0**-8 if kind == 14 else 0.0  # of bfloat16, which NumPy has not
+    rounding = 2.0**-8 if kind == 14 else 0.0  # bfloat16, which NumPy lacks
     return bool((abs(matrix_in(after, layouts["d"], kind) - stored) <= rounding * abs(stored)).all())
 
 

@@ -67,7 +67,7 @@ def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
     """Export the kernels of TUNED with binaries, and import the module."""
     numbers = []
     name, _ = device_of(0)
-    for attribute in (75, 76, 16):  # of the compute capability, and MULTIPROCESSOR_COUNT
+    for attribute in (75, 76, 16):  # the compute capability's two, and MULTIPROCESSOR_COUNT
         value = ctypes.c_int()
         ask_driver("cuDeviceGetAttribute", ctypes.byref(value), attribute, ctypes.c_int(0))
         numbers.append(value.value)

@@ -29,7 +29,7 @@ ON_GPU = [
     pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # PyCUDA's own
 ]
-LARGE = 1 / 32  # of a device's memory: operands that may not be there with others as large
+LARGE = 1 / 32  # share of a device's memory from which on operands must be alone
 
 
 @contextmanager

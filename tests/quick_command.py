@@ -44,7 +44,7 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
         connection = connected(path, mode)
         try:
             connection.execute("PRAGMA synchronous = OFF")
-        except DatabaseError:  # of a file that is locked, or no database
+        except DatabaseError:  # the file is locked, or no database
             connection.close()
             raise
         return connection

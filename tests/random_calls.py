@@ -42,7 +42,7 @@ def tensor(shape: tuple[int, ...], order: str, at: int, dtype: str = "f32", pad:
 
 
 EXTENTS = (1, 2, 3, 8, 60, 64, 500, 4096, 20480)
-PLACES = (1 << 40, 2 << 40, 3 << 40)  # of a, b and out, which nobody reads
+PLACES = (1 << 40, 2 << 40, 3 << 40)  # addresses of a, b and out, which nobody reads
 FACTORS = (None, None, None, 2, 0.5, -1.0, 1e-310, 2**70, -(2**24) - 1, 0, -0.0)
 ODD_FACTORS = (True, np.float32(3), 1j, 2 - 3j, math.nan, math.inf, complex(math.nan), 1e300, "1", 2**128, 10**400)
 ODD_TENSORS: tuple[dict[str, Any], ...] = (

@@ -15,7 +15,7 @@ from tests.spelling import spelt
 from tsm2_tune.generator.problem import Problem
 
 PATH = Path(__file__).parent / "right_on_host.txt"
-COST_OF_A_KERNEL = 5e6  # of one that has no products: it is compiled
+COST_OF_A_KERNEL = 5e6  # cost of a kernel without products, to compile it
 
 
 def stored() -> list[Subject]:

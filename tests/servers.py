@@ -150,7 +150,7 @@ def running() -> Iterator[TestServer]:
 def _make_data(server: TestServer) -> None:
     data = server.folder / "data"
     plain = ("-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
-    if server.run("initdb", *plain, *ENGLISH).returncode != 0:  # of a version, or a build, without ICU
+    if server.run("initdb", *plain, *ENGLISH).returncode != 0:  # the version or the build has no ICU
         shutil.rmtree(data, ignore_errors=True)
         made = server.run("initdb", *plain)
         if made.returncode != 0:

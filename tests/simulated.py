@@ -38,7 +38,7 @@ TARGET = cast(
 )
 KERNELS = sorted((one for one in TSM2.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
 SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
-Times = Mapping[tuple[str, Problem], float]  # of a configuration at a shape
+Times = Mapping[tuple[str, Problem], float]  # times of a configuration at a shape
 TODAY = TARGET.basis(Cache.CLEAN)
 
 

@@ -54,12 +54,12 @@ class Played:
     """Result of a program's steps."""
 
     statuses: list[list[int]]  # by thread
-    log: list[str]  # of the driver and of cuBLAS
+    log: list[str]  # calls of the driver and of cuBLAS
     told: str  # on standard error
     seen: tuple[Seen, ...]
     status: int
     uncounted: tuple[int, ...]
-    results: list[list[float]]  # what C held after each call, where it has memory
+    results: list[list[float]]  # contents of C after each call, if C has memory
 
     @property
     def launches(self) -> list[str]:

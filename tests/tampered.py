@@ -77,7 +77,7 @@ READS: tuple[tuple[str, ...], ...] = (
 )
 LIBRARIES = VendorLibraries((("cuBLAS", 130100), ("cuBLASLt", 130100)))
 Act = Callable[[Path, random.Random], str]
-MOST_SECONDS = 20.0  # of a read on a busy machine
+MOST_SECONDS = 20.0  # limit of a read on a busy machine
 
 
 class Wrong(Exception):

@@ -76,7 +76,7 @@ SCHEMA = (
     "PRAGMA application_id = 7",
     *(f"PRAGMA user_version = {version}" for version in (0, 1, 3, 5, 99, -1)),
 )
-REWRITTEN = (  # of statements that create something
+REWRITTEN = (  # parts of statements that create something
     ("trial", "detail TEXT", "detail TEXT COLLATE NOCASE"),
     ("trial", "detail TEXT", "detail TEXT CHECK (length(randomblob(9)) > 3)"),
     ("trial", "registers INTEGER", "registers INTEGER GENERATED ALWAYS AS (1)"),

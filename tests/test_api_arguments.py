@@ -21,7 +21,7 @@ PATIENCE: dict[str, Any] = {
     "max_trials": None, "compile_limit": 1, "run_limit": 1, "cache": "dirty", "retry": None, "seed": 0
 }  # fmt: skip
 OF_LIBRARY = ("export", "--format", "library", "--output")
-BFLOAT16 = type("bfloat16", (np.generic,), {})  # as ml_dtypes has it
+BFLOAT16 = type("bfloat16", (np.generic,), {})  # like the type of ml_dtypes
 
 
 @pytest.fixture

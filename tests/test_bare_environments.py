@@ -28,7 +28,7 @@ import pwd
 pwd.getpwuid = {}.__getitem__
 from tsm2_tune.__main__ import main
 main()
-"""  # as of a user that a container's image does not know
+"""  # like a user whom a container's image does not know
 NO_FOLDER = "no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path"
 
 

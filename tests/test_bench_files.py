@@ -15,7 +15,7 @@ RESULTS = Path(__file__).parents[1] / "benchmarks/results"
 CELLS, CALLS = RESULTS / "h200-versus-cublas.json", RESULTS / "h200-call-cost.json"
 
 
-WINNER = {  # as a JSON export has it
+WINNER = {  # a winner of a JSON export
     "device": "NVIDIA H200", "l2_state": "clean", "m": 20480, "n": 8, "k": 20480, "median_us": 400.0,
     "vendor_us": 500.0, "vendor_right": 1, "cublas_us": 520.0, "cublas_right": 1,
 }  # fmt: skip

@@ -57,7 +57,7 @@ def test_first_event_counts_and_each_run_has_its_database(tmp_path: Path, monkey
     found = CliRunner().invoke(main, ON_HOST)
     assert found.exit_code == 0, found.output
     result = json.loads(found.output)
-    assert result["device"] == "True"  # of the last run, whose cache the first one filled
+    assert result["device"] == "True"  # the last run's, whose cache the first one filled
     for seconds in result["seconds"].values():
         assert list(seconds) == ["run_started", "first_trial", EXPORTED]
         assert seconds["first_trial"] + 0.5 < seconds[EXPORTED]

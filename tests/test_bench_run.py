@@ -125,7 +125,7 @@ def test_compilers_work_for_the_cells_to_come() -> None:
             found.append((cell, isinstance(prospects, Skipped)))
             assert len(compiled) == min(number + CELLS_AHEAD, len(cells) - 1)  # one is too large
     assert found == [(cell, number == 1) for number, cell in enumerate(cells)]
-    assert set(compiled) == {8}  # as many as a second's trials
+    assert set(compiled) == {8}  # as many as the trials of a second
 
 
 def test_another_process_plans_the_same_search() -> None:

@@ -82,12 +82,12 @@ def test_a_draw_is_the_seed_s() -> None:
     every = drawn(*KINDS, **DRAW)
     assert drawn(*KINDS, **DRAW) == every
     some = drawn(("T",), ("row",), ("f64",), **DRAW)
-    assert set(some) == {cell for cell in every if cell in some}  # whatever else is asked for
+    assert set(some) == {cell for cell in every if cell in some}  # the other arguments make no difference
     assert not set(drawn(*KINDS, **DRAW | {"seed": 1})) & set(every)
 
 
 def test_what_does_not_fit_is_not_drawn() -> None:
-    small = replace(H200, memory_bytes=8 * 2**30)  # of which 2 GiB are for operands
+    small = replace(H200, memory_bytes=8 * 2**30)  # 2 GiB of it are for operands
     found = drawn(*KINDS, **DRAW | {"limits": small})
     assert all(OWNERS * needed_bytes(cell.problem) <= 2 * 2**30 for cell in found)
     with pytest.raises(InputError, match=r"the ranges have no 2 shapes of R in f32 that fit h200"):

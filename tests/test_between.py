@@ -111,7 +111,7 @@ def test_gains_are_predicted_at_more_shapes_than_are_planned(store: Store, monke
 
 
 THIRD = StreamAFmaConfig(128, 1, 4, 8, 4, 13, 1, 1)
-OTHER = StreamAFmaConfig(128, 1, 6, 8, 4, 13, 1, 1)  # whose tile of 6 columns suits shapes between those of 4 and 8
+OTHER = StreamAFmaConfig(128, 1, 6, 8, 4, 13, 1, 1)  # its tile of 6 columns suits shapes between 4 and 8 columns
 SHAPES = [shape(20480, n, 20480) for n in (2, 4, 8, 16, 32)]
 
 

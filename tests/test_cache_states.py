@@ -156,7 +156,7 @@ def test_times_in_different_states_do_not_compete(store: Store) -> None:
     store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
     store.add_trial(RUN, timed(390, C256, Cache.CLEAN))
     assert len(store.listing()) == 3
-    (row,) = store.best()  # what programs see
+    (row,) = store.best()  # the winner that programs see
     assert (row.cache, row.config, row.median_us, row.ties, row.stale) == ("dirty", C128.text, 500, 1, 0)
     (row,) = store.best(cache=Cache.CLEAN)
     assert (row.cache, row.config, row.median_us, row.stale) == ("clean", C256.text, 390, 0)

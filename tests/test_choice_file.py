@@ -96,7 +96,7 @@ LINE = json.dumps(["owner", "product", [[0, 128, 1, False], 2.0, None]])
 )  # fmt: skip
 def test_a_line_that_is_no_choice_is_left_out(processes: Processes, file: Path, text: str) -> None:
     first, second = processes.new(), processes.new()
-    file.write_text(text)  # whose end is missing
+    file.write_text(text)  # the end of the file is missing
     with pytest.warns(RuntimeWarning, match="1 lines are no choices"):
         first.remember(file)
     assert is_timed(first)

@@ -94,7 +94,7 @@ def test_two_runs_that_take_turns_try_everything_once(
             left = [number for number in left if step(number)]
     assert sorted(tried[0] + tried[1]) == sorted(candidate.config.text for candidate in space.kept)
     assert all(tried)
-    assert sorted(event.new_trials for event in ended) == sorted(map(len, tried))  # what each did itself
+    assert sorted(event.new_trials for event in ended) == sorted(map(len, tried))  # each counts its own trials
     assert plain_sql(path, "SELECT count(*), count(DISTINCT config), count(DISTINCT run_id) FROM trial") == [
         (7, 7, 2)
     ]

@@ -44,7 +44,7 @@ def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) 
 
     def sleep(seconds: float) -> None:
         doing.append(phases.now)
-        while seconds > 0:  # as the clock's thread looks
+        while seconds > 0:  # the clock's thread looks so often
             now[0] += min(seconds, TICK_SECONDS)
             seconds -= TICK_SECONDS
             running.seconds()

@@ -211,7 +211,7 @@ def test_where_no_scheduler_answers_it_says_so(path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(clusters, "ANSWER_SECONDS", 0.5)
     with pytest.raises(DeviceError, match=rf"no Dask scheduler answers at {address} "):
         tsm2_tune.tune("64x2x64", cluster=address, device="cpu", db=path)
-    gc.collect()  # what was begun is no trouble as garbage
+    gc.collect()  # an unfinished call must be harmless as garbage
 
 
 def test_without_dask_it_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

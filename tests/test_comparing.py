@@ -39,7 +39,7 @@ def test_predict_tells_measured_and_predicted_gains() -> None:
 
 @pytest.mark.parametrize("shape", ["5000000x8x8", "8x5000000x8"])
 def test_predict_and_best_compare_with_the_same_routine(shape: str) -> None:
-    op = {"5000000x8x8": "nn", "8x5000000x8": "ttt"}[shape]  # of the kernel, which may compute the transposed product
+    op = {"5000000x8x8": "nn", "8x5000000x8": "ttt"}[shape]  # the kernel's, which may compute the transposed product
     (row,) = tsm2_tune.best("pretuned:h100", products="5000000x8x8", dtype="f32", op=op)
     assert row.cublas_us is not None
     assert row.vendor_us is not None

@@ -171,7 +171,7 @@ def test_files_read_by_the_host_compiler_are_in_its_identity(
     found = []
     for option in ("", "-fno-inline", ""):
         edit(option)
-        host._answers.cache_clear()  # as in another process
+        host._answers.cache_clear()  # a new process has an empty cache
         found.append(rests_on(host_toolchain()))
     assert (found[0] == found[2], found[0] == found[1]) == (True, False)
 

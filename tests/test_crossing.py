@@ -155,7 +155,7 @@ def test_kernel_counts_once_whatever_its_launch(store: Store) -> None:
     found = StreamAFmaConfig.parse(text)
     assert found is not None
     assert found.kernel_text == config.kernel_text
-    assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
+    assert found.splits > 2 * config.splits  # so that an eighth of the rows has as many blocks
     assert not any(at == smaller for _, at in device.tried)
     retries = Simulated(store, {})
     crossed(retries, store, [large, small, smaller])

@@ -17,7 +17,7 @@ from tests.pretended_gpu import computed
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
 
-OPS = ("ttt", "ntt", "tnt")  # of kernels with a row-major result
+OPS = ("ttt", "ntt", "tnt")  # ops of kernels with a row-major result
 RANDOM = np.random.default_rng(11)
 
 
@@ -102,7 +102,7 @@ def test_a_batch_that_lies_as_one_matrix_is_one_product(module: ModuleType, cupy
         (numbers((6, 20)), numbers((5, 20, 3))),
         (numbers((5, 6, 20), order="F"), numbers((20, 3))),
         (numbers((6, 20)), numbers((20, 3), "f8")),
-        (numbers((6, 20), "f8"), numbers((20, 3), "f8")),  # of which there are no kernels
+        (numbers((6, 20), "f8"), numbers((20, 3), "f8")),  # there are no kernels for it
         (numbers((6, 20), "i4"), numbers((20, 3), "i4")),
         (Ndarray(numbers((12, 40)).held[::2, ::2]), numbers((20, 3))),
         (numbers((6, 0)), numbers((0, 3))),

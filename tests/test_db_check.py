@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 
-GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # of a run whose machine was started again
+GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # owner of a run whose machine was rebooted
 OLD = source(configuration(256), text="int older;\n")
 
 
@@ -53,7 +53,7 @@ def test_a_good_database_is_sound_and_left_as_it_is(good: Path) -> None:
     ]
 
 
-FAULTS = {  # what is done to a good database, and the line that says so
+FAULTS = {  # statements that damage a good database, and the line of the check
     "DELETE FROM sample WHERE measurement_id = 2 AND ordinal = 1":
         "row: trial 2 is not as this tsm2-tune stores it (samples of round 0 are missing",
     "UPDATE measurement SET median_us = median_us + 1 WHERE id = 1": "row: trial 1 is not as this",

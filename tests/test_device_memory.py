@@ -43,7 +43,7 @@ pytestmark = ON_HOST
 PROBLEM = Problem(100, 3, 40, "f32")
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 BUFFERS_OF_SUPPORT = 4
-MOST_ALLOCATIONS = 100  # of an attempt
+MOST_ALLOCATIONS = 100  # limit of an attempt
 NO_ROOM = (
     r"does not fit beside what else is on the device: no room for (its workspace: )?\d+ bytes of memory; end what"
 )
@@ -221,7 +221,7 @@ def test_a_system_that_starts_no_process_is_a_sentence(
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     with monkeypatch.context() as patch:
-        patch.setattr(workers, "start_child", child_process.start_child)  # as for users: nothing is forked
+        patch.setattr(workers, "start_child", child_process.start_child)  # as for users, without a fork
         patch.setattr(child_process, "Pipe", kept if refused == "a process" else refuse)
         patch.setattr(child_process, "subprocess", SimpleNamespace(Popen=refuse, DEVNULL=None))
         result = run(*TUNE, "--db", str(path))
@@ -232,4 +232,4 @@ def test_a_system_that_starts_no_process_is_a_sentence(
     assert len(ends) == (2 if refused == "a process" else 0)
     assert all(end.closed for end in ends)
     worker = Worker("cpu", lambda: support_path, limit_seconds=10.0)
-    worker.close()  # of none
+    worker.close()  # there is no process

@@ -34,7 +34,7 @@ L = (10**7, 8, 8)
             ResidentBFmaConfig(128, 8, 1, 8, 8, 4),
             L,
             Division(4, 256, 8, 64, 0, 1.03, vector_bytes=8, depth=8, vectors_of_c=True),
-        ),  # of 8 columns
+        ),  # 8 columns
         (
             ResidentBFmaHeldConfig(128, 4, 8, 8, 8),
             L,
@@ -92,4 +92,4 @@ def test_row_tiles_in_shared_memory_have_all_columns_and_even_lines() -> None:
     division = FAMILIES["resident_b_fma_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
     assert (division.resident, division.block_m, division.block_n, division.odd_lines) == (4, 128, 0, 1.0)
     assert (division.step, division.deepest > 64) == (0, True)  # no sum is divided among blocks
-    assert division.width == 8  # of a lane
+    assert division.width == 8  # width of a lane

@@ -24,8 +24,8 @@ PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
 NOTEBOOK = DOCS / "notebook"  # dated notes, with the names of their day
 SHOWN = tuple(path for path in PAGES if path.parent != NOTEBOOK)
 GUIDE = (*PAGES[:2], *sorted(DOCS.glob("*.md")))
-MOST_WORDS = 1300  # of the README, code and tables included, but for what is drawn
-MOST_CHARACTERS = 120  # of a line outside of tables and of what is drawn
+MOST_WORDS = 1300  # limit of the README, with code and tables but without drawn parts
+MOST_CHARACTERS = 120  # limit of a line outside tables and drawn parts
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 DRAWN = re.compile(r"<!-- drawn: [a-z-]+ -->.*?<!-- end -->", re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
@@ -184,7 +184,7 @@ def check_command(line: str) -> None:
     while True:
         try:
             ctx = command.make_context(program, words, parent=ctx)
-        except click.exceptions.Exit:  # of --help
+        except click.exceptions.Exit:  # --help exits
             return
         texts = {key: found for key, found in ctx.params.items() if isinstance(found, str)}
         if "shapes" in texts and not texts["shapes"].startswith("@"):

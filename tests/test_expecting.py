@@ -284,7 +284,7 @@ def test_the_vendor_computes_whole_tiles() -> None:
     filled, partly = (500_000, 64, 64), (500_000, 33, 33)
     routines = Routines([work(filled)], [400.0])
     assert routines.us(work(filled)) == pytest.approx(400.0)
-    assert routines.us(work(partly)) > 0.6 * 400.0  # of 0.27 times the operations, and half of the bytes
+    assert routines.us(work(partly)) > 0.6 * 400.0  # 0.27 times the operations, and half of the bytes
 
 
 def test_the_vendors_vectors_tell_little_of_its_matrices() -> None:

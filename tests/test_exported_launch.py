@@ -40,7 +40,7 @@ from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
-LIMIT_SECONDS = 400  # of a process that tries a module on a GPU: libraries compile kernels of their own
+LIMIT_SECONDS = 400  # limit of a process with a module on a GPU: libraries compile kernels of their own
 
 
 def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
@@ -112,7 +112,7 @@ def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pyte
     module = recording(imported(exported("module", found), tmp_path), monkeypatch)
     module.driver.owner = lambda address: 0xAA  # the context that libraries share
     module.load()
-    assert module.driver.calls.count("load") == 4  # of two kernels, with indices of 32 and 64 bits
+    assert module.driver.calls.count("load") == 4  # two kernels, each with indices of 32 and 64 bits
     for typestr, size in (("<f4", 4), ("<f8", 8)):
         a, b, c = (device_array((4, 4), (size, 4 * size), at=at, typestr=typestr) for at in (0x1000, 0x2000, 0x3000))
         module.gemm(a, b, out=c)

@@ -22,7 +22,7 @@ def of_ops(folder: Path, **problems: tuple[int, int, int]) -> ModuleType:
     return imported(exported("module", found), folder)
 
 
-SHAPE = (8, 4, 300)  # of every product below
+SHAPE = (8, 4, 300)  # shape of every product below
 
 
 def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:

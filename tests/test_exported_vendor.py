@@ -102,7 +102,7 @@ def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torc
     (winner,) = module.WINNERS
     assert module.vendor_of(winner) == ([((4, 4, 4), 400.0)] if is_right else [])
     nothing_expected = module.Match(winner, winner.launch, 1.0, None, None)
-    assert nothing_expected.loses == bool(is_right)  # of what is not expected, where it won counts
+    assert nothing_expected.loses == bool(is_right)  # without an expected time, the shape where it won counts
 
 
 def test_without_a_fallback_nothing_is_left_to_the_vendor(

@@ -37,7 +37,7 @@ from tsm2_tune.tuner.worker import server
 
 pytestmark = ON_HOST
 
-PROBLEMS = (Problem(64, 2, 64, "f32"), Problem(96, 2, 64, "f32"))  # whose kernels have the same texts and launches
+PROBLEMS = (Problem(64, 2, 64, "f32"), Problem(96, 2, 64, "f32"))  # their kernels have the same texts and launches
 FAULTS = (
     Fault("endless", "for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification on probes took more than"),
     Fault("illegal address", "*(volatile int *)8 = 1;", Outcome.CRASHED, "address 0x8, which is near no buffer"),

@@ -65,7 +65,7 @@ class Replay(Tuner):
         self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
         self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists))
         self._compilers = COMPILES_NOTHING
-        self.in_full: list[str] = []  # what was verified so
+        self.in_full: list[str] = []  # configurations verified in full
         self.refuted: dict[Tsm2Config, Outcome] = {}
         self.rounds: list[tuple[Tsm2Config, ...]] = []
 

@@ -181,7 +181,7 @@ def test_tiles_are_cut_where_the_problem_is_smaller() -> None:
     problem = Problem(32, 16, 10**6, "c64", "cn")
     cut = adapted(family_named("staged_complex_dmma"), config, problem, H200)
     assert {(one.tunables["block_m"], one.tunables["block_n"]) for one in cut} == {(32, 16)}
-    assert {one.tunables["octets"] for one in cut} == {2}  # of four, a warp's tile would be wider
+    assert {one.tunables["octets"] for one in cut} == {2}  # with four, a warp's tile would be wider
 
 
 @pytest.mark.parametrize(

@@ -127,13 +127,13 @@ def test_only_a_retried_trial_gives_its_place(store: Store, path: Path) -> None:
     assert store.add_trial(LATER, right, Retries(limits, frozenset({(number, 3.5)}))) == number
     record = store.trial(number)
     assert (record.trial, record.run, len(record.rounds)) == (right, LATER, 1)
-    assert record.trial.total_seconds == 2.0  # what was retried is as if it had not been
+    assert record.trial.total_seconds == 2.0  # the retried trial is as before
     assert store.add_trial(LATER, crashed, Retries(limits, frozenset({(number, 3.5)}))) == number
     assert store.trial(number).trial.outcome is Outcome.OK
 
 
 def test_what_was_measured_goes_with_the_trial(store: Store, path: Path) -> None:
-    number = store.add_trial(RUN, trial(500, C128, outcome=Outcome.CRASHED))  # as only a file from elsewhere has it
+    number = store.add_trial(RUN, trial(500, C128, outcome=Outcome.CRASHED))  # only files from elsewhere have it
     again = Retries(None, frozenset({(number, 3.0)}))
     assert store.add_trial(LATER, trial(400, C128), again) == number
     assert [row.median_us for row in store.best()] == [400]

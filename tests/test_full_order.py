@@ -79,7 +79,7 @@ def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, 
     verdict, messages = told_of(Watched(), support_path, quickest)
     assert verdict.correct
     assert f"every element of {sum(len(one.checks) for one in CALLS)} calls right" in verdict.detail
-    groups = 2  # of three problems with four checks each, at most 9 checks together
+    groups = 2  # three problems with four checks each, at most 9 checks in a group
     aside = len(checks_of(DEEP))
     assert messages == [
         "long extents, started",

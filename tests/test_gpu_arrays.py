@@ -12,7 +12,7 @@ import pytest
 from tests.on_gpu import ON_GPU
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
-LIMIT_SECONDS = 300  # of a process
+LIMIT_SECONDS = 300  # limit of a process
 GROUPS = {  # each a process, with the libraries that it needs
     ("products", "gradients", "programs"): ("jax",),
     ("captured",): ("jax",),

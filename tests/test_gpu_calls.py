@@ -13,7 +13,7 @@ from tests.on_gpu import ON_GPU
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
-LIMIT_SECONDS = 540  # of a process: libraries compile kernels of their own
+LIMIT_SECONDS = 540  # limit of a process: libraries compile kernels of their own
 OF_ARRAYS = ("stress", "same_bits", "first_call_captured", "own_memory")
 OF_TENSORS = ("bits", "gradients")
 

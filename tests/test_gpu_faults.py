@@ -33,10 +33,10 @@ from tsm2_tune.tuner.search.loop import Options
 
 pytestmark = [*ON_GPU, pytest.mark.alone]
 
-ROUNDS = 3  # of each fault
-LIMIT_SECONDS = 4.0  # of a stage: an endless kernel takes twice as much, once for its problem and once for small ones
+ROUNDS = 3  # rounds for each fault
+LIMIT_SECONDS = 4.0  # limit of a stage: an endless kernel takes it twice, for its problem and for small ones
 FARTHER_THAN_ANY = 1e6  # times as long as the fastest: a first look leaves nothing out
-PROBLEMS = (Problem(4096, 16, 4096, "f32"), Problem(8192, 16, 4096, "f32"))  # of the same texts and launches
+PROBLEMS = (Problem(4096, 16, 4096, "f32"), Problem(8192, 16, 4096, "f32"))  # both have the same texts and launches
 TIMED_OUT, CRASHED = Outcome.TIMED_OUT, Outcome.CRASHED
 FAULTS = (
     Fault("endless kernel", "for (volatile int i = 0;; ++i) {}", TIMED_OUT, "took more than 4 s"),

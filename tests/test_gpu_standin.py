@@ -151,7 +151,7 @@ with other:
     d *= 2
     for turn in range(8):
         multiply(256)
-        multiply(255)  # whose comparison copies and waits
+        multiply(255)  # its comparison copies and waits
     graph = other.end_capture()
     graph.launch()
 other.synchronize()

@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.usefixtures("session_cache"),
     pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed"),
 ]
-LIMIT_SECONDS = 240  # of a process: it compiles programs
+LIMIT_SECONDS = 240  # limit of a process, which compiles programs
 # Each a process: `captured` is about the first calls of a module, and after `two_modules` the operators, which both
 # share, start the first one's plans, of whichever it is.
 GROUPS = (

@@ -146,7 +146,7 @@ def test_a_winner_over_configurations_that_were_lost_is_no_success(
         (None, STOPPED, Outcome.INTERRUPTED, f"with races watched: {STOPPED.detail}"),
         (None, REFUSED, Outcome.COMPILE_FAILED, "with races watched: no such flag"),
         (STOPPED, None, Outcome.INTERRUPTED, f"with races watched: {STOPPED.detail}"),
-        (REFUSED, None, Outcome.OK, ""),  # of a compiler without calls before each access
+        (REFUSED, None, Outcome.OK, ""),  # the compiler inserts no calls before each access
     ],
     ids=["kernel interrupted", "kernel refused", "sample interrupted", "sample refused"],
 )

@@ -125,7 +125,7 @@ def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolch
     assert lines[0].startswith(f"{SHAPE}:f32: ladder ")
     assert "published: 1024x1024x1024 in f32 on a GPU that the article does not name" in lines[1]
     assert [line.split()[0] for line in lines[3:]] == list(STEPS)
-    assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # of the article's steps 5 and 1
+    assert lines[-1].split()[-3:] == ["1348", "1.37", "60.54"]  # the article's steps 5 and 1
 
     assert NO_GPU not in run(*command[1:], "--max-trials", "1").output
     search = run(*command[3:], "--max-trials", "2")

@@ -297,7 +297,7 @@ def test_many_threads_at_once(compiled: ModuleType, torch: Any) -> None:
             compiled.gemm(*arrays, alpha=float(number + 1), beta=float(turn))
             if turn % 97 == 0:
                 compiled.plans.clear()
-                compiled.starters.pop(Tensor, None)  # as one that was never taught
+                compiled.starters.pop(Tensor, None)  # like a launcher that was never taught
             next(problems)
 
     running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]

@@ -117,7 +117,7 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
     pair: tuple[ModuleType, ModuleType], cupy: Any
 ) -> None:
     for module in pair:
-        module.driver.current = 0xC0  # whose all arrays are
+        module.driver.current = 0xC0  # all arrays are in this context
     count, kinds = served(pair, cupy, 5, of_cupy)
     assert count > 150
     assert {is_made for _, is_made in kinds} == {False, True}

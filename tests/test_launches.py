@@ -37,7 +37,7 @@ STAGED = StagedDmmaConfig(
     128, 128, 32, 32, 16, 3, 1, splits=20, min_blocks=1, strips=1, octets=2, fragment_prefetch=0
 )
 SHAPES = ((4096, 16, 4096), (16, 16, 4096), (4096, 16, 16), (4096, 1, 4096))  # each family supports one
-CONFIGURATIONS = 4  # of each family and problem
+CONFIGURATIONS = 4  # for each family and problem
 LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()]
 
 

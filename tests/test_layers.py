@@ -127,7 +127,7 @@ def test_a_unit_test_in_a_file_without_any_is_refused() -> None:
 def test_unit_tests_run_where_nothing_is_asked_for(config: Any, expression: str) -> None:
     layers.choose(config)
     assert config.option.markexpr == expression
-    node = SimpleNamespace(workerinput={}, config=config)  # of pytest-xdist
+    node = SimpleNamespace(workerinput={}, config=config)  # a process of pytest-xdist
     layers.tell_worker(node)
     worker = config_of(ARGS)
     worker.workerinput = node.workerinput

@@ -222,7 +222,7 @@ def test_a_captured_product_has_the_callers_workspace(there: InProcess, plain: s
     assert record.statuses == [NOT_SUPPORTED, SUCCESS, SUCCESS]
     assert "kernel is not loaded, which a CUDA graph needs: tsm2_load before it" in record.errors[0]
     record = there(play, plain, [*captured, SPLIT_PRODUCT, PRODUCT])
-    del record.statuses[0], record.errors[0]  # of the load
+    del record.statuses[0], record.errors[0]  # the load's
     assert record.statuses == [NOT_SUPPORTED, SUCCESS]
     assert "a CUDA graph has from the caller: tsm2_set_workspace" in record.errors[0]
     record = there(play, plain, [("set_workspace", 0x7000000, 1 << 20), *captured, SPLIT_PRODUCT])
@@ -324,7 +324,7 @@ def test_a_handle_needs_a_driver_and_a_context(there: InProcess, plain: str) -> 
     assert there(created, [], plain) == (SUCCESS, "success", ["", ""])
     status, words, errors = there(created, [("fake_context", 0)], plain)
     assert (status, words) == (NO_CONTEXT, "no CUDA context is current: cudaFree(0) makes one")
-    assert errors == [words, "the handle is NULL"]  # of another thread's none is told
+    assert errors == [words, "the handle is NULL"]  # another thread's errors are not told
     status, words, errors = there(created, [("fake_fail", b"cuInit", 100)], plain)
     assert (status, errors[0]) == (NO_DRIVER, words)
     assert words.startswith("no CUDA driver: libcuda.so.1 is not there")

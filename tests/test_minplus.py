@@ -137,7 +137,7 @@ def test_the_module_takes_a_matrix_of_lengths(tmp_path: Path, dtype: str, number
             module.gemm(a, b, out=c.copy(order), alpha=2.5, beta=-1, math="minplus"),
             np.minimum(number(2.5) + least(a, b), number(-1) + c),
         )
-        a[:, : k // 2][np.isfinite(a[:, : k // 2])] *= -1  # of the stripes some have signs
+        a[:, : k // 2][np.isfinite(a[:, : k // 2])] *= -1  # some stripes get signs
         np.testing.assert_array_equal(module.gemm(a, b, math="minplus"), least(a, b))
 
 

@@ -135,7 +135,7 @@ def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeyp
         compilers.importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     )
     monkeypatch.setattr(ctypes, "CDLL", opening)
-    (tmp_path / "lib64").mkdir()  # of a toolkit without NVRTC
+    (tmp_path / "lib64").mkdir()  # a toolkit without NVRTC
     (found,) = compilers._nvrtcs()
     assert found.name == str(tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12")  # type: ignore[attr-defined]
     assert opened == [

@@ -67,7 +67,7 @@ def test_a_fault_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def test_a_child_process_does_not_wait_for_a_thread_of_its_parent() -> None:
     run_on_host(STUCK, "k", (), [np.int32(9)], blocks=1, threads=64)
-    with entry_point._launching:  # as by another thread, which is not in the child
+    with entry_point._launching:  # held as if by another thread, which the child does not have
         child = os.fork()
         if child == 0:
             signal.alarm(30)  # ends a child that waits for ever

@@ -103,13 +103,13 @@ def test_what_is_added_is_copied_into_a_new_result(
 ) -> None:
     (a, b), c, row = factors(), tensor(6, 2, 0x4000), tensor(1, 2, 0x5000)
     with module.installed():
-        assert torch.table.call("addmm", row, a, b) == OWN  # as the product is small
+        assert torch.table.call("addmm", row, a, b) == OWN  # because the product is small
         monkeypatch.setattr(module, "LONG", 0)
         for added in (c, row):
             assert torch.table.call("addmm", added, a, b, alpha=3).copied is added
             assert [values(module)[at] for at in (3, 8)] == [3.0, 1.0]
         assert not hasattr(torch.table.call("addmm", c, a, b, beta=0), "copied")
-        wide = tensor(6, 2, 0x1000), tensor(2, 90, 0x2000)  # whose result is large beside them
+        wide = tensor(6, 2, 0x1000), tensor(2, 90, 0x2000)  # the result is large beside them
         assert torch.table.call("addmm", tensor(1, 90, 0x5000), *wide) == OWN
         assert torch.table.call("addmm", tensor(6, 90, 0x5000), *wide) is torch.made[-1]
 

@@ -10,7 +10,7 @@ from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 
 pytestmark = pytest.mark.host
 
-SHAPE = (512, 16, 16)  # of which all is whole: what finds the bugs is the configuration's probes
+SHAPE = (512, 16, 16)  # no partial tiles: the configuration's probes find the bugs
 
 # Strips of several rows a lane; one place and one row a lane; and memory that a part of k can fill.
 STRIPS = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=16)

@@ -298,7 +298,7 @@ def test_who_stands_still_in_a_transaction_keeps_nobody(
 
 def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine's clock may be hours off."""
-    theirs = "00000000-0000-0000-0000-000000000000:1 1 1 " + "0" * 32  # of another machine
+    theirs = "00000000-0000-0000-0000-000000000000:1 1 1 " + "0" * 32  # the owner is on another machine
 
     class HoursOff:
         sleep, monotonic = staticmethod(time.sleep), staticmethod(time.monotonic)

@@ -241,7 +241,7 @@ def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(
         assert done.stderr.endswith(f": {LEFT}\n")
     done = ran(texts, "sh", "-c", "exit 7", drivers=tmp_path)
     assert done.returncode == 7
-    if "borrows" not in done.stderr and "compiling" not in done.stderr:  # as where a GPU answers
+    if "borrows" not in done.stderr and "compiling" not in done.stderr:  # a GPU answers here
         assert done.stderr == f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
 
 

@@ -123,7 +123,7 @@ def test_what_is_retried_is_not_left_out(outcome: Outcome, retried: Collection[O
     [
         (Outcome.CRASHED, False, True),
         (Outcome.TIMED_OUT, True, True),
-        (Outcome.TIMED_OUT, False, False),  # of a problem that is large, or in its compiler
+        (Outcome.TIMED_OUT, False, False),  # the problem is large, or its compiler timed out
         *((one, False, False) for one in (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.COMPILE_FAILED)),
         *((one, False, False) for one in (Outcome.OK, Outcome.BEHIND, Outcome.INTERRUPTED)),
     ],

@@ -140,15 +140,15 @@ def test_the_vendors_wrong_answer_is_no_time() -> None:
 @pytest.mark.parametrize(
     ("of_c", "op", "shape", "lds", "odd"),
     [
-        (False, "nn", (64, 8, 5), None, True),  # of B, which has lines of 5
+        (False, "nn", (64, 8, 5), None, True),  # B has lines of 5
         (True, "nn", (64, 8, 5), None, False),
-        (True, "nn", (65, 8, 1), None, True),  # of C: A is one line
-        (False, "nn", (65, 8, 1), None, True),  # of B: 1 apart
+        (True, "nn", (65, 8, 1), None, True),  # C's; A is one line
+        (False, "nn", (65, 8, 1), None, True),  # B's lines are 1 apart
         (False, "nn", (65, 8, 1), ({"n": 68}, {"n": 4}), False),
         (True, "nn", (65, 8, 4), ({"n": 68}, {"n": 5}, {"n": 68}), False),
         (True, "nn", (64, 8, 4), ({"n": 64}, {"n": 4}, {"n": 65}), True),
         (True, "ttt", (64, 7, 4), None, True),
-        (True, "ntt", (63, 8, 4), None, True),  # of A, which is k lines of m
+        (True, "ntt", (63, 8, 4), None, True),  # A has k lines of m
         (True, "ttt", (64, 8, 4), ({"t": 5}, {"t": 8}), True),
     ],
 )

@@ -84,7 +84,7 @@ def test_a_large_database_is_bounded(own: Contents, monkeypatch: pytest.MonkeyPa
     assert len(found["charts"]["convergence"]["spec"]["params"]) == 2
     assert len(found["trials"]["rows"]["trial"]) == 3
     outcomes = found["trials"]["rows"]["outcome"]
-    assert set(outcomes["texts"]) == {"ok", "wrong-result"}  # of each problem and outcome the first ones
+    assert set(outcomes["texts"]) == {"ok", "wrong-result"}  # the first texts of each problem and outcome
     assert len(found["maps"]["maps"][0]["us"]) == 6
 
 
@@ -185,7 +185,7 @@ def test_trials_that_a_search_did_not_ask_for_are_none_of_its_own(own: Contents)
 @pytest.mark.parametrize(
     ("sizes", "expected"),
     [
-        ((10, 40, None), (3, 40)),  # of several spaces the largest
+        ((10, 40, None), (3, 40)),  # the largest of several spaces
         ((3, 3, 3), (3, 3)),
         ((2, 2, 2), None),  # no space has all that was tried
         ((None, None, None), None),
@@ -211,7 +211,7 @@ def test_the_page_shows_the_completeness_of_searches(own: Contents) -> None:
     assert "Configurations tried: 10 of 1,842 (0.5429 %) in 2 searches, of which 1 tried all." in text
     assert "Completeness of each search" in text
     assert "1,840" in text
-    assert "Completeness" not in page_of(own).root.whole_text()  # of an older schema
+    assert "Completeness" not in page_of(own).root.whole_text()  # the schema is older
 
 
 def test_imported_and_superseded_trials_are_of_no_search(own: Contents) -> None:

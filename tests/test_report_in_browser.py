@@ -21,8 +21,8 @@ COPIES = """() => {
   document.querySelectorAll("main > section:not(#best)").forEach((one) => one.remove());
   const body = document.querySelector("#best tbody");
   for (const row of [...body.rows]) for (let copy = 0; copy < 20; ++copy) body.append(row.cloneNode(true));
-}"""  # of the rows of one table, the only one left
-INNER_PIXELS = 680  # of its width, without the margins
+}"""  # the rows of the only table
+INNER_PIXELS = 680  # the page's width without its margins
 MOST_TABS = 100
 FOCUSABLE = "a[href], button, select, input, summary, [tabindex='0']"
 

@@ -19,7 +19,7 @@ pytestmark = ON_HOST
 
 TUNE = ["--device", "cpu", "--shapes", "64x2x64,33x3x17", "--family", "tsm2", "--max-trials", "16"]
 TUNE += ["--no-pairs"]  # which ones there are depends on who wins
-TUNE += ["--strategy", "exhaustive"]  # whose order depends on no time
+TUNE += ["--strategy", "exhaustive"]  # its order does not depend on times
 MOST_RUNS = 4  # where the machine is busy, a run's last final may leave one as the fastest that was not in it
 MOMENTS = (1, 17)  # trials that are stored, or a few more: of the first problem, and of the second
 

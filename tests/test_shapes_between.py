@@ -36,7 +36,7 @@ def test_a_third_shape_beside_the_mean_of_two_parts_them_too() -> None:
 
 def test_what_rounds_to_a_tuned_shape_is_not_between() -> None:
     tuned = [shape(20480, n, 20480) for n in (1, 2, 4, 8)]
-    assert set(shapes_between(tuned)) == {shape(20480, n, 20480) for n in (3, 6)}  # of 1 and 2 the mean is 1
+    assert set(shapes_between(tuned)) == {shape(20480, n, 20480) for n in (3, 6)}  # the mean of 1 and 2 is 1
     tiny = shapes_between([shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)])
     assert len(tiny) == len({*tiny})
     assert set(tiny).isdisjoint([shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)])
@@ -89,7 +89,7 @@ def test_what_is_expected_far_behind_the_first_choice_is_no_kernel(monkeypatch: 
 
     def expected(candidate: Any) -> float:
         times[candidate.problem] = times.get(candidate.problem, 0) + 1
-        return (1.01 * FAR_BEHIND) ** times[candidate.problem]  # of each family so many times the one before
+        return (1.01 * FAR_BEHIND) ** times[candidate.problem]  # each family takes so many times the last one's time
 
     monkeypatch.setattr("tsm2_tune.generator.space.intermediate_shapes.expected_us", expected)
     found = kernels_between(tuned, H200)

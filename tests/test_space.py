@@ -151,7 +151,7 @@ def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> Non
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_each_configuration_is_enumerated_once_and_reads_back(family: Any) -> None:
-    configs = list(islice(family.configurations(), 20_000))  # of gemm's millions
+    configs = list(islice(family.configurations(), 20_000))  # gemm has millions
     assert len({config.text for config in configs}) == len(configs) == len(set(configs))
     some = configs[::7]
     assert [family.config_type.from_tunables(config.tunables) for config in some] == some

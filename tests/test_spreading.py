@@ -215,7 +215,7 @@ def test_run_with_other_options_is_waited_for(
     spreads = {name: spread(claims, PROBLEMS[:1], search=name) for name, claims in searches.items()}
     order = list(spreads) if is_first else list(spreads)[::-1]
     places = {name: iter(spreads[name]) for name in order}
-    assert [next(places[name]) for name in order] == [0, 0]  # of which the second has joined
+    assert [next(places[name]) for name in order] == [0, 0]  # the second run has joined both
     assert take(runs[1]) is ClaimResult.OURS
     asked = {"config": C256, "most": 1, "families": ["tsm2"]} if is_enough else {}
     assert take(runs[0], **asked) is (ClaimResult.LIMIT_REACHED if is_enough else ClaimResult.ELSEWHERE)
@@ -312,7 +312,7 @@ def test_what_has_ended_is_nobodys_though_its_run_lives(runs: list[Claims]) -> N
     first = iter(spread(runs[0]))
     assert (next(first), next(first)) == (0, 1)
     other = spread(runs[1], PROBLEMS[:2], search="with another budget")
-    assert list(other) == [0, 1]  # of which it has joined the second
+    assert list(other) == [0, 1]  # it has joined the second one
 
 
 @pytest.mark.slow
@@ -365,5 +365,5 @@ def test_ends_are_forgotten_when_no_run_lives(store: Store, path: Path) -> None:
         assert list(spread(claims)) == [0, 1, 2, 3]
         with store.claims(GPU):
             ended = "SELECT count(*) FROM claim WHERE config = 'searched'"
-            assert plain_sql(path, ended) == [(4,)]  # of one that lives
+            assert plain_sql(path, ended) == [(4,)]  # claims of a live run
     assert plain_sql(path, "SELECT * FROM claim") == []

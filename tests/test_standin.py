@@ -123,7 +123,7 @@ def test_of_many_contexts_each_has_a_lane_of_its_own_or_none(fakes: Path, pack: 
     steps = [step for number in range(70) for step in (["fake_context", 0xC0 + number], gemm())]
     played = play(fakes, steps, pack=pack)
     assert len(played.launches) == 64
-    assert by_reason(played) == {}  # of a context without a lane no line is known
+    assert by_reason(played) == {}  # without a lane the context has no line
     assert len(of_the_program(played.left)) == 70 - 64
 
 

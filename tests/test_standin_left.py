@@ -177,7 +177,7 @@ def test_a_kernel_that_cannot_be_started_is_tried_three_times(fakes: Path, pack:
     played = play(fakes, [*failing, gemm("cublasDgemm_v2")], pack=pack)
     assert played.told.count("a product is left to cuBLAS: ") == played.told.count("\n") == 3
     assert by_reason(played) == {"the kernel could not be started": 6}
-    assert len(played.launches) == 1  # of another kernel
+    assert len(played.launches) == 1  # another kernel's launch
     once = [["fake_fail", "cuLaunchKernel", 700], gemm(), ["fake_fail", "", 0], gemm()]
     assert len(play(fakes, once, pack=pack).launches) == 1
 

@@ -33,7 +33,7 @@ from tests.test_standin_lt import LEFT, MORE, WRONG
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 
-PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")  # of wheels
+PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")  # folders of wheels
 
 
 def library() -> Path | None:

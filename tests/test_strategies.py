@@ -115,7 +115,7 @@ def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
     prior = replace(NO_PRIOR_TRIALS, tried=frozenset(one.config.text for one in told), results=told)
     resumed = searched(Search(made(name), prior), most=30)
     assert not set(resumed) & set(whole[:30])
-    if not name.startswith("optuna:"):  # whose sampler draws other numbers then
+    if not name.startswith("optuna:"):  # Optuna's sampler draws other numbers then
         assert resumed == whole[30:]
 
 

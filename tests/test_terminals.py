@@ -250,7 +250,7 @@ def test_every_encoding_is_written(
         for name, value in {"FORCE_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}.items():
             monkeypatch.setenv(name, value)
     streams = {name: io.BytesIO() for name in ("stdout", "stderr")}
-    for name, errors in (("stdout", "strict"), ("stderr", "backslashreplace")):  # as Python opens them
+    for name, errors in (("stdout", "strict"), ("stderr", "backslashreplace")):  # Python's own error handlers
         monkeypatch.setattr(sys, name, io.TextIOWrapper(streams[name], encoding, errors=errors))
     arguments = [one.format(database).encode().split() for one in COMMANDS]
     ends = [ends_of(one, monkeypatch) for one in arguments]

@@ -43,7 +43,7 @@ def test_a_larger_limit_tries_again_what_timed_out(
     limits = (55.0, 60.0) if limit == "--compile-limit" else (120.0, 55.0)
     assert plain_sql(path, trials) == [("ok", 1, *limits)]
     assert plain_sql(path, "SELECT total_seconds FROM trial")[0] > (seconds_before[0][0],)
-    assert "(0 new trials" in run(*command, "70").output  # what ended in time stays
+    assert "(0 new trials" in run(*command, "70").output  # trials that ended in time stay
 
 
 def test_who_was_first_stays_unless_it_timed_out_under_less(store: Store, path: Path) -> None:

@@ -23,11 +23,11 @@ def real_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 @pytest.fixture
 def best(real_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     pretend(real_module, monkeypatch)
-    torch.set_num_threads(1)  # of a product of this size: others share the machine
+    torch.set_num_threads(1)  # enough for this size: other tests share the machine
     return real_module
 
 
-@pytest.mark.filterwarnings("ignore")  # of what compiles programs
+@pytest.mark.filterwarnings("ignore")  # warnings of Inductor
 @pytest.mark.parametrize("check", CHECKS | PROGRAMS)
 def test_products_are_pytorchs(best: ModuleType, check: str) -> None:
     is_untouched((CHECKS | PROGRAMS)[check], best, "cpu")

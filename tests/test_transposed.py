@@ -26,7 +26,7 @@ def test_the_transposed_product_is_in_the_same_memory(op: str, other: str) -> No
 
 WIDE, SQUARE = Problem(10, 1000, 100, "f32", "ttt"), Problem(20480, 16, 20480, "f32")
 INSTEAD = "; tune the transposed product, whose kernels serve it too: --shapes 1000x10x100 --dtype f32 --op nn"
-STRICT = {"min_reuse": 1e9, "min_threads_per_sm": 10**9}  # of the transposed product none is left either
+STRICT = {"min_reuse": 1e9, "min_threads_per_sm": 10**9}  # no configuration passes, transposed or not
 
 
 @pytest.mark.parametrize(

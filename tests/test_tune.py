@@ -95,7 +95,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
-    wait(tuner.compile_ahead(candidates))  # what is compiled first is tried first
+    wait(tuner.compile_ahead(candidates))  # the first compiled kernel is tried first
     prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(configs[0], 250.0),))
     outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(candidates), prior))]
     assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]

@@ -72,7 +72,7 @@ class WithVendor(Replay):
             ),
         )
         self.options = Options(vendor=True)
-        self.asked: list[bool] = []  # of each final that was measured, whether the vendor was to be
+        self.asked: list[bool] = []  # whether each final was to measure the vendor
         self._trouble, self._crashes = trouble, crashes
         self._version = dict(libraries.versions).get("cuBLAS", 0)
         self._worker = cast(Any, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))

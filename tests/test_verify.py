@@ -17,7 +17,7 @@ LARGEST_INTEGER = 2  # that operands are filled with
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=lambda dtype: dtype.name)
 def test_large_values_come_near_to_overflow_and_never_reach_it(dtype: Dtype, k: int) -> None:
     exponent = Magnitude.LARGE.exponent(Problem(5, 3, k, dtype.name))
-    largest_sum = LARGEST_INTEGER**2 * k * dtype.parts  # whatever the signs and the order
+    largest_sum = LARGEST_INTEGER**2 * k * dtype.parts  # for any signs and any order
     size = math.log2(largest_sum) + exponent
     assert dtype.exponents[1] - 2 <= size < dtype.exponents[1]
 

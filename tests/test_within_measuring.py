@@ -213,7 +213,7 @@ def test_a_stop_loses_nothing(store: Store) -> None:
         while not device.tried:
             next(events)
         next(events)
-        del events  # as Ctrl-C does
+        del events  # Ctrl-C closes the generator so
     assert len(store.listing()) == before + len(device.tried)
     whole, _ = searched(store, device, 0.0)
     assert len(device.tried) == len({*device.tried})  # none twice
@@ -245,7 +245,7 @@ def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> 
     found = StreamAFmaConfig.parse(text)
     assert found is not None
     assert found.kernel_text == config.kernel_text
-    assert found.splits > 2 * config.splits  # as many blocks for an eighth of the rows
+    assert found.splits > 2 * config.splits  # so that an eighth of the rows has as many blocks
 
 
 # By what is stored alone
@@ -266,7 +266,7 @@ def test_what_was_not_measured_or_verified_counts_as_not_served(store: Store) ->
     selected = Tuned(store, DEVICE, SHAPES[:3], 0.03).selected()
     assert selected.kernels == (first.text, second.text, second.text)
     assert [row.median_us for row in selected.rows] == [100.0, 100.0, 101.0]
-    assert selected.unmeasured == 5  # of first one, of second one, of third three
+    assert selected.unmeasured == 5  # one of first, one of second, three of third
     assert [(len(row.kernels), row.is_chosen) for row in selected.table][1] == (2, True)
     with pytest.raises(InputError, match=r"no kernel that was verified in full for 12288x16x4096:f32 on NVIDIA H200"):
         Tuned(store, DEVICE, SHAPES[:3], 0.005).selected()

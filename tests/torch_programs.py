@@ -46,7 +46,7 @@ def operators(best: ModuleType, device: str) -> None:
             same(own.mm(x, y), x @ y)
             for row in (z, z[0]):
                 same(own.addmm(row, x, y, beta=2, alpha=0.5), torch.addmm(row, x, y, beta=2, alpha=0.5))
-        chosen = best.choice(x, y, z) if x.stride() != (2 * K, 3) else None  # those lines have gaps
+        chosen = best.choice(x, y, z) if x.stride() != (2 * K, 3) else None  # strides with gaps
         is_small = best.FEW * z.numel() <= x.numel() + y.numel()
         expected_count = (2 + is_small) * isinstance(chosen, best.Match)
         assert len(started) == expected_count, (x.shape, x.stride(), [plan.shape for plan in started], str(chosen))

@@ -51,7 +51,7 @@ def before_a_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Modu
         module.starters,
         module.workspaces,
         module.decided,
-    ):  # of another test's driver
+    ):  # another test's driver
         kept.clear()
     driver = recording(module, monkeypatch)
     driver.workspaces = True

@@ -287,7 +287,7 @@ def test_cupys_products_with_factors_are_decided_by_themselves(
     launches, products[:] = len(module.driver.launches), []
     module.gemm(a, b, out=out, measure=True)
     assert (len(products), len(module.driver.launches)) == (1, launches)
-    module.gemm(a, b, out=out, alpha=2.0, measure=True)  # of kernels alone
+    module.gemm(a, b, out=out, alpha=2.0, measure=True)  # only kernels are timed
     assert len(products) == 1
     assert len(module.driver.launches) > launches + 7
     launches = len(module.driver.launches)

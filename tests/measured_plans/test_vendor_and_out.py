@@ -84,7 +84,7 @@ def test_what_the_vendor_computes_otherwise_is_not_its(module: ModuleType, torch
     assert module.vendors_of(product(*tensors(), math="tf32"), 1, 0) is None
     assert module.vendors_of(product(*tensors(), math="minplus"), None, None) is None
     a, b, _ = tensors()
-    assert module.vendors_of(product(a, b, arrays()[2]), 1, 0) is None  # of two libraries
+    assert module.vendors_of(product(a, b, arrays()[2]), 1, 0) is None  # the arrays are of two libraries
     vectors = [device_array((K,), (4,), at=2 << 40), device_array((M,), (4,), at=3 << 40)]
     column = [Tensor(one, dtype="torch.float32") for one in vectors]
     assert module.vendors_of(product(a, *column), 1, 0) is None

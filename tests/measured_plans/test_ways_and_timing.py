@@ -28,7 +28,7 @@ def test_the_ways_are_few_near_and_each_another(module: ModuleType) -> None:
     given = arrays()
     ways = ways_to(module, *given)
     assert ways[0] == module.choice(*given, fallback="error")
-    assert 3 <= len(ways) <= 4  # of each kernel two
+    assert 3 <= len(ways) <= 4  # two of each kernel
     assert len({(w.winner.config, w.launch) for w in ways}) == len(ways)
     assert len({w.winner.config for w in ways}) == 2
     times = [w.expected_us for w in ways[1:]]
@@ -158,7 +158,7 @@ def test_what_the_host_starts_late_is_timed_again_after_more_writing(module: Mod
     module.plan(*arrays(), stream=7, measure=True)
     fills = fills_before_launches()
     ways = len(ways_to(module, *arrays()))
-    assert fills[: 3 * ways] == [3, 6, 12] * ways  # of each way the first sample that counts is the third
+    assert fills[: 3 * ways] == [3, 6, 12] * ways  # the third sample of each way is the first that counts
     assert set(fills[3 * ways :]) == {12}
     driver.host_needs_fills, driver.calls = 10**9, []
     assert module.plan(*arrays(), stream=7, measure=True).match.is_timed  # at last it is taken as it is
@@ -232,7 +232,7 @@ def test_the_arrays_are_waited_for_and_their_context_is_current(
     calls = module.driver.calls
     assert calls.index("wait for 21") < calls.index("launch")
     module.driver.current = None
-    module.plan(*arrays(), measure=True)  # of a thread that has none
+    module.plan(*arrays(), measure=True)  # this thread has none
     assert module.driver.pushed == []
     module.driver.devices.clear()
     monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 3))
