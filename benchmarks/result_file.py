@@ -14,7 +14,7 @@ from benchmarks.cells import CELL_KEY, LAYOUTS, REGIMES, cell_key
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES
 
-# What two runs must agree on for their rows to stand in one file.
+# Facts that must be equal for the rows of two runs to share a file.
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
 LISTS = ("earlier_runs", "skipped", "rows")
 MOST = 1e15  # largest number in a row
@@ -40,7 +40,7 @@ def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-# What the tables, the picture and another run need to know of a run and of a row, and when they can use it.
+# Facts of a run and of a row that tables, pictures and later runs need, each with a test of its value.
 FACTS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), is_text),
     **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), _is_number),

@@ -168,7 +168,7 @@ def table(rows: Sequence[Row], *, by_timing: bool) -> str:
     return markdown((*KIND, *(head for head, _ in columns)), lines)
 
 
-# What is to be reached in all: the head of a column, which values are enough, decimals of the percents (0: a ratio).
+# Goals over all shapes: head of the column, test of a sufficient value, decimals of the percents (0: a ratio).
 GOALS: tuple[tuple[str, Callable[[Summary], float | None], Callable[[float], bool], int], ...] = (
     ("of the search's speed (goal: 0.95)", lambda s: s.x_search, lambda value: value >= 0.95, 0),
     ("median regret (2 %)", lambda s: s.median_regret, lambda value: value <= 0.02, 1),

@@ -175,7 +175,7 @@ def captured(best: ModuleType) -> None:
     assert len(starts) < 12 * runs
 
 
-# What calls cost
+# Cost of calls
 
 
 def cost(best: ModuleType) -> None:

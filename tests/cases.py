@@ -64,7 +64,7 @@ CASES += [
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
     if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
 ]
-# What a search tries late, one of a family and type: loads without a policy.
+# Configurations that a search tries late, one for each family and type: loads without a policy.
 FIRST_OF = {(config.family, case.dtype_name): (config, case) for config, case in reversed(CASES)}
 CASES += [(later, case) for config, case in FIRST_OF.values() for later in family_named(config.family).later(config)]
 CASES += STENCILS

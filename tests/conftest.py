@@ -46,7 +46,7 @@ from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
-# What nohup or a shell's & ignores would be ignored by what tests start and end.
+# Processes of the tests would inherit signals that nohup or a shell's & ignores.
 if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)

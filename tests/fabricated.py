@@ -216,7 +216,7 @@ def vendor_measurement(
     return VendorMeasurement(library, version, routine, verdict, measurement(median_us))
 
 
-# Of a target that times in one state of the L2, as the host does.
+# Options of a target that times in one state of the L2, as the host does.
 ONE_STATE: dict[str, Any] = {
     "cache": lambda asked: Cache.CLEAN,
     "caches": lambda asked, others: (Cache.CLEAN,),

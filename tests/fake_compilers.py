@@ -9,7 +9,7 @@ from pathlib import Path
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
-# What each begins with: `output` is the file to write, `$calls` has a line for each call.
+# Head of each script: `output` is the file to write, `$calls` has a line for each call.
 HEAD = """#!/bin/sh
 calls={calls}
 echo $$ >> $calls

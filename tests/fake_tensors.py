@@ -77,7 +77,7 @@ class Masked(Tensor):
     """A subclass that is more."""
 
 
-# How they describe themselves to a program in C
+# Descriptions for a program in C
 
 
 class DlTensor(ctypes.Structure):

@@ -143,7 +143,7 @@ class Handle:
         return int(self.library.tsm2_destroy(self.handle))
 
 
-# What a library is made from
+# Contents of a library
 
 
 def tried(

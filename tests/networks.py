@@ -15,7 +15,7 @@ from sqlalchemy.engine import make_url
 
 from tests.servers import TestServer
 
-# Of asm/socket.h and linux/filter.h: a filter of the kernel's before the socket, here one that takes 0 bytes.
+# From asm/socket.h and linux/filter.h: the kernel filters a socket's packets; this filter passes 0 bytes.
 SO_ATTACH_FILTER, SO_DETACH_FILTER = 26, 27
 TAKE_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)
 CHUNK_BYTES = 65536

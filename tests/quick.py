@@ -26,7 +26,7 @@ HEADER = """#ifndef TSM2_HOST_RACES
 #include "{}/cuda_on_host.h"
 """
 AS_OBJECT = ("-O2", "-DTSM2_HOST_LINKED", "-c", "-x", "c++")
-# What kernels need nothing of; so they are linked with no library of the C++ compiler.
+# Kernels need neither, so that they are linked without the C++ compiler's libraries.
 PLAIN = ("-fno-exceptions", "-fno-threadsafe-statics")
 C_ALONE = ("-nodefaultlibs", "-Wl,-z,defs", "-lm", "-lc", "-lgcc")
 

@@ -110,7 +110,7 @@ def drawing() -> ModuleType:
     return module
 
 
-# What is public
+# Public names
 
 
 def test_public_are_these_names() -> None:
@@ -159,7 +159,7 @@ def test_records_do_not_change(name: str) -> None:
         assert "__str__" in vars(record)
 
 
-# What is said of it
+# Documentation
 
 
 @pytest.mark.parametrize("name", ["api.md", "cli.md"])
@@ -235,7 +235,7 @@ def test_what_is_neither_is_refused(products: Any, options: dict[str, Any], comp
         tsm2_tune.problems(products, **options)
 
 
-# What the command does
+# The command
 
 
 @pytest.mark.parametrize(

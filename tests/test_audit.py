@@ -57,7 +57,7 @@ def estimate(found: Audit, quantity: str, family: str = "tsm2") -> Estimate:
     return one
 
 
-# What a guideline costs
+# Cost of a guideline
 
 
 def test_a_winner_that_a_guideline_drops_has_its_cost(store: Store) -> None:
@@ -119,7 +119,7 @@ def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> N
     assert (dropped.winner_us, dropped.kept_us) == (410, 492)
 
 
-# How far estimates were
+# Errors of estimates
 
 
 def test_estimates_stand_beside_what_was_loaded(store: Store) -> None:

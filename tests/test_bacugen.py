@@ -38,7 +38,7 @@ CARDS = (*zip((card for card in PROFILES if card not in ("s2050", "h200")), cycl
          *(("h200", dtype) for dtype in FMA_DTYPES))  # fmt: skip
 ORDERS = (*zip(FMA_DTYPES, OPS, strict=True), *zip(FMA_DTYPES, OPS[::-1], strict=True),
           *((dtype, "ttt") for dtype in FMA_DTYPES))  # fmt: skip
-# Of Table 2: the tile, the grid of threads, and those that read A and B.
+# Table 2: the tile, the grid of threads, and the grids of threads that read A and B.
 WINNERS = {
     "f32": (
         "96 96 16 16 16 32 8 8 32", "96 96 16 16 16 32 8 32 8", "96 96 16 16 16 16 16 32 8",

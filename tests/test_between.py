@@ -34,7 +34,7 @@ def shape(m: int, n: int, k: int, dtype: str = "f32", op: str = "nn") -> Problem
     return Problem(m, n, k, dtype, op)
 
 
-# What is measured
+# Measurements
 
 
 class Slower(dict[Any, float]):
@@ -99,7 +99,7 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
     assert device.tried == []
 
 
-# What a program gets
+# Results for a program
 
 
 def test_gains_are_predicted_at_more_shapes_than_are_planned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

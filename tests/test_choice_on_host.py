@@ -62,7 +62,7 @@ TUNED = (  # with its time in microseconds
     ),
 )
 FAMILIES_STARTED = {family_spelt(spelt) for spelt, _, _ in TUNED}
-# Of each element type and op: what was tuned, larger, smaller, one row, one column, one product, less than a step.
+# For each element type and op: the tuned shape, larger, smaller, one row, one column, one product, under a step.
 SHAPES = {
     ("f32", "nn"): (
         *((600, 4, 700), (3000, 4, 20), (259, 3, 1501), (65, 4, 2003), (300, 5, 90), (1501, 5, 9)),

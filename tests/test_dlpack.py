@@ -156,7 +156,7 @@ def test_bfloat16_is_told_by_dlpack(module: ModuleType) -> None:
     assert (out.held.view(np.uint16) == 0x41A0).all()  # 20.0
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize("told", [{"version": None}, {"read_only": True}, {"flags": READ_ONLY | COPIED}])

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.validation import MOST_SAMPLES
 
 OF_STAGED = Problem(64, 32, 10**6, "f64", "tn")
 
-# What is written
+# Written files
 
 
 def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
@@ -114,7 +114,7 @@ def test_a_family_that_is_no_more_is_left_out(form: str) -> None:
     }
 
 
-# What is refused
+# Refusals
 
 EDITS: dict[str, Callable[[Any], object]] = {
     "a time": lambda d: d["results"][0]["times"]["runtimes"].append(1.0),

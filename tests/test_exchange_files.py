@@ -61,7 +61,7 @@ def of_problem(path: Path, family: str | None = None) -> Any:
     return kept, rounds
 
 
-# What is written
+# Written files
 
 
 def test_a_file_has_one_problem_and_a_cache_one_family(tuned: Path) -> None:
@@ -151,7 +151,7 @@ def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) ->
     assert said.stdout == f"{new}: added 1 trial (0 already present) and 2 measurements, of 1 problem\n"
 
 
-# What is refused
+# Refusals
 
 EDITS: dict[str, Callable[[Any], object]] = {
     "no JSON": lambda text: text[:-3],
@@ -189,7 +189,7 @@ def test_of_a_large_file_no_more_is_read_than_such_files_have(tuned: Path, tmp_p
     assert f"has more than {text_parser.MOST_BYTES} bytes" in said.stderr
 
 
-# What Kernel Tuner makes of them
+# Files in Kernel Tuner
 
 REPLAYED = """
 import json, sys

@@ -154,7 +154,7 @@ def test_what_no_kernel_serves_is_named(path: Path) -> None:
     )
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(

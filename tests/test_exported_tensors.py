@@ -110,7 +110,7 @@ def test_an_out_to_be_conjugated_is_refused(module: ModuleType, torch: Any) -> N
     assert module.driver.launches == []
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.parametrize(

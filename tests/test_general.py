@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
 
-# Of few threads, which are slow on the host; bands of two rows of tiles, in f64, whose tile is a wide one, of six.
+# Few threads, because they are slow on the host. Bands have two rows of tiles; in f64, whose tile is wide, six.
 CONFIGS = {
     "f64": StagedDmmaConfig(
         128, 128, 16, 128, 16, 3, 1, splits=4, min_blocks=1, strips=1, octets=4, fragment_prefetch=1
@@ -87,7 +87,7 @@ BUGS = (
 )
 
 
-# Which only the probes show, of as many blocks as a host has.
+# Only the probes show bugs in this one, which has as many blocks as a host.
 PROBED = StagedDmmaConfig(
     256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
 )

@@ -79,7 +79,7 @@ def test_a_run_goes_on_past_kernels_that_hang_or_fault(
             print(f"{name}: {count} times, and left out as often for the next problem; {said[name]}")
 
 
-# What takes all of a device's memory but so many bytes, until its input ends.
+# Program that takes all but so many bytes of a device's memory until its input ends.
 HOG = """
 import sys
 import pycuda.driver as drv

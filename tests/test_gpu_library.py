@@ -36,7 +36,7 @@ from tsm2_tune.tuner.results.trial import Trial, TuningRun
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 EXAMPLES = Path(__file__).parent.parent / "examples"
 REAL, COMPLEX = ("nn", "tn", "nt"), ("nn", "tn", "nt", "cn", "nc", "cc")
-# Of f64 there are kernels for row-major results alone, which compute the transposed products of column-major ones.
+# In f64 all kernels have row-major results; for column-major ones they compute the transposed products.
 OPS = {"f32": (*REAL, "tt"), "f64": ("ttt", "ntt", "tnt"), "c64": COMPLEX, "c128": COMPLEX, "bf16": REAL, "f16": REAL}
 SHAPES = ((1, 1, 1), (257, 5, 33), (2049, 7, 301), (5, 2050, 40))
 PRECISION = {"bf16": 2.0**-8, "f16": 2.0**-11}

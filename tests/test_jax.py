@@ -161,7 +161,7 @@ def test_what_flax_passes_changes_nothing(best: ModuleType) -> None:
     assert calls(best, lambda a, b: best.jax.matmul(a, b, preferred_element_type=None), a, b) == 1
 
 
-# What JAX does with it
+# JAX's transformations
 
 
 def loss(multiply: Callable[..., Any]) -> Callable[..., Any]:
@@ -266,7 +266,7 @@ def _texts(best: ModuleType, function: Callable[..., Any], *arrays: Any) -> str:
     return str(jax.jit(function).lower(*arrays).as_text()).replace("\\22", '"')
 
 
-# What leaves the process
+# Exported programs
 
 
 def test_extents_without_numbers_are_jaxs(best: ModuleType) -> None:

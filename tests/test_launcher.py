@@ -239,7 +239,7 @@ def test_more_shapes_than_are_kept(compiled: ModuleType, looked: list[Any]) -> N
     assert len(compiled.driver.launches) == 2 * 4299 + 1
 
 
-# What it holds
+# References that it holds
 
 
 def test_nothing_is_kept_of_a_call(compiled: ModuleType, torch: Any) -> None:

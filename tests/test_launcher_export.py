@@ -65,7 +65,7 @@ def test_one_that_is_not_for_this_python_is_left_alone(compiled: ModuleType, mon
     assert loaded(compiled, monkeypatch, (place, *rest)) is None
 
 
-# What makes it
+# Making the launcher
 
 
 def database(folder: Path) -> str:

@@ -237,7 +237,7 @@ def test_without_memory_it_says_so_and_goes_on(there: InProcess, plain: str, fre
     assert record.errors[0] == f"the GPU has no room for the {SPLIT_BYTES + 36} bytes in which a kernel splits k"
 
 
-# What it has no kernel for
+# Products without a kernel
 
 
 def test_a_text_that_is_too_long_is_cut(there: InProcess, plain: str) -> None:

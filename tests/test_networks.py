@@ -22,7 +22,7 @@ from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
-# What a connection is opened with in these tests, in place of what there is: as short as Linux has it.
+# Options of connections in these tests: limits as short as Linux permits.
 SHORTER = {
     "connect_timeout": "2",
     "keepalives_idle": "1",

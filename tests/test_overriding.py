@@ -70,7 +70,7 @@ def values(module: ModuleType) -> list[Any]:
     return module.driver.launches[-1]["values"]  # type: ignore[no-any-return]
 
 
-# What is taken
+# Products that are taken
 
 
 def test_a_product_is_computed_by_a_kernel_in_a_new_row_major_tensor(module: ModuleType, torch: Any) -> None:
@@ -121,7 +121,7 @@ def test_a_tensor_that_requires_a_gradient_is_its_memory(module: ModuleType, tor
         assert torch.table.call("mm", a, tensor(90, 2, 0x2000, kind=Parameter)) is torch.made[-1]
 
 
-# What is left: of which operands, test_overriding_operands.py has
+# Products that are left to PyTorch (test_overriding_operands.py has their operands)
 
 
 def test_products_of_tf32_are_pytorchs(module: ModuleType, torch: Any) -> None:
@@ -285,7 +285,7 @@ def test_scopes_end_with_the_last_one(module: ModuleType, torch: Any) -> None:
     assert all(len(kernels) == 1 for kernels in torch.table.of.values())
 
 
-# Where it cannot be
+# Overrides after a reload, and without PyTorch
 
 
 def test_an_override_ends_after_its_module_was_reloaded(module: ModuleType, torch: Any) -> None:

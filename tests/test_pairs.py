@@ -170,7 +170,7 @@ def test_what_the_machine_interrupts_is_told_and_tried_again(
     assert f"{SAID}2 measured\n" in tuned(two_kernels)
 
 
-# What is shown
+# Output
 
 
 def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -137,7 +137,7 @@ def test_every_command_takes_the_address(address: str, tmp_path: Path, fake_nvcc
     assert len(asked(address, "SELECT * FROM trial")) == 4
 
 
-# What is refused
+# Refusals
 
 
 def refusal(name: str, *, create: bool = False) -> str:

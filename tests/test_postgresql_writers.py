@@ -33,7 +33,7 @@ CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for c
 FIRST, SECOND = configuration(128), configuration(256)
 ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
 NOTHING = Retries(None)
-# Of this database, those that wait for a lock.
+# Connections of this database that wait for a lock.
 WAITING = """
 SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database
 WHERE locktype = 'advisory' AND NOT granted AND datname = current_database()

@@ -43,7 +43,7 @@ QUICK = ["tests.quick_command", "--device", "cpu"]
 LEFT = "the program's products are left to cuBLAS"
 
 
-# What it has
+# Contents
 
 
 @pytest.mark.parametrize("name", ["h100", "h200"])

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.recorded_spaces import FILE, rows_in, space_of
 from benchmarks.regret import WITHIN, fastest, replayed, strategies
 
-# Of three element types and two ops; in the order of the model alone, or of first choices alone, they miss by more.
+# Three element types and two ops. The order of the model alone, or of first choices alone, does worse on them.
 SPACES = ("8x8x10000000:f64:tn", "4096x8x4096:f32", "2000000x8x8:c64")
 TENTH = 0.1
 # With all that the package brings; of other shapes alone, as for a new shape; and with a database of one's own.

@@ -30,7 +30,7 @@ def winner(own: Contents, **changes: Any) -> BestRow:
     return replace(own.winners[0], **changes)
 
 
-# What is read
+# Contents
 
 
 def test_all_trials_are_read(own: Contents) -> None:

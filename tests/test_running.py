@@ -40,7 +40,7 @@ pathlib.Path(sys.argv[1]).write_text("ready")
 while True:
     time.sleep(0.01)  # pause would not see a signal that comes just before it
 """
-# Of its standard input, in a session of its own.
+# Program that makes its standard input its controlling terminal, and then runs the command.
 WITH_TERMINAL = """
 import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)

@@ -45,7 +45,7 @@ pytestmark = [
 MORE = "cuBLASLt is asked for more than a product in place"
 WRONG = "alpha or an extent is 0, or C overlaps"
 LONG = 2**33 + 6
-# Of the words of a line those that may be addresses of host memory: the handle, descriptors, alpha and beta. On the
+# Words of a line that may be addresses of host memory: the handle, descriptors, alpha and beta. On the
 # device these two are at small addresses.
 OF_HOST, LEAST_OF_HOST = (3, 4, 5, 7, 9, 10, 12, 14), 2**16
 
@@ -61,7 +61,7 @@ def without_addresses(lines: list[str]) -> list[str]:
     return found
 
 
-# What it leaves
+# Products that it leaves
 
 
 def test_a_call_is_passed_on_as_it_is(fakes: Path) -> None:
@@ -220,7 +220,7 @@ def test_what_is_missing_is_for_cublaslt_to_tell(fakes: Path, narrow: Path) -> N
     ]
 
 
-# What it takes
+# Products that it takes
 
 OTHER = {"N": "T", "T": "N", "C": "J", "J": "C"}  # J: conjugated, and not transposed
 

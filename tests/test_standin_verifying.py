@@ -117,7 +117,7 @@ def test_what_cublas_refuses_is_not_compared(fakes: Path, pack: Path) -> None:
     assert played.results == [[4.0] * 12] * 5
 
 
-# Of each type and operation: a cuBLAS that leaves C as it is, and a kernel that writes 8 bytes of it
+# Each type and operation: cuBLAS leaves C as it is, and a kernel writes 8 bytes of it
 
 EX = {"f16": 2, "bf16": 14}  # cudaDataType_t
 OWN = {"f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128, "f16": np.float16}

@@ -25,7 +25,7 @@ TODAY = ("tsm2", "ism2"), BASIS
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 
 
-# Who wins
+# Winners
 
 
 def test_the_least_median_wins(store: Store) -> None:
@@ -133,7 +133,7 @@ def test_a_final_needs_its_trial(store: Store) -> None:
     assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()  # nothing of it was kept
 
 
-# What becomes stale
+# Stale trials
 
 
 def test_a_newer_basis_takes_the_older_out_of_the_race(store: Store, path: Path) -> None:
@@ -194,7 +194,7 @@ def test_the_fastest_of_each_family_that_moved_on_is_known(store: Store) -> None
     assert store.history(GPU, PROBLEM, *TODAY).fastest_of_older() == (ism2.text,)
 
 
-# What a restart finds
+# Restarts
 
 
 def test_a_trial_is_stored_once(store: Store, path: Path) -> None:

@@ -47,7 +47,7 @@ def turn_after(*events: Any, options: Options = PLAIN) -> ProblemProgress:
     return tally.turns[""]
 
 
-# What is so far
+# Best so far
 
 
 def test_the_best_is_the_least_median_of_what_was_right() -> None:

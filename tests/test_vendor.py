@@ -47,7 +47,7 @@ CONFIG = Tsm2Config("v0", 32, 1, 1)
 SEED = 3
 
 
-# Where they are
+# Finding the libraries
 
 
 def test_libraries_are_looked_for_in_this_order(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -81,7 +81,7 @@ def test_answers_and_versions_are_spelt() -> None:
     assert [version_text(version) for version in (130100, 120304)] == ["13.1.0", "12.3.4"]
 
 
-# What they are told
+# Arguments of the libraries
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_cublas_has_routines_for_vectors_and_for_a_matrix_times_itself(
     assert {name for name in cublas.calls if "ge" in name[7:9] or "rk_" in name or "Gemm" in name} == expected
 
 
-# Who stands in a final
+# Routines in a final
 
 
 class Clocked:

@@ -196,7 +196,7 @@ def test_nothing_is_said_of_it_on_a_host(path: Path) -> None:
     assert run(*TUNE, "--no-vendor", "--db", str(path)).exit_code == 0
 
 
-# What is stored
+# Stored times
 
 
 def stored(store: Store, *vendor: VendorMeasurement, ours: float = 500) -> BestRow:

@@ -133,7 +133,7 @@ def test_what_serves_fewer_shapes_comes_after_what_serves_more() -> None:
     assert (first.kernels, first.served, first.worst) == (("k",), 2, 3.0)
 
 
-# How a kernel may be started
+# Launches of a kernel
 
 
 @pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()])

@@ -220,7 +220,7 @@ def test_a_stop_loses_nothing(store: Store) -> None:
     assert whole.losses == pytest.approx([0.0] * len(SHAPES))
 
 
-# How a kernel is started
+# Launches of a kernel
 
 
 def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> None:

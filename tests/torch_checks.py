@@ -112,7 +112,7 @@ def _error(call: Callable[..., Any], sample: Any) -> tuple[type, str] | None:
     return None
 
 
-# How matrices lie
+# Storage of matrices
 
 
 def block(rows: int, columns: int, dtype: Any, device: str, order: str, *, pad: int = 0, conj: bool = False) -> Any:
@@ -200,7 +200,7 @@ def nothing_to_scale(best: ModuleType, device: str) -> None:
     assert started == []
 
 
-# What tensors and programs may be besides
+# Other tensors and programs
 
 
 def _left() -> dict[str, Callable[[Any, Any, Any], Any]]:

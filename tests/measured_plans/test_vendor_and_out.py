@@ -105,7 +105,7 @@ def test_cupy_multiplies_without_factors_alone(module: ModuleType, monkeypatch: 
     assert module.vendors_of(product, None, 0.5) is None
 
 
-# What out holds
+# Contents of out
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_a_copy_that_cannot_be_made_is_told(
         module.plan(*tensors(), beta=0.5, measure=True)
 
 
-# What is kept
+# Kept plans
 
 
 def test_plans_of_ways_that_lost_are_not_kept(module: ModuleType) -> None:

@@ -21,7 +21,7 @@ from tests.measured_plans.helpers import (
     ways_to,
 )
 
-# Which ways there are
+# Ways to compute a product
 
 
 def test_the_ways_are_few_near_and_each_another(module: ModuleType) -> None:
@@ -102,7 +102,7 @@ def test_only_what_has_a_binary_is_timed_beside_the_one_that_gemm_takes(
     assert {started(one) for one in module.driver.launches} == {(expected.threads, expected.splits)}
 
 
-# How they are timed
+# Timing
 
 
 def test_the_way_that_takes_least_becomes_the_plan(module: ModuleType) -> None:
@@ -290,7 +290,7 @@ def test_without_room_to_fill_there_is_a_sentence(module: ModuleType, torch: Sim
     assert (module.driver.pushed, module.driver.events) == ([], {})
 
 
-# What fails
+# Failures
 
 
 def test_a_way_that_fails_is_left_out(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

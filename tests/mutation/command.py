@@ -159,7 +159,7 @@ def main(
     click.echo(f"{len(mutants)} mutants, {len(left)} to try, seed {seed}", err=True)
     lines = output.open("a" if resume else "w")
     with lines, tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
-        os.environ["XDG_CACHE_HOME"] = cache  # what is compiled here is of no use to anybody
+        os.environ["XDG_CACHE_HOME"] = cache  # nobody else can use these binaries
         for result in judged(left, benches(workers, long_products), deadline):
             if isinstance(result, Result):
                 results[result.key] = result
@@ -172,4 +172,4 @@ def main(
         f" {progress.untold} not to be judged, {workers} workers, {time.monotonic() - start:.0f} s"
     )
     sys.stdout.flush()
-    os._exit(0 if score(results.values()) >= 99 else 1)  # whatever still runs: it ends with this process
+    os._exit(0 if score(results.values()) >= 99 else 1)  # threads that still run end with this process

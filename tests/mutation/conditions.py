@@ -10,7 +10,7 @@ from tests.mutation.structure import EXTENTS
 from tests.mutation.subjects import text_of
 
 INT16_MAX = 2**15 - 1
-MOST_MASKED = 0xFF  # what the narrowest mask leaves of an extent
+MOST_MASKED = 0xFF  # largest extent that the narrowest mask leaves whole
 MOST_PADDING = 64  # elements of a line in shared memory
 
 

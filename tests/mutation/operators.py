@@ -11,7 +11,7 @@ from tests.mutation.tokens import ASSIGNMENTS, Text
 BARRIERS = re.compile(r"__sync\w*|sync_ring\w*|\w*barrier\w*")
 COPIES = re.compile(r"await\w*|cp_async\w*|copy_\w+|\w*wait\w*|copy_k_tile\w*|fetch\w*")
 FENCES = re.compile(r"__threadfence\w*|fence\w*")
-# What begins a statement that computes nothing, or whose loss no compiler lets pass.
+# First words of statements that compute nothing, or that no compiler misses.
 _DECLARATIONS = {
     *(
         "return",

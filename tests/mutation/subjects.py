@@ -23,7 +23,7 @@ from tsm2_tune.generator.tiles import SKINNY
 
 SPLITS = 5  # of more, which are slow on the host; no divisor of what is one from a power of two
 DEPTH, LESS_DEEP = 256, 64  # of the problem that is verified beside the probes, whose blocks are whole
-COLUMNS = 8  # of its C, where a block has all of them
+COLUMNS = 8  # columns of its C, if a block has all of them
 COST_OF_A_SUBJECT = 1e7  # of one that has none
 MOST_PRODUCTS = 1e8  # of real numbers, at the edges: others take minutes, and are left where there are cheaper ones
 

@@ -18,7 +18,7 @@ _TOKEN = re.compile(
 _DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(\w+)[ \t]*(.*?)[ \t]*(?://.*)?$")
 _KNOWN = {"TSM2_HOST": 1, "INDEX_BITS": 32}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
-# What is no part of what a kernel computes: compilers and drivers check these.
+# Words that compute nothing: compilers and drivers check their statements.
 _APART = ("static_assert", "__launch_bounds__", "asm", "__align__")
 
 # Binary signs by how strongly they bind, weakest first.

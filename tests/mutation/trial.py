@@ -39,7 +39,7 @@ from tsm2_tune.tuner.worker.protocol import Call
 
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
-CUTTING = ("early stop", "narrower", "rounding")  # those that make numbers shorter, or stop late
+CUTTING = ("early stop", "narrower", "rounding")  # operators that shorten numbers, or stop loops late
 OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
 
 
