@@ -62,7 +62,7 @@ ALIGNED_BUGS = (
 ADDING_BUGS = (
     inner_fma("alpha for each split too", FLAT, "reduce_tile_of_splits<sum_vector",
         "for (int e = threadIdx.x; e < sums_of_tile * tile_elements; e += threads)\n"
-        "left[e] *= alpha;\n__syncthreads();\nreduce_tile_of_splits<sum_vector"),
+        "block_sums[e] *= alpha;\n__syncthreads();\nreduce_tile_of_splits<sum_vector"),
 )  # fmt: skip
 
 FRAGMENT_BUGS = (
