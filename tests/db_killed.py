@@ -22,7 +22,7 @@ import tsm2_tune
 from tests.fabricated import configuration, downgrade, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_db_commands import dump, facts, with_waste
-from tsm2_tune.tuner.results.maintenance import migrating, vacuuming
+from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.merge import importer
 from tsm2_tune.tuner.results.store import Store
 
@@ -145,9 +145,9 @@ def main(folder: Path, number: int) -> None:
         own = folder / name
         own.mkdir()
         if name == "vacuum":
-            kills = of_one_database(own, number, with_waste, lambda path: vacuuming.vacuum(path, alone=True))
+            kills = of_one_database(own, number, with_waste, lambda path: vacuum.vacuum(path, alone=True))
         elif name == "migrate":
-            kills = of_one_database(own, number, older, lambda path: migrating.migrate(path, keep=True))
+            kills = of_one_database(own, number, older, lambda path: migration.migrate(path, keep=True))
         else:
             kills = of_merging(own, number)
         print(f"{name}: killed {kills} times", flush=True)

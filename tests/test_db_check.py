@@ -14,7 +14,7 @@ from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, 
 from tests.tampering import GRAM, SKINNY, good_database
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.doctor.finding import Finding, State
-from tsm2_tune.tuner.results.maintenance import checking
+from tsm2_tune.tuner.results.maintenance import integrity
 from tsm2_tune.tuner.results.maintenance.integrity import check
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
@@ -125,7 +125,7 @@ def test_each_fault_has_its_line(good: Path) -> None:
 
 
 def test_of_many_alike_the_first_are_told_and_the_others_counted(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checking, "MOST_OF_A_KIND", 2)
+    monkeypatch.setattr(integrity, "MOST_OF_A_KIND", 2)
     plain_sql(good, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0")
     lines = told(good)
     assert sum("row: trial" in line for line in lines) == 2

@@ -19,7 +19,7 @@ from tests.command import run
 from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
 from tests.test_importing import best, facts
-from tsm2_tune.tuner.results.maintenance import migrating, vacuuming
+from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.storage import database as databases
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.database import Database
@@ -251,7 +251,7 @@ def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pyte
     with_waste(path)
     plain_sql(path, "INSERT INTO sample WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE"
                     " i < 500000) SELECT 1, i, 1.0 FROM n")  # fmt: skip
-    monkeypatch.setattr(vacuuming, "MOST_SECONDS", 0.01)
+    monkeypatch.setattr(vacuum, "MOST_SECONDS", 0.01)
     size = path.stat().st_size
     found = run("db", "vacuum", "--db", str(path))
     assert (found.exit_code, path.stat().st_size) == (0, size)
@@ -307,17 +307,17 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
 def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path)
-    before, copy, others = dump(path), databases.copy, list[Future[migrating.Migrated]]()
+    before, copy, others = dump(path), databases.copy, list[Future[migration.Migrated]]()
     with ThreadPoolExecutor() as pool:
 
         def slowly(place: Path, into: Path) -> None:
             copy(place, into)
             if not others:
-                others.append(pool.submit(migrating.migrate, path, keep=True))
+                others.append(pool.submit(migration.migrate, path, keep=True))
                 wait(others, timeout=0.5)
 
         monkeypatch.setattr(databases, "copy", slowly)
-        found = migrating.migrate(path, keep=True)
+        found = migration.migrate(path, keep=True)
         assert (found.before, others[0].result().before) == (24, schema_versions.version())
     kept = path.with_name("results.db.schema-24")
     assert found.kept == kept
