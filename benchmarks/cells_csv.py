@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 from benchmarks.cells import in_set
 from benchmarks.headline import OPPONENTS, WHO, Row, rivals_us
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 
 WORDS = ("regime", "layout", "dtype", "op", "m", "n", "k")
 TIMES = tuple(f"{who}_{part}us" for who in WHO for part in ("", "low_", "high_"))
@@ -35,7 +35,7 @@ def cells_csv(rows: Iterable[Row]) -> str:
 
 def described(row: Row) -> Row:
     """The row with what follows from it."""
-    rivals, config = rivals_us(row), config_spelt(row["configuration"])
+    rivals, config = rivals_us(row), parse_config(row["configuration"])
     return row | {
         "set": "headline" if in_set(row, "headline") else "other",
         "speed_up": None if rivals is None else rivals / row["ours_us"],

@@ -22,7 +22,7 @@ import numpy as np
 from benchmarks.result_file import read
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.generator.device.cards import profile_named
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import occupancy
@@ -68,7 +68,7 @@ def _lines(problem: Problem) -> tuple[int, int]:
 
 def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
     """The winner in a row of the file; None for a configuration of another version."""
-    family = family_named(family_spelt(row["configuration"]))
+    family = family_named(family_name_in(row["configuration"]))
     config = family.config_type.parse(row["configuration"])
     if config is None:
         return None

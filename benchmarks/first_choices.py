@@ -36,7 +36,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.architecture import architecture_of
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import data_sheet
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.predict.expected_time import (
     START_US,
     bytes_in_flight_per_sm,
@@ -199,7 +199,7 @@ def beside(path: Path, limits: DeviceLimits) -> str:
     """Return the ratios of expected and measured times of a result file's winners."""
     ratios = []
     for row in read(path)["rows"]:
-        config = config_spelt(row["configuration"])
+        config = parse_config(row["configuration"])
         if config is not None:
             problem = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
             candidate = Candidate(family_named(config.family), config, problem, limits, Guidelines())

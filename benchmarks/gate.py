@@ -26,8 +26,8 @@ from elftools.elf.elffile import ELFFile
 
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import Launch, family_spelt
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.config import Launch, family_name_in
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -116,7 +116,7 @@ def _registers(info: bytes) -> Iterator[int]:
 def recorded(subject: Subject, toolchain: Toolchain) -> Recorded | None:
     """The kernel as this version makes it; None where it makes none. InputError where it does not compile."""
     spelt, problem = subject
-    config = config_spelt(spelt)
+    config = parse_config(spelt)
     if config is None:
         return None
     source = render(Problem.parse(problem), config)
@@ -175,7 +175,7 @@ def compare(ctx: click.Context, before: str, family: str) -> None:
     if family:
         for name in family.split(","):
             family_named(name)
-        old = [one for one in old if family_spelt(one.configuration) in family.split(",")]
+        old = [one for one in old if family_name_in(one.configuration) in family.split(",")]
     same = texts = 0
     for was, now in zip(old, all_recorded([(one.configuration, one.problem) for one in old]), strict=True):
         name = f"{was.configuration} {was.problem}"

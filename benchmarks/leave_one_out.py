@@ -38,7 +38,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
 from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
@@ -99,7 +99,7 @@ def times_in(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
     """The same, of a file of `run`: of every cell whose configurations were all tried."""
     found: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
     for row in read_json(path)["rows"]:
-        config = config_spelt(row["configuration"])
+        config = parse_config(row["configuration"])
         if config is not None and row["measured_us"]:
             found[Problem.parse(row["problem"])][config.early] = row["measured_us"]
     return dict(found)
@@ -181,7 +181,7 @@ def read_choices(path: Path) -> dict[Problem, Choices]:
     try:
         with lzma.open(path, "rt", encoding="utf-8") as lines:
             rows = list(map(json.loads, lines))
-        return {Problem.parse(text): tuple(filter(None, map(config_spelt, spelt))) for text, spelt in rows}
+        return {Problem.parse(text): tuple(filter(None, map(parse_config, spelt))) for text, spelt in rows}
     except (OSError, EOFError, ValueError, TypeError, lzma.LZMAError) as error:
         raise InputError(f"{path} has no recorded choices ({error}): name a file of record") from None
 
@@ -246,7 +246,7 @@ def run(pairs: Path, device: str, output: Path, time_limit: float | None) -> Non
     lines = [line.split() for line in pairs.read_text(encoding="utf-8").splitlines()]
     listed: list[tuple[Problem, Choices]] = []
     for text, of in groupby(lines, key=lambda line: line[0]):
-        listed.append((Problem.parse(text), tuple(filter(None, (config_spelt(spelt) for _, spelt in of)))))
+        listed.append((Problem.parse(text), tuple(filter(None, (parse_config(spelt) for _, spelt in of)))))
     time_pairs(listed, device, output, time_limit=time_limit)
 
 

@@ -22,7 +22,7 @@ from benchmarks.result_file import read_json, require_folder
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured
 
@@ -132,7 +132,7 @@ def recorded() -> Recorded:
     found: Recorded = defaultdict(dict)
     for card, name, timed in FILES:
         for problem, text, us in timed(ROOT / name):
-            config = config_spelt(text)
+            config = parse_config(text)
             if config is not None and us and family_named(config.family).supports(problem):
                 times = found[card, problem]
                 times[config.early] = min(us, times.get(config.early, us))

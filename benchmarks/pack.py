@@ -21,7 +21,7 @@ from benchmarks.winner import Prospects, Skipped, planned, planners
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, index_defines
@@ -109,7 +109,7 @@ def spaces_of(tuned: Iterable[Tuned], limits: DeviceLimits) -> tuple[SearchSpace
     """Return each problem's space with only its winner. Raise InputError if this version lacks the configuration."""
     found = []
     for problem, text in tuned:
-        config = config_spelt(text)
+        config = parse_config(text)
         if config is None or not (family := family_named(config.family)).has(config, problem):
             raise InputError(
                 f"{text} is no configuration for {problem.text} in this version: name a --pack-from that it measured,"

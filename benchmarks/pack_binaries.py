@@ -20,7 +20,7 @@ import click
 
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
@@ -30,7 +30,7 @@ from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.export.cubins import capability, cubin
 from tsm2_tune.tuner.results.merge.serializer import text_of
-from tsm2_tune.tuner.results.merge.text_parser import told_in
+from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
 from tsm2_tune.tuner.search.loop import cores
 
@@ -50,7 +50,7 @@ def toolchain_of(text: Path, runs: set[RunKey]) -> Toolchain:
 
 def source_of(text: Path, problem: Problem, tried: Tried) -> KernelSource:
     """Return the kernel of a trial. InputError if this program makes another one."""
-    config = config_spelt(tried.values["config"])
+    config = parse_config(tried.values["config"])
     source = render(problem, config) if config is not None else None
     if source is None or source.digest != tried.values["source_digest"]:
         raise InputError(f"{text}: this program makes another kernel of {tried.values['config']}: run rekey first")
@@ -67,7 +67,7 @@ def compiled(source: KernelSource, bits: int, *, toolchain: Toolchain) -> bytes:
 
 def filled(text: Path) -> tuple[str, dict[str, bytes]]:
     """Return the text with the digests of the kernels verified in full, and their binaries by these digests."""
-    told = told_in(text)
+    told = parse_file(text)
     if told.left_out:
         raise InputError(f"{text}: {len(told.left_out)} trials cannot be used: run benchmarks.rekey first")
     every = [(problem, tried) for (_, problem), part in told.parts.items() for tried in part.trials.values()]

@@ -26,7 +26,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families import FAMILIES, config_spelt
+from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.results.store import Store
@@ -93,7 +93,7 @@ def space_of(row: Mapping[str, Any]) -> Recorded:
     """The space of the families that the row has most configurations of."""
     told: dict[KernelConfig, TrialResult] = {}
     for text, outcome, us in row["trials"]:
-        config = config_spelt(text)
+        config = parse_config(text)
         if config is not None:
             told[config] = TrialResult(config, us, Outcome(outcome) in MAY_WIN and us is not None)
     problem, limits = Problem.parse(row["problem"]), limits_of(row["device"])

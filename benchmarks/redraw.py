@@ -38,7 +38,7 @@ from benchmarks.table import provenance, table
 from benchmarks.unseen_file import read_unseen
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
@@ -100,7 +100,7 @@ def all_drawn() -> dict[str, str]:
 
 def _respelt(code: re.Match[str]) -> str:
     """A configuration as this version spells it, whichever version was measured; other code as it is."""
-    config = config_spelt(code[1])
+    config = parse_config(code[1])
     return code[0] if config is None else f"`{config.text}`"
 
 

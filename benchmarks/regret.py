@@ -31,7 +31,7 @@ from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.api.parse import REACH
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
@@ -101,7 +101,7 @@ def without_any(of: Recorded) -> Strategy:
 def fastest(row: Mapping[str, Any]) -> Measured:
     """Return a recorded space's winner as a database would know it."""
     right = [(us, text) for text, outcome, us in row["trials"] if outcome == Outcome.OK]
-    spelt = ((config_spelt(text), us) for us, text in sorted(right)[:MOST_KERNELS])
+    spelt = ((parse_config(text), us) for us, text in sorted(right)[:MOST_KERNELS])
     choices = tuple(Choice(config.early, us) for config, us in spelt if config is not None)
     return Measured(limits_of(row["device"]), Problem.parse(row["problem"]), choices)
 

@@ -29,7 +29,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -45,12 +45,12 @@ PROBLEM, CONFIG, SOURCE = (MEMBERS.index(name) for name in ("problem", "config",
 # Program for another version: it prints a kernel's source, or null, for each line of its input.
 RENDERING = """
 import dataclasses, json, sys
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 for line in sys.stdin:
     spelt, problem = json.loads(line)
-    config = config_spelt(spelt)
+    config = parse_config(spelt)
     print(json.dumps(config and dataclasses.asdict(render(Problem.parse(problem), config))))
 """
 
@@ -101,7 +101,7 @@ def source_of(values: Mapping[str, object] | None) -> KernelSource | None:
 
 def rendered_now(subject: Subject) -> KernelSource | None:
     spelt, problem = subject
-    config = config_spelt(spelt)
+    config = parse_config(spelt)
     return None if config is None else render(Problem.parse(problem), config)
 
 
@@ -157,7 +157,7 @@ def with_digests(text: str, becomes: Mapping[Subject, Rekeyed]) -> str:
         members = json.loads(line)
         if members[0] != "trial":
             return line
-        config = config_spelt(members[CONFIG])
+        config = parse_config(members[CONFIG])
         found = becomes[members[CONFIG], members[PROBLEM]].digest or members[SOURCE]
         spelt = members[CONFIG] if config is None else config.text
         line = line.replace(f'"{members[CONFIG]}"', f'"{spelt}"', 1)

@@ -11,7 +11,7 @@ from benchmarks.pack import compile_all
 from benchmarks.unseen_file import read_unseen
 from benchmarks.winner import Winner
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Verdict
@@ -49,7 +49,7 @@ def searched_in(path: Path) -> Searched:
         text, problem = row["search_configuration"], Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
         if text is None or not row["search_verified"]:
             continue
-        config = config_spelt(text)
+        config = parse_config(text)
         if config is None or not family_named(config.family).has(config, problem):
             raise InputError(f"{path}: {text} is of another version: search {problem.text} again")
         winners[row["regime"], row["layout"], problem] = Winner(config, FOUND, row["configurations_kept"], {})

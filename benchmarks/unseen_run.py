@@ -25,7 +25,7 @@ from benchmarks.unseen_tables import vendor_us
 from benchmarks.versus_cublas import PATIENT, facts_of, measure_cells
 from benchmarks.winner import Prospects, Skipped, Winner, planned, planners, tuned
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import Device, LaunchFailed
@@ -156,7 +156,7 @@ class Unseen:
 def _as_winner(call: Called) -> Winner:
     """Return the module's choice as a row. Raise Skipped if this version does not know its kernel."""
     text = call.choice.winner.config
-    config = config_spelt(text)
+    config = parse_config(text)
     if config is None:
         raise Skipped(f"the pack's {text} is of another version: make the pack anew")
     return Winner(config, RIGHT, kept=0, outcomes={})

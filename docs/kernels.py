@@ -23,7 +23,7 @@ from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import Declared, declared
-from tsm2_tune.generator.spelling import value_spelt
+from tsm2_tune.generator.spelling import format_value
 
 FOLDER = Path(__file__).parent / "kernels"
 PACKAGE = Path(families.__file__).parent
@@ -122,7 +122,7 @@ def shown_of(family: Family[Any], configs: list[Any]) -> str:
 def row_of(one: Declared, configs: list[Any]) -> str:
     """Return a tunable's row of the table."""
     values = sorted({*one.tunable.late, *map(attrgetter(one.name), configs)})
-    spelt = ", ".join(str(value_spelt(one, value)) for value in values)
+    spelt = ", ".join(str(format_value(one, value)) for value in values)
     about = one.tunable.about + ("; launch data" if one.tunable.is_launch else "")
     if one.tunable.unit > 1:
         about += f"; {one.tunable.unit} stands for one"

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.fabricated import PROBLEM as SKINNY
 from tests.fabricated import configuration, final, trial, tuning_run, vendor_measurement
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import Contents, contents
 from tsm2_tune.html.page import page
@@ -80,7 +80,7 @@ def _try(path: Path, run: TuningRun, scale: float) -> None:
 def long_names(path: Path) -> Path:
     """Return a database of two devices, each of whose texts is as long as any that is stored in practice."""
     problem = Problem(100_000_007, 64, 100_000_003, "c128", "cct")
-    config = config_spelt(LONG_CONFIGURATION)
+    config = parse_config(LONG_CONFIGURATION)
     assert config is not None
     run = tuning_run(LONG_DEVICE, driver="580.159.04", toolkit="Cuda compilation tools, release 13.0, V13.0.88")
     run = replace(run, ceilings=replace(run.ceilings, gflops=(("c128", 30000.0),)))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 
 
 def spelt(text: str) -> KernelConfig:
     """The configuration that is spelt so."""
-    config = config_spelt(text)
+    config = parse_config(text)
     assert config is not None, f"no configuration is spelt {text}"
     return config

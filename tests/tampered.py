@@ -31,10 +31,10 @@ from tests.command import run
 from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
 from tsm2_tune.errors import TuneError
-from tsm2_tune.generator.config import KernelConfig, Launch, family_spelt
+from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES as EVERY
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -123,7 +123,7 @@ def check_module(text: str) -> None:
     constants = [one.value for one in ast.walk(found["WINNERS"]) if isinstance(one, ast.Constant)]
     rows = [json.loads(text) for text in constants if isinstance(text, str) and text.startswith("{")]
     for row in rows:
-        problem, config = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]), config_spelt(row["config"])
+        problem, config = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]), parse_config(row["config"])
         if config is None or not family_named(config.family).has(config, problem):
             raise Wrong(f"the module has {row['config']}")
         source = render(problem, config)
@@ -168,7 +168,7 @@ class Compiling(Tuner):
 
     def _binary(self, source: KernelSource, *_: Any, **__: Any) -> Binary:
         spelt = source.text.partition("\n")[0].removeprefix("// ")
-        family = EVERY.get(family_spelt(spelt))
+        family = EVERY.get(family_name_in(spelt))
         every = family.configurations() if family else ()
         if not any(c.kernel_text == spelt and source in by_width(self._problem, c) for c in every):
             raise Wrong(f"compiled {source.text[:200]!r}")

@@ -163,11 +163,11 @@ def test_a_kernel_that_changes_again_and_again_is_kept_each_time(path: Path) -> 
 def test_trials_are_compared_once_while_a_store_is_open(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[str] = []
 
-    def is_made_so(row: Any, problem: Problem) -> bool:
+    def has_current_kernel(row: Any, problem: Problem) -> bool:
         compared.append(row["config"])
         return True
 
-    monkeypatch.setattr(invalidate, "is_made_so", is_made_so)
+    monkeypatch.setattr(invalidate, "has_current_kernel", has_current_kernel)
     with Store.open(path, create=False) as store:
         for basis_of_trials in (BASIS, BASIS, "another"):
             store.supersede(GPU, PROBLEM, basis_of_trials)

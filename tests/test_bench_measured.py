@@ -13,7 +13,7 @@ from benchmarks import leave_one_out, measured
 from benchmarks.leave_one_out import outcome, pairs_to_time, problems, read_choices, regime, times_in
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import FILE
 
@@ -22,7 +22,7 @@ PROBLEM = Problem(20480, 2, 20480, "f32")
 
 
 def spelt(splits: int, stages: int = 2) -> KernelConfig:
-    config = config_spelt(
+    config = parse_config(
         f"stream_a_fma:threads=64,columns=2,prefetch=16,stages={stages},splits={splits},min_blocks=6"
     )
     assert config is not None

@@ -32,7 +32,7 @@ from tests.test_bench_contest import CONFIG as TSMT
 from tests.test_exported_launch import plain_module, recording  # noqa: F401
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
@@ -110,7 +110,7 @@ def test_the_pack_is_of_few_winners_of_each_kind() -> None:
     spaces = spaces_of(found, H200)
     assert len(found) == len(spaces) == len({problem for problem, _ in found})
     for space, (_, text) in zip(spaces, found, strict=True):
-        assert [candidate.config for candidate in space.kept] == [config_spelt(text)]
+        assert [candidate.config for candidate in space.kept] == [parse_config(text)]
     assert all(len(found) <= 12 * 18 for _ in spaces)
 
 

@@ -16,7 +16,7 @@ from tests.array_libraries import LIBRARIES
 from tests.calls_on_gpu import made_module, same_bits, stress
 from tests.fabricated import host_run, imported, trial
 from tests.right_on_host import subject
-from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
@@ -61,7 +61,7 @@ TUNED = (  # with its time in microseconds
         100.0,
     ),
 )
-FAMILIES_STARTED = {family_spelt(spelt) for spelt, _, _ in TUNED}
+FAMILIES_STARTED = {family_name_in(spelt) for spelt, _, _ in TUNED}
 # For each element type and op: the tuned shape, larger, smaller, one row, one column, one product, under a step.
 SHAPES = {
     ("f32", "nn"): (
@@ -133,11 +133,11 @@ def test_every_shape_is_right(module: ModuleType, dtype: str, op: str, swapped: 
 
 def test_every_kernel_is_started_otherwise_than_where_it_won(module: ModuleType) -> None:
     started = defaultdict[str, set[tuple[int, int]]](set)
-    won = {family_spelt(w.config): (w.launch.splits, w.launch.rows_per_block) for w in module.WINNERS}
+    won = {family_name_in(w.config): (w.launch.splits, w.launch.rows_per_block) for w in module.WINNERS}
     for (dtype, op), shapes in SHAPES.items():
         for shape in shapes:
             found = module.match(*shape, dtype, op=op)
-            family = family_spelt(found.winner.config)
+            family = family_name_in(found.winner.config)
             started[family].add((found.launch.splits, found.launch.rows_per_block))
             assert found.launch.blocks(*shape[:2]) <= 8 * SMS * BLOCKS_PER_SM
     assert started.keys() == won.keys() == FAMILIES_STARTED
@@ -157,7 +157,7 @@ def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
         ((50000, 4, 30), "resident_b_fma"),
         ((300, 4, 9000), "stream_a_fma"),
     ):
-        assert family_spelt(module.match(*shape, "f32").winner.config) == family
+        assert family_name_in(module.match(*shape, "f32").winner.config) == family
 
 
 def test_calls_of_many_threads_are_right(

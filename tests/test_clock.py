@@ -18,7 +18,7 @@ from tests.conftest import TryKernel
 from tests.on_host import ON_HOST
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
+from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker import time_limit
@@ -62,7 +62,7 @@ def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("tsm2_tune.tuner.results.storage.outage.time", SimpleNamespace(monotonic=lambda: now[0]))
     now[0] += 1.0
     assert running.seconds() == pytest.approx(1.0)
-    assert until_kept(work) == "kept"
+    assert until_committed(work) == "kept"
     assert now[0] > 102
     assert running.seconds() == pytest.approx(1.0)
     assert doing == ["waiting for the database's server"] * 3

@@ -30,7 +30,7 @@ from tests.test_between import (
 from tsm2_tune.console.cross_timing import CrossTimingProgress
 from tsm2_tune.console.trial_tables import trial_facts
 from tsm2_tune.errors import StoreError
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -105,7 +105,7 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
     device = Simulated(store, Everything())
     events = list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    tried = [(config_spelt(config).kernel_text, problem) for config, problem in device.tried]
+    tried = [(parse_config(config).kernel_text, problem) for config, problem in device.tried]
     assert tried.count((OTHER.kernel_text, missing)) == 1
     assert events
     again = Simulated(store, Everything())
@@ -273,7 +273,7 @@ def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     device = Simulated(store, Slower())
     list(CrossTiming(frozenset(SHAPES[:1]), device, store, families=("stream_a_fma",)).events())
-    at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == OTHER.kernel_text}
+    at = {problem for text, problem in device.tried if parse_config(text).kernel_text == OTHER.kernel_text}
     assert at == set(BETWEEN)
 
 
@@ -283,7 +283,7 @@ def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
     measured(store, {n: 0.98 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
     device = Simulated(store, Everything())
     list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    at = {problem for text, problem in device.tried if config_spelt(text).kernel_text == unplanned.kernel_text}
+    at = {problem for text, problem in device.tried if parse_config(text).kernel_text == unplanned.kernel_text}
     assert shape(20480, 16, 20480) in at
 
 

@@ -16,7 +16,7 @@ from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
-from tsm2_tune.tuner.results.exchange.document_parser import DOCUMENTS, told_in, told_of
+from tsm2_tune.tuner.results.exchange.document_parser import DOCUMENTS, parse_document, parse_file
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, record_of
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
@@ -96,7 +96,7 @@ def test_a_record_gives_back_its_entry(family: str | None) -> None:
 @pytest.mark.parametrize("form", DOCUMENTS)
 def test_a_document_tells_what_it_was_made_of(form: str) -> None:
     made = entry("tsm2")
-    told = told_of(json.loads(json.dumps(DOCUMENTS[form](made))))
+    told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
     assert told.parts == {(GPU, PROBLEM): made.part}
     assert not told.left_out
     assert {one.values["source_digest"] for one in made.part.trials.values()} == told.sources.keys()
@@ -107,7 +107,7 @@ def test_a_family_that_is_no_more_is_left_out(form: str) -> None:
     tried = next(iter(entry().part.trials.values()))
     bygone = replace(tried, values={**tried.values, "family": "tsmr", "config": "tsmr:threads=64"})
     made = Entry(GPU, PROBLEM, Cache.CLEAN, Part({bygone.key: bygone}, []))
-    told = told_of(json.loads(json.dumps(DOCUMENTS[form](made))))
+    told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
     assert not told.parts
     assert told.left_out == {
         "tsmr:threads=64": f"left out: tsmr:threads=64, measured on {GPU}, is no configuration of this tsm2-tune"
@@ -186,10 +186,10 @@ def document() -> dict[str, Any]:
 @pytest.mark.parametrize("what", EDITS)
 def test_a_document_that_was_edited_is_refused(what: str, document: dict[str, Any]) -> None:
     other = copy.deepcopy(document)
-    told_of(other)
+    parse_document(other)
     EDITS[what](other)
     with pytest.raises(ERRORS):
-        told_of(other)
+        parse_document(other)
 
 
 @pytest.mark.parametrize("member", ["time", "threads", "__error__", "timestamp"])
@@ -198,7 +198,7 @@ def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> No
     for one in found["cache"].values():
         one[member] = "x"
     with pytest.raises(ValueError, match="do not agree"):
-        told_of(found)
+        parse_document(found)
 
 
 FOREIGN_ENTRY = {"block_size_x": 32, "time": 1.5, "times": [1.5], "compile_time": 1.0}
@@ -222,7 +222,7 @@ def test_files_of_other_tools_are_refused(foreign: str, tmp_path: Path) -> None:
     file = tmp_path / "foreign.json"
     file.write_text(json.dumps(FOREIGN[foreign], indent=2))
     with pytest.raises(InputError, match="kernels and tunables of other tools are no configurations of its families"):
-        told_in(file)
+        parse_file(file)
 
 
 TEXTS: dict[str, Callable[[str], str]] = {
@@ -243,11 +243,11 @@ TEXTS: dict[str, Callable[[str], str]] = {
 def test_a_damaged_text_is_refused(what: str, document: dict[str, Any], tmp_path: Path) -> None:
     file, text = tmp_path / "damaged.json", json.dumps(document, separators=(",", ":"))
     file.write_text(text)
-    told_in(file)
+    parse_file(file)
     assert TEXTS[what](text) != text
     file.write_text(TEXTS[what](text))
     with pytest.raises(InputError, match="is not as this tsm2-tune writes it") as refused:
-        told_in(file)
+        parse_file(file)
     assert len(str(refused.value)) < 1000
 
 
@@ -255,4 +255,4 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "bytes.json"
     file.write_bytes(b'{"tsm2_tune": "\xff"}')
     with pytest.raises(InputError, match="is not as this tsm2-tune writes it"):
-        told_in(file)
+        parse_file(file)

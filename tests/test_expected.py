@@ -13,7 +13,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, data_sheet
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.predict.expected_time import START_US, expected_us, padded_flops, sums_us, waves_us
@@ -33,7 +33,7 @@ def candidate(config: KernelConfig = TSMR, problem: Problem = R, limits: DeviceL
 
 
 def gemm() -> GemmConfig:
-    config = config_spelt("gemm:block=128x128x16,threads=16x16,threads_a=16x16,threads_b=16x16,vector=4,read=nc")
+    config = parse_config("gemm:block=128x128x16,threads=16x16,threads_a=16x16,threads_b=16x16,vector=4,read=nc")
     assert isinstance(config, GemmConfig)
     return config
 
@@ -80,7 +80,7 @@ def test_sums_of_splits_cost_time() -> None:
     assert sums_us(candidate(replace(TSMR, splits=1))) == 0
     few, many = (sums_us(candidate(replace(TSMR, splits=splits))) for splits in (2, 48))
     assert 0 < few < many
-    in_groups = config_spelt(
+    in_groups = parse_config(
         "staged_fma:threads=128,ring_threads=128,block=64x64x32,stages=3,copy=ca,splits=396,thread=8x8x1"
     )
     assert in_groups is not None
@@ -103,7 +103,7 @@ def test_winners_took_about_as_long_as_expected() -> None:
     """The winners were measured on an H200; the model's constants were not fitted to each of them."""
     ratios = []
     for row in json.loads(RESULTS.read_text())["rows"]:
-        config = config_spelt(row["configuration"])
+        config = parse_config(row["configuration"])
         assert config is not None
         problem = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])
         ratios.append(expected_us(candidate(config, problem)) / row["ours_us"])

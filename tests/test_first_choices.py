@@ -11,7 +11,7 @@ import pytest
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
 from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.space import seeds as module
@@ -32,7 +32,7 @@ LINE = (
 
 
 def spelt(text: str) -> KernelConfig:
-    config = config_spelt(text)
+    config = parse_config(text)
     assert config is not None
     return config
 

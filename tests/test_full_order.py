@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import compiled
 from tests.on_host import ON_HOST
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -58,7 +58,7 @@ CALLS = (
 )
 
 
-def told_of(
+def parse_document(
     device: Watched, support_path: str, toolchain: Toolchain, *, planted: str = SCALED
 ) -> tuple[Verdict, list[str]]:
     """The verdict on the kernel, and the stages in their order."""
@@ -76,7 +76,7 @@ def told_of(
 
 
 def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, quickest: Toolchain) -> None:
-    verdict, messages = told_of(Watched(), support_path, quickest)
+    verdict, messages = parse_document(Watched(), support_path, quickest)
     assert verdict.correct
     assert f"every element of {sum(len(one.checks) for one in CALLS)} calls right" in verdict.detail
     groups = 2  # three problems with four checks each, at most 9 checks in a group
@@ -91,7 +91,7 @@ def test_slow_calls_start_first_and_large_problems_come_last(support_path: str, 
 
 
 def test_what_is_wrong_aside_is_told_with_its_problem(support_path: str, quickest: Toolchain) -> None:
-    verdict, messages = told_of(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
+    verdict, messages = parse_document(Watched(), support_path, quickest, planted=WRONG_WHERE_DEEP)
     assert not verdict.correct
     assert verdict.detail.startswith(f"{DEEP.text} so, general call: C[")
     assert messages[-1] == "long extents, ended"
@@ -100,14 +100,14 @@ def test_what_is_wrong_aside_is_told_with_its_problem(support_path: str, quickes
 def test_a_fault_says_what_ran_beside(support_path: str, quickest: Toolchain) -> None:
     """It is met where the device is waited for next: there both calls are named."""
     with pytest.raises(KernelFault, match=DEEP.text):
-        told_of(Watched(), support_path, quickest, planted=FAULTY_WHERE_DEEP)
+        parse_document(Watched(), support_path, quickest, planted=FAULTY_WHERE_DEEP)
 
 
 def test_without_room_for_all_of_it_nothing_is_put_aside(support_path: str, quickest: Toolchain) -> None:
     device = Watched()
     device.limits = replace(device.limits, memory_bytes=4 * len(checks_of(DEEP)) * needed_bytes(DEEP) - 1)
     for planted, is_right in ((SCALED, True), (WRONG_WHERE_DEEP, False)):
-        verdict, messages = told_of(device, support_path, quickest, planted=planted)
+        verdict, messages = parse_document(device, support_path, quickest, planted=planted)
         assert verdict.correct == is_right
         assert messages[1] == "0 aside"
         assert messages[-1] == "long extents so"
@@ -129,7 +129,7 @@ def test_a_call_that_has_room_only_in_part_is_made_again(support_path: str, quic
     device = Full()
     buffers_of_support, buffers_of_a_check = 4, 5
     device.left = buffers_of_support + buffers_of_a_check + 1
-    verdict, messages = told_of(device, support_path, quickest)
+    verdict, messages = parse_document(device, support_path, quickest)
     assert verdict.correct
     assert messages[1] == "1 aside"
     assert messages[-2:] == ["long extents so", "long extents so"]
@@ -139,7 +139,7 @@ def test_slow_calls_are_those_of_few_blocks() -> None:
     """A block has 256 rows and all columns. Where few rows, many columns or a long k make few blocks work long, other
     calls need not wait.
     """
-    asked, config = Problem(1_000_000, 16, 16, "f32"), config_spelt(RESIDENT)
+    asked, config = Problem(1_000_000, 16, 16, "f32"), parse_config(RESIDENT)
     assert config is not None
     extents = {call.problem: call.is_slow for call in calls_for(asked, config, ON_GPU, 32) if call.is_large}
     slow = {problem for problem, is_slow in extents.items() if is_slow}

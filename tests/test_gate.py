@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks import gate
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.generator.families import FAMILIES, config_spelt
+from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -34,7 +34,7 @@ needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc")
 
 def test_every_kernel_is_one_that_this_version_makes() -> None:
     found = gate.subjects()
-    configs = [config_spelt(spelt) for spelt, _ in found]
+    configs = [parse_config(spelt) for spelt, _ in found]
     assert None not in configs
     assert {config.family for config in configs if config} == set(FAMILIES)
     assert len(found) == len(set(found)) > 900

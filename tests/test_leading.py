@@ -11,7 +11,7 @@ import pytest
 from tests.fabricated import plain_sql, trial, tuning_run
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
@@ -129,9 +129,9 @@ def test_late_configuration_is_stored_beside_its_origin(name: str) -> None:
     some = next(one for one in family.configurations() if family.later(one))
     (other,) = family.later(some)
     assert other.text == f"{some.text},evict_first=0"
-    assert config_spelt(other.text) == other
-    assert config_spelt(some.text) == config_spelt(f"{some.text},evict_first=1") == some
-    assert config_spelt(f"{some.text},evict_first=7") not in family.later(some)
+    assert parse_config(other.text) == other
+    assert parse_config(some.text) == parse_config(f"{some.text},evict_first=1") == some
+    assert parse_config(f"{some.text},evict_first=7") not in family.later(some)
     problem = R
     assert family.has(some, problem) == family.has(other, problem)
     assert not family.has(replace(some, evict_first=7), problem)

@@ -154,7 +154,7 @@ def test_runs_that_share_problems_have_a_line_each() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("terminal", [False, True])
 def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
-    """Told after a while, then twice as long after that, and so on; anew after each event."""
+    """ParsedTrials after a while, then twice as long after that, and so on; anew after each event."""
     monkeypatch.setattr(search_progress, "LONG_SECONDS", 0.2)
     console = on_screen(200, terminal=terminal)
     phases = PhaseTimer()

@@ -33,7 +33,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.generator.device.cards import DRIVER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.results.merge.text_parser import told_in
+from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.store import Store
 
 CONFIG, SKINNY = configuration(128, 2, 1), Problem(6, 2, 3, "f32")  # the program's product
@@ -51,7 +51,7 @@ def test_every_text_is_of_this_versions_kernels(name: str) -> None:
     (found,) = (one for one in pretuned.pretuned() if one.name == name)
     assert (found.device_name, found.compute_capability) == (DRIVER_NAMES[name], "9.0")
     with found.path() as path:
-        told = told_in(path)
+        told = parse_file(path)
     assert told.left_out == {}
     assert {device for device, _ in told.parts} == {found.device_name}
     assert {"f32", "f64"} <= {problem.dtype_name for _, problem in told.parts}

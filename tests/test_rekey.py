@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from benchmarks import rekey
 from tests.test_gate import needs_nvcc
 from tsm2_tune import pretuned
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -34,7 +34,7 @@ def added_up_otherwise(text: str) -> str:
 
 def source(edit: Edit) -> KernelSource:
     """The kernel with its text edited."""
-    config = config_spelt(CONFIG)
+    config = parse_config(CONFIG)
     assert config is not None
     made = render(Problem.parse(PROBLEM), config)
     return replace(made, text=edit(made.text))

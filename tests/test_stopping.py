@@ -19,7 +19,7 @@ from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
 from tests.swallowing_command import in_destructor, in_weak_reference
 from tsm2_tune.tuner.results.storage.database import Database
-from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
+from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs import signals
 from tsm2_tune.tuner.runs.signals import Stopped, held, stoppable
@@ -127,13 +127,13 @@ def test_who_is_stopped_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> 
             yield
         finally:
             with pytest.raises(Lost):
-                until_kept(away)
+                until_committed(away)
 
     with pytest.raises(Stopped), stoppable(), ended():
         send(signal.SIGTERM)
     assert waited == [0.1, 0.3, 1.0]
     with pytest.raises(Lost):
-        until_kept(away)
+        until_committed(away)
     assert sum(waited) > 60, "who is not stopped waits for a minute"
 
 

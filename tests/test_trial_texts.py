@@ -25,7 +25,7 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.test_importing import TODAY, facts
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results.merge import text_parser
@@ -193,7 +193,7 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
 def test_a_configuration_is_one_of_a_space_however_it_is_spelt(
     spelling: str, is_of_a_space: bool, tuned: Path, tmp_path: Path
 ) -> None:
-    written, new, spelt = tmp_path / "trials.jsonl", tmp_path / "new.db", config_spelt(spelling)
+    written, new, spelt = tmp_path / "trials.jsonl", tmp_path / "new.db", parse_config(spelling)
     assert spelt is not None
     named = changed("trial", "config", spelling)(text(tuned))
     written.write_text(changed("trial", "source", render(SHAPES[0], spelt).digest[:16])(named))

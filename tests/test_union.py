@@ -40,7 +40,7 @@ class History:
         one, two, three = (self.rng.choice(self.parts) for _ in range(3))
         return one, two, three
 
-    def is_made_so(self, tried: Tried) -> bool:
+    def has_current_kernel(self, tried: Tried) -> bool:
         return tried.values["source_digest"] == "k1"
 
     def steps(self) -> tuple[Callable[[Part], Part], ...]:
@@ -129,7 +129,7 @@ class History:
         return Part(trials, [one for one in left if one.timed])
 
     def imported(self, part: Part) -> Part:
-        return union(part, self.rng.choice(self.parts), self.is_made_so)
+        return union(part, self.rng.choice(self.parts), self.has_current_kernel)
 
     def text(self, part: Part) -> Part:
         """Return what a text tells: summaries of what went well, and a part of each final."""
@@ -158,7 +158,7 @@ def broken(seed: int) -> list[str]:
     parts, found = history.triple(), []
 
     def join(one: Part, other: Part) -> Part:
-        return union(one, other, history.is_made_so)
+        return union(one, other, history.has_current_kernel)
 
     def facts(part: Part) -> object:
         return dict(part.trials), list(part.rounds)

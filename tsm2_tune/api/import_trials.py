@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tsm2_tune import pretuned
 from tsm2_tune.api.parse import DEFAULT_DATABASE, check_callable, file_name
-from tsm2_tune.tuner.results.merge.files import opened, refuse, told_by
+from tsm2_tune.tuner.results.merge.files import opened, parsed_trials, refuse
 from tsm2_tune.tuner.results.merge.importer import Imported, merge, merge_parts
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.results.storage.database import Database
@@ -49,7 +49,7 @@ def import_trials(
         return Database.open(into, create=True)
 
     with _named(source) as place:
-        told = told_by(place, lambda share: show(READING * share))
+        told = parsed_trials(place, lambda share: show(READING * share))
         if told is not None:
             left_out = tuple(told.left_out.values())
             parts = list(told.parts.items())

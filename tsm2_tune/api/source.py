@@ -9,14 +9,14 @@ from typing import Any
 
 from tsm2_tune.api.parse import LARGE, LAYOUTS, canonical_dtype, canonical_op, check_named, dtype_with, op_in, op_of
 from tsm2_tune.errors import InputError, nearest_name
-from tsm2_tune.generator.config import KernelConfig, family_spelt
+from tsm2_tune.generator.config import KernelConfig, family_name_in
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import DTYPES, FULL_MATH, Problem, dtype_named
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import declared
-from tsm2_tune.generator.spelling import unknown_word, value_spelt, words_of
+from tsm2_tune.generator.spelling import format_value, tunable_words, unknown_word
 
 OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in the order in which they are tried
 MOST_LOOKED_AT = 400_000  # configurations searched for an error message
@@ -61,7 +61,7 @@ def source_of(
     Raise InputError if the family, the configuration or the kernel does not exist; the message names options that
     help.
     """
-    family_name = family_spelt(configuration)
+    family_name = family_name_in(configuration)
     check_named("family", family_name, list(FAMILIES))
     family = FAMILIES[family_name]
     if "*" in configuration:
@@ -128,7 +128,7 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: s
         unknown = unknown_word(family.config_type, words) if has_words else ""
         if not unknown:
             return example
-        near = nearest_name(unknown, words_of(family.config_type))
+        near = nearest_name(unknown, tunable_words(family.config_type))
         return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {example}"
     every = list(islice(family.configurations(), MOST_LOOKED_AT))
     if len(every) == MOST_LOOKED_AT:  # there may be millions
@@ -137,5 +137,5 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: s
         known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
         if config.tunables[one.name] not in known:
             name = one.word if one.word == one.name else f"{one.name} in {one.word}="
-            return f"{name} is one of {', '.join(value_spelt(one, value) for value in known)}"
+            return f"{name} is one of {', '.join(format_value(one, value) for value in known)}"
     return "each of its values is right, but not with the others; tsm2-tune space --list names all"

@@ -62,7 +62,7 @@ def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
 
 def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
     """Complete a configuration up to the next value with a choice: a shell ends a word with only one completion."""
-    from tsm2_tune.generator.config import family_spelt
+    from tsm2_tune.generator.config import family_name_in
     from tsm2_tune.generator.families import FAMILIES
 
     if ":" not in incomplete:
@@ -70,7 +70,7 @@ def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]
         if len(names) != 1:
             return names
         incomplete = names[0]
-    family = FAMILIES.get(family_spelt(incomplete))
+    family = FAMILIES.get(family_name_in(incomplete))
     if family is None:
         return []
     every = (one.text for one in islice(family.configurations(), MOST_CONFIGURATIONS))

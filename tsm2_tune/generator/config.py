@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.space.tunables import TunableValue, declared
-from tsm2_tune.generator.spelling import read, spelt
+from tsm2_tune.generator.spelling import format_tunables, parse_tunables
 from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
 
 __all__ = [
@@ -27,7 +27,7 @@ __all__ = [
 NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
 
 
-def family_spelt(text: str) -> str:
+def family_name_in(text: str) -> str:
     """Return the family's name in the text of a configuration; "" if it begins with none."""
     return _parts(text)[0]
 
@@ -82,7 +82,7 @@ class KernelConfig(_CachedText):
         try:
             return self._text
         except AttributeError:
-            text = f"{self.family}:{spelt(type(self), self.tunables)}"
+            text = f"{self.family}:{format_tunables(type(self), self.tunables)}"
             object.__setattr__(self, "_text", text)
             return text
 
@@ -94,7 +94,7 @@ class KernelConfig(_CachedText):
         """
         launch_tunables = [name for name in self.launch_tunables() if name != "splits" or self.has_splits]
         values = self.tunables | dict.fromkeys(launch_tunables, "*")
-        return f"{self.family}:{spelt(type(self), values)}"
+        return f"{self.family}:{format_tunables(type(self), values)}"
 
     @property
     def early(self) -> Self:
@@ -124,7 +124,7 @@ class KernelConfig(_CachedText):
     def parse(cls, text: str) -> Self | None:
         """Return the configuration with this text, its tunables in any order; None if there is none."""
         family, values = _parts(text)
-        found = read(cls, values[1:]) if family == cls.family and values.startswith(":") else None
+        found = parse_tunables(cls, values[1:]) if family == cls.family and values.startswith(":") else None
         return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod

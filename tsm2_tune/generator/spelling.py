@@ -1,4 +1,7 @@
-"""The text of a configuration's tunables: `word=value,...`."""
+"""Format and parse the tunables in a configuration's text: `word=value,...`.
+
+Neighbouring tunables with one word share it: `block=128x64x32`. Default values are left out.
+"""
 
 from __future__ import annotations
 
@@ -9,48 +12,45 @@ from typing import Any
 
 from tsm2_tune.generator.space.tunables import Declared, TunableValue, declared
 
-PATTERNS = {int: "0|[1-9][0-9]{0,9}", str: "[a-z][a-z0-9]*"}  # by the type of a tunable
-_READ = {of: re.compile(pattern) for of, pattern in PATTERNS.items()}
+PATTERNS = {kind: re.compile(text) for kind, text in ((int, "0|[1-9][0-9]{0,9}"), (str, "[a-z][a-z0-9]*"))}
 
 
-def spelt(config_type: type[Any], values: Mapping[str, TunableValue]) -> str:
-    """Return the values in the order of the tunables; those are left out that have their usual values."""
-    said = []
-    for word, together in _by_word(config_type).items():
-        for one in together:
-            if values[one.name] != one.default:
-                said.append(f"{word}={'x'.join([value_spelt(one, values[one.name]) for one in together])}")
-                break
-    return ",".join(said)
+def format_tunables(config_type: type[Any], values: Mapping[str, TunableValue]) -> str:
+    """Return the text of the values in the order of the tunables, without words whose values are the defaults."""
+    items = []
+    for word, tunables in _by_word(config_type).items():
+        if any(values[tunable.name] != tunable.default for tunable in tunables):
+            items.append(f"{word}={'x'.join([format_value(tunable, values[tunable.name]) for tunable in tunables])}")
+    return ",".join(items)
 
 
-def read(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
-    """Return the values that are spelt so, in any order; None if the text spells none, or not every one."""
-    said = [item.partition("=") for item in text.split(",")]
-    texts, known = {word: value for word, _, value in said}, _by_word(config_type)
-    if len(texts) < len(said) or not texts.keys() <= known.keys():
+def parse_tunables(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
+    """Return the values in a text, whose words may have any order. Return None if it is invalid or incomplete."""
+    items = [item.partition("=") for item in text.split(",")]
+    texts, by_word = {word: value for word, _, value in items}, _by_word(config_type)
+    if len(texts) < len(items) or not texts.keys() <= by_word.keys():
         return None
     found: dict[str, TunableValue | None] = {}
-    for word, together in known.items():
+    for word, tunables in by_word.items():
         if word not in texts:
-            found |= {one.name: one.default for one in together}
+            found |= {tunable.name: tunable.default for tunable in tunables}
             continue
-        parts = texts[word].split("x") if len(together) > 1 else [texts[word]]
-        if len(parts) != len(together):
+        parts = texts[word].split("x") if len(tunables) > 1 else [texts[word]]
+        if len(parts) != len(tunables):
             return None
-        for one, part in zip(together, parts, strict=True):
-            found[one.name] = _value_read(one, part)
+        for tunable, part in zip(tunables, parts, strict=True):
+            found[tunable.name] = _parse_value(tunable, part)
     values = {name: value for name, value in found.items() if value is not None}
     return values if len(values) == len(found) else None
 
 
 def unknown_word(config_type: type[Any], text: str) -> str:
-    """Return the first word that is none of the configuration's, in a text of words and values; "" where all are."""
+    """Return the first word of a text that names no tunable of the configuration; "" if there is none."""
     words = (item.partition("=")[0] for item in text.split(","))
     return next((word for word in words if word not in _by_word(config_type)), "")
 
 
-def words_of(config_type: type[Any]) -> tuple[str, ...]:
+def tunable_words(config_type: type[Any]) -> tuple[str, ...]:
     """Return the words that name tunables in a configuration's text."""
     return tuple(_by_word(config_type))
 
@@ -60,25 +60,25 @@ _BY_WORD: dict[Any, dict[str, list[Declared]]] = {}
 
 def _by_word(config_type: type[Any]) -> dict[str, list[Declared]]:
     if config_type not in _BY_WORD:
-        by_word = groupby(declared(config_type), key=lambda one: one.word)
-        _BY_WORD[config_type] = {word: list(together) for word, together in by_word}
+        groups = groupby(declared(config_type), key=lambda tunable: tunable.word)
+        _BY_WORD[config_type] = {word: list(tunables) for word, tunables in groups}
     return _BY_WORD[config_type]
 
 
-def value_spelt(one: Declared, value: TunableValue) -> str:
-    """One value, alone."""
+def format_value(tunable: Declared, value: TunableValue) -> str:
+    """Return the text of one value."""
     if isinstance(value, str):
         return value
-    names = one.tunable.values
-    return names[value] if 0 <= value < len(names) else str(value * one.tunable.unit)
+    names = tunable.tunable.values
+    return names[value] if 0 <= value < len(names) else str(value * tunable.tunable.unit)
 
 
-def _value_read(one: Declared, text: str) -> TunableValue | None:
-    if one.tunable.values:
-        return one.tunable.values.index(text) if text in one.tunable.values else None
-    if not _READ[one.type].fullmatch(text):
+def _parse_value(tunable: Declared, text: str) -> TunableValue | None:
+    if tunable.tunable.values:
+        return tunable.tunable.values.index(text) if text in tunable.tunable.values else None
+    if not PATTERNS[tunable.type].fullmatch(text):
         return None
-    if one.type is str:
+    if tunable.type is str:
         return text
-    value, rest = divmod(int(text), one.tunable.unit)
+    value, rest = divmod(int(text), tunable.tunable.unit)
     return None if rest else value

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.html.bounds import MOST_PROBLEMS, MOST_SEARCHES, grouped, left_out
 from tsm2_tune.html.contents import TrialRow
 from tsm2_tune.html.table_data import Table, count, fixed, rounded
@@ -137,7 +137,7 @@ def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
 
 
 def _coverage(trials: Sequence[TrialRow]) -> Iterator[Coverage]:
-    configs = filter(None, (config_spelt(one.config) for one in trials))
+    configs = filter(None, (parse_config(one.config) for one in trials))
     tried = len({config.early for config in configs})  # without the variants that a search tries late
     configurations = max(one.space_configurations or 0 for one in trials)
     if 0 < tried <= configurations:

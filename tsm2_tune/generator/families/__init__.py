@@ -24,7 +24,7 @@ import pkgutil
 from typing import Any
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig, family_spelt
+from tsm2_tune.generator.config import KernelConfig, family_name_in
 from tsm2_tune.generator.families.family import Family
 
 FAMILIES: dict[str, Family[Any]] = {
@@ -48,8 +48,8 @@ def family_named(name: str) -> Family[Any]:
     return FAMILIES[name]
 
 
-def config_spelt(text: str) -> KernelConfig | None:
+def parse_config(text: str) -> KernelConfig | None:
     """Return the configuration that is spelt so, of whatever family; None if there is none."""
-    family = FAMILIES.get(family_spelt(text))
+    family = FAMILIES.get(family_name_in(text))
     found: KernelConfig | None = family.config_type.parse(text) if family else None
     return found

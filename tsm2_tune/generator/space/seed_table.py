@@ -17,7 +17,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
@@ -74,7 +74,7 @@ def read_line(line: str) -> Measured:
     m, n, k, *texts = fields
     if card not in PROFILES or not texts:
         raise ValueError
-    choices = [(config_spelt(text), float(us)) for text, us in (one.split("@") for one in texts)]
+    choices = [(parse_config(text), float(us)) for text, us in (one.split("@") for one in texts)]
     known = tuple(Choice(config, us) for config, us in choices if config is not None)
     if not all(0 < one.us < float("inf") for one in known):
         raise ValueError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import config_spelt, family_named
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import workplace
@@ -86,7 +86,7 @@ def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate)
 
 def candidate_of(target: Target, choice: Choice) -> Candidate:
     """Return the choice's kernel with the module's launch. Raise InputError if this version does not have it."""
-    own, launch = config_spelt(choice.match.winner.config), choice.match.launch
+    own, launch = parse_config(choice.match.winner.config), choice.match.launch
     needed, there = needed_bytes(choice.problem), target.limits.memory_bytes
     if needed > there:
         raise InputError(

@@ -7,7 +7,7 @@ from enum import StrEnum
 from itertools import groupby
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.tuner.compile.elf_digest import code_of
 from tsm2_tune.tuner.device.lock import device_lock
@@ -95,7 +95,7 @@ def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
         target = find_target(spec)
         with device_lock(target), Tuner(target, Options()) as tuner:
             for row in of_device:
-                config = config_spelt(row.config)
+                config = parse_config(row.config)
                 assert config is not None  # it has a source
                 result = tuner.verify_in_full(row.problem, config)
                 if result.outcome is Outcome.OK and result.verified_code is not None:

@@ -1,4 +1,4 @@
-"""The view `best` of the database: the winners, and by which rules they are that."""
+"""The SQL view `best`, which defines the winners."""
 
 from __future__ import annotations
 

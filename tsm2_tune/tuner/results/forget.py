@@ -1,4 +1,4 @@
-"""Taking trials out of the database, with all that is theirs alone."""
+"""Delete trials, with the rows that belong to them alone."""
 
 from __future__ import annotations
 

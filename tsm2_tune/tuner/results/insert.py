@@ -123,7 +123,7 @@ def _add_trial(
         "run_id": run_id,
         **key,
         **row_values.trial_values(trial),
-        "stamp": logical_clock.next_of_trial(connection),
+        "stamp": logical_clock.next_trial_stamp(connection),
     }
     present = found(connection, schema.trial, key)
     settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
@@ -147,7 +147,7 @@ def add_measurement(
     run_id: int,
     round_: int,
     floor_us: float,
-    of_final: logical_clock.OfFinal | None = None,
+    of_final: logical_clock.FinalStamp | None = None,
 ) -> None:
     """Add it with its samples."""
     row = row_values.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
@@ -176,10 +176,10 @@ def add_final(
     floor_us = run.ceilings.floor_us(final.problem)
     states = dict.fromkeys(measured.cache for _, measured in final.measurements)
     rounds = {state: round_ + at for at, state in enumerate(states)}
-    finals = dict[Cache, logical_clock.OfFinal]()
+    finals = dict[Cache, logical_clock.FinalStamp]()
     for state in states:
         stamp = logical_clock.after(stamp)
-        finals[state] = logical_clock.OfFinal(logical_clock.new_final(), stamp)
+        finals[state] = logical_clock.FinalStamp(logical_clock.new_final(), stamp)
     for config, measured in final.measurements:
         trial_id = connection.execute(_FINALIST, {**tried, "config": config.text}).scalar()
         if trial_id is None:

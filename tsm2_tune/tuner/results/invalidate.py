@@ -1,4 +1,4 @@
-"""Trials of kernels that this program makes otherwise now."""
+"""Mark trials whose kernel code has changed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _CURRENT = (
 def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
     """Return the rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
     values = conditions.values(device_name, problem) | {"basis": basis}
-    return [row for row in database.rows(_CURRENT, values) if not is_made_so(row, problem)]
+    return [row for row in database.rows(_CURRENT, values) if not has_current_kernel(row, problem)]
 
 
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
@@ -35,7 +35,7 @@ def mark(connection: Connection, trials: Iterable[Row]) -> None:
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
 
 
-def is_made_so(row: Row, problem: Problem) -> bool:
+def has_current_kernel(row: Row, problem: Problem) -> bool:
     """Return whether this program makes the kernel of a row of `trial` of this problem, which also has its source's
     entry point, and launch as `source_...`.
     """

@@ -19,7 +19,7 @@ from tsm2_tune.tuner.results.storage import schema
 _NEWEST = select(func.max(schema.trial.c.stamp))
 
 
-class OfFinal(NamedTuple):
+class FinalStamp(NamedTuple):
     """The columns of a measurement that say of which final it is."""
 
     final: str
@@ -31,7 +31,7 @@ def after(newest: int | None) -> int:
     return max(time.time_ns() // 1000, 0 if newest is None else newest + 1)
 
 
-def next_of_trial(connection: Connection) -> int:
+def next_trial_stamp(connection: Connection) -> int:
     """Return the stamp of a trial that is stored now."""
     return after(connection.execute(_NEWEST).scalar())
 

@@ -193,7 +193,7 @@ def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
     return family.has(config, problem)
 
 
-def made_so(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
+def current_kernel(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
     """The kernel of these checked values of a row of `trial`; None where this program makes it otherwise."""
     config = config_of(values["family"], values["config"], values["tunables"])
     if not is_of_this_version(config, problem):

@@ -1,4 +1,4 @@
-"""results.db: runs, trials and their raw samples in; winners, and what has been tried already, out."""
+"""The store: write runs, trials and their samples; read winners and earlier trials."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
 from tsm2_tune.tuner.results import conditions, records
-from tsm2_tune.tuner.results.logical_clock import OfFinal
+from tsm2_tune.tuner.results.logical_clock import FinalStamp
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
@@ -38,7 +38,7 @@ def add(
     run_id: int,
     problem_id: int,
     round_: int,
-    of_final: OfFinal,
+    of_final: FinalStamp,
 ) -> None:
     """Store what the vendor took in this round of the problem's finals, in the place of what was there."""
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)

@@ -10,7 +10,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, default_spec, find_target
 from tsm2_tune.tuner.results.records import BestRow
-from tsm2_tune.tuner.results.storage.retry import until_kept
+from tsm2_tune.tuner.results.storage.retry import until_committed
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, Noted, PairsStarted, ProblemEnded, RunStarted, is_interruption
@@ -90,7 +90,7 @@ class Run:
 def awaited(db: str, *, create: bool) -> Iterator[Store]:
     """Open the store like Store.open, but wait for a server that is down, as a run does."""
     with ExitStack() as stack:
-        yield until_kept(lambda: stack.enter_context(Store.open(db, create=create)))
+        yield until_committed(lambda: stack.enter_context(Store.open(db, create=create)))
 
 
 def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from math import inf
 
 from tsm2_tune import __version__
-from tsm2_tune.generator.families import FAMILIES, config_spelt, family_named
+from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places
@@ -141,7 +141,7 @@ class ProblemSession:
         yield from self.settled(retries)
         prior = prior_trials(store, tuner, problem, self.own, retries)
         winners = store.best(device=device, problem=problem, cache=self.cache)
-        configs = frozenset(filter(None, map(config_spelt, prior.tried)))
+        configs = frozenset(filter(None, map(parse_config, prior.tried)))
         elsewhere, skipped = self.claims.others(problem), len(self.skipped)
         given_up = len(self.claims.given_up(problem))
         left_out = interrupted + elsewhere + skipped + given_up
@@ -308,7 +308,7 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     if known is not None:  # the same kernel won another problem
         store.add_full_verdict(row.trial_id, *known)
         return None
-    config = config_spelt(row.config)
+    config = parse_config(row.config)
     assert config is not None  # else it would be stale
     result = tuner.verify_in_full(row.problem, config)
     if result.outcome is Outcome.OK:
@@ -334,7 +334,7 @@ def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
 
     A variant that is not in the space is found by the configuration that it varies.
     """
-    configs = list(filter(None, map(config_spelt, texts)))
+    configs = list(filter(None, map(parse_config, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))
     there = [config for config in configs if config.early in at]
     early = {config: space.kept[at[config.early]] for config in there}

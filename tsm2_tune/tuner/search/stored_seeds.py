@@ -9,7 +9,7 @@ from itertools import groupby
 from sqlalchemy import Column, Float, func, select
 
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance
 from tsm2_tune.generator.space.seeds import NEIGHBOURS
@@ -63,7 +63,7 @@ def _measured(
         for row in of_device:
             with reading(row["id"]):
                 values = checked(row, [schema.trial.c.problem_id, schema.trial.c.config, MEDIAN_US])
-            config = config_spelt(values["config"])
+            config = parse_config(values["config"])
             if config is not None:  # else it belongs to another version
                 choices.setdefault(values["problem_id"], []).append(Choice(config.early, values["median_us"]))
         for number, of_problem in choices.items():

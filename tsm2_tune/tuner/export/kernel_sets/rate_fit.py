@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.generator.config import family_spelt
+from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.runtime.choice.choose import measured_of
 from tsm2_tune.runtime.choice.interpolation import START_US
 from tsm2_tune.runtime.choice.predict import CACHED_RATE, Division, Kernels
@@ -48,7 +48,7 @@ def fitted(winner: Winner, card: Card) -> Division:
     assert division is not None
     if winner.on_host:
         return division
-    division = replace(division, arithmetic_rate=USUAL_ARITHMETIC.get(family_spelt(winner.config), 1.0))
+    division = replace(division, arithmetic_rate=USUAL_ARITHMETIC.get(family_name_in(winner.config), 1.0))
     if not winner.elsewhere:
         return division
     measured = measured_of(winner, card)

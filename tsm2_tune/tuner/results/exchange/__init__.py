@@ -1,1 +1,1 @@
-"""Trials of one problem on one device as files of other autotuners, and back."""
+"""Read and write other autotuners' formats: the trials of one problem on one device."""

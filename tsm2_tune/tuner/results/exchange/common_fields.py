@@ -1,4 +1,4 @@
-"""Trials in the terms that other autotuners share: time, invalidity, compile time and benchmark time."""
+"""The fields of a trial that other autotuners have too: time, invalidity, compile and benchmark time."""
 
 from __future__ import annotations
 

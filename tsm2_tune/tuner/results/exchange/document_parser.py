@@ -1,4 +1,4 @@
-"""A file in another autotuner's format -> the parts of a database that it tells of. It is from anywhere."""
+"""Parse a file in another autotuner's format into trials. It is untrusted: every value is checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records, row_values
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version, stamped
-from tsm2_tune.tuner.results.merge.text_parser import WRONG, Told, content_of, refuse_constant
+from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, content_of, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
@@ -25,9 +25,9 @@ DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
 }
 
 
-def told_in(path: Path) -> Told:
+def parse_file(path: Path) -> ParsedTrials:
     """Read the trials of an exchange file. Raise InputError for another tool's file, and for one that was altered."""
-    return _read(path, told_of)
+    return _read(path, parse_document)
 
 
 def refuse_others(path: Path) -> None:
@@ -36,16 +36,16 @@ def refuse_others(path: Path) -> None:
 
 
 def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return `use` of the file's JSON object. Raise InputError as `told_in` does."""
+    """Return `use` of the file's JSON object. Raise InputError as `parse_file` does."""
     try:
         found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
             return use(found)
     except WRONG as error:
-        said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+        message = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
         raise InputError(
-            f"{path} is not as this tsm2-tune writes it ({in_a_line(said)[:300]}): write it anew by tsm2-tune export"
-            f" --format {' or '.join(DOCUMENTS)}"
+            f"{path} is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it anew by tsm2-tune"
+            f" export --format {' or '.join(DOCUMENTS)}"
         ) from None
     raise InputError(
         f"cannot import {path}: tsm2-tune did not write it, and kernels and tunables of other tools are no"
@@ -53,36 +53,36 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
     )
 
 
-def told_of(document: Mapping[str, Any]) -> Told:
+def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
     """Return the trials of a document of one of DOCUMENTS. Raise one of WRONG if this program would write another
     one."""
     entry = entry_of(document[NAME])
     form = "kernel-tuner-cache" if "cache" in document else "t4"
     if DOCUMENTS[form](entry) != document:
         raise ValueError(f"its member {NAME} and its other members do not agree")
-    return _told(entry)
+    return _parse_entry(entry)
 
 
-def _told(entry: Entry) -> Told:
+def _parse_entry(entry: Entry) -> ParsedTrials:
     """Return the entry's trials whose kernels this program makes so, and why the others are left out."""
-    told, part = Told(), stamped(entry)
+    parsed, part = ParsedTrials(), stamped(entry)
     trials = dict(part.trials)
     for key, tried in part.trials.items():
         source, why = _kernel(entry.problem, tried)
         if source is None:
-            told.left_out.setdefault(key[0], f"left out: {key[0]}, measured on {entry.device}, {why}")
+            parsed.left_out.setdefault(key[0], f"left out: {key[0]}, measured on {entry.device}, {why}")
             del trials[key]
         else:
             _check(entry.problem, tried, source)
-            told.sources[source.digest] = row_values.source_values(source)
+            parsed.sources[source.digest] = row_values.source_values(source)
     rounds = []
     for one in part.rounds:
         timed = {key: timed for key, timed in one.timed.items() if key in trials}
         if timed or one.vendor:
             rounds.append(replace(one, timed=timed))
     if trials:
-        told.parts[entry.device, entry.problem] = Part(trials, rounds)
-    return told
+        parsed.parts[entry.device, entry.problem] = Part(trials, rounds)
+    return parsed
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
@@ -91,7 +91,7 @@ def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
     config = records.config_of(values["family"], values["config"], values["tunables"])
     if not records.is_of_this_version(config, problem):
         return None, "is no configuration of this tsm2-tune"
-    made = records.made_so(problem, values)
+    made = records.current_kernel(problem, values)
     if made is None:
         return None, f"is made otherwise by this tsm2-tune: tune {problem.text} again"
     return made, ""

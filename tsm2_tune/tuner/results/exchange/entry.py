@@ -18,7 +18,7 @@ from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import logical_clock, records, vendor_measurements
 from tsm2_tune.tuner.results.merge.problem_rows import IDS
-from tsm2_tune.tuner.results.merge.text_parser import device_of, problem_spelt
+from tsm2_tune.tuner.results.merge.text_parser import device_of, parse_problem
 from tsm2_tune.tuner.results.merge.union import (
     RUN,
     STARTED_AT,
@@ -28,7 +28,7 @@ from tsm2_tune.tuner.results.merge.union import (
     Timed,
     TrialKey,
     Tried,
-    of_earlier,
+    numbered_finals,
     part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
@@ -65,13 +65,13 @@ def record_of(entry: Entry) -> dict[str, Any]:
     run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
 
     def time(timed: Timed) -> dict[str, Any]:
-        return {"run": run_numbers[timed.run], **_told(timed.values), "samples_us": list(timed.samples_us)}
+        return {"run": run_numbers[timed.run], **_members(timed.values), "samples_us": list(timed.samples_us)}
 
     def trial(tried: Tried) -> dict[str, Any]:
         first = None if tried.first is None else time(tried.first)
         own = {"first": first, "others": [time(one) for one in tried.others]}
         values = {name: value for name, value in tried.values.items() if name != "stamp" or entry.version > 1}
-        return {"run": run_numbers[tried.run], **_told(values), **own}
+        return {"run": run_numbers[tried.run], **_members(values), **own}
 
     def final(one: Round) -> dict[str, Any]:
         timed = [{"trial": trial_numbers[key], **time(one.timed[key])} for key in sorted(one.timed)]
@@ -94,7 +94,7 @@ def entry_of(record: Any) -> Entry:
     where it is not as `record_of` makes it.
     """
     top = refuse_version(record)
-    problem, cache = problem_spelt(_member(top, "problem")), Cache(_member(top, "cache"))
+    problem, cache = parse_problem(_member(top, "problem")), Cache(_member(top, "cache"))
     runs = [_run(one) for one in _list(_member(top, "runs"))]
     trials = dict[TrialKey, Tried]()
     for one in _list(_member(top, "trials")):
@@ -117,7 +117,7 @@ def stamped(entry: Entry) -> Part:
     """Return the entry's part. Finals of an older version get the stamps and identities that a migration gives."""
     if entry.version > 1:
         return entry.part
-    return part_of(entry.part.trials.values(), of_earlier(entry.problem, entry.part.rounds))
+    return part_of(entry.part.trials.values(), numbered_finals(entry.problem, entry.part.rounds))
 
 
 def refuse_version(record: Any) -> Mapping[str, Any]:
@@ -137,15 +137,15 @@ def _runs(part: Part) -> Iterator[RunKey]:
         yield from (timed.run for timed in one.members.values())
 
 
-def _run(told: Any) -> RunKey:
-    values = checked(_row(_object(told), RUN), (schema.run.c[name] for name in RUN))
+def _run(members: Any) -> RunKey:
+    values = checked(_row(_object(members), RUN), (schema.run.c[name] for name in RUN))
     records.tuning_run({"id": 0, **values})
     return tuple(values[name] for name in RUN)
 
 
-def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
-    dated = {"stamp": logical_clock.of_date(str(_member(told, "ended_at")))} if version == 1 else {}
-    values = _values({**dated, **told}, schema.trial)
+def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
+    dated = {"stamp": logical_clock.of_date(str(_member(members, "ended_at")))} if version == 1 else {}
+    values = _values({**dated, **members}, schema.trial)
     records.config_of(values["family"], values["config"], values["tunables"])
     if values["superseded"] or values["cache"] != cache:
         raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
@@ -155,9 +155,9 @@ def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, versio
         raise ValueError(f"{values['config']} was behind, which verifies nothing, and has a verdict")
     if values["outcome"] == Outcome.WRONG_RESULT.value and values["verdict_correct"]:
         raise ValueError(f"{values['config']} has a right result and is wrong")
-    first, others = _member(told, "first"), _list(_member(told, "others"))
+    first, others = _member(members, "first"), _list(_member(members, "others"))
     tried = Tried(
-        _run_of(told, runs),
+        _run_of(members, runs),
         values,
         None if first is None else _timed(_object(first), runs),
         tuple(_timed(_object(one), runs) for one in others),
@@ -167,20 +167,20 @@ def _tried(told: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, versio
     return tried
 
 
-def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
-    run = _run_of(told, runs)
-    if "number" in told:
-        final, stamp = f"{told['number']:016x}", told["number"]
+def _round(members: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[TrialKey]) -> Round:
+    run = _run_of(members, runs)
+    if "number" in members:
+        final, stamp = f"{members['number']:016x}", members["number"]
     else:
-        final, stamp = _member(told, "final"), _member(told, "stamp")
+        final, stamp = _member(members, "final"), _member(members, "stamp")
     of_final = {"final": final, "final_stamp": stamp}
     of_final = checked(of_final, [schema.measurement.c[name] for name in of_final])
     if None in of_final.values() or not stamp:
         raise ValueError(f"{shown(stamp)} is no round of a final")
     timed, vendor = dict[TrialKey, Timed](), dict[str, Timed]()
-    for one in map(_object, _list(_member(told, "timed"))):
+    for one in map(_object, _list(_member(members, "timed"))):
         timed[keys[_member(one, "trial")]] = _timed(one, runs)
-    for one in map(_object, _list(_member(told, "vendor"))):
+    for one in map(_object, _list(_member(members, "vendor"))):
         values, samples = _values(one, schema.vendor_measurement), _samples(one)
         vendor_measurements.vendor_measurement(
             {"id": 0, "run_id": 0, "problem_id": 0, "round": 1, **of_final, **values}, samples
@@ -192,38 +192,38 @@ def _round(told: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[Trial
     return Round(run, final, stamp, timed, vendor)
 
 
-def _timed(told: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:
-    values = _values(told, schema.measurement)
-    records.timed({"round": 0, **values}, _samples(told))
-    return Timed(_run_of(told, runs), values, tuple(_member(told, "samples_us")))
+def _timed(members: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:
+    values = _values(members, schema.measurement)
+    records.timed({"round": 0, **values}, _samples(members))
+    return Timed(_run_of(members, runs), values, tuple(_member(members, "samples_us")))
 
 
-def _run_of(told: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
-    number = _member(told, "run")
+def _run_of(members: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
+    number = _member(members, "run")
     if type(number) is not int or number < 0:
         raise ValueError(f"{shown(number)} is no number of a run")
     return runs[number]
 
 
-def _samples(told: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _samples(members: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The samples as rows."""
-    return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(told, "samples_us")))]
+    return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(members, "samples_us")))]
 
 
-def _values(told: Mapping[str, Any], table: Table) -> dict[str, Any]:
+def _values(members: Mapping[str, Any], table: Table) -> dict[str, Any]:
     """The values of a row of the table, but for what numbers it."""
     columns = [one for one in table.columns if one.name not in IDS]
-    return checked(_row(told, [one.name for one in columns]), columns)
+    return checked(_row(members, [one.name for one in columns]), columns)
 
 
-def _row(told: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    row = {name: told.get(name) if name in LATER else _member(told, name) for name in names}
+def _row(members: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    row = {name: members.get(name) if name in LATER else _member(members, name) for name in names}
     if row.get("verdict_correct") is not None and row[RATIO] is None:
         row[RATIO] = math.inf
     return row
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, Any]:
+def _members(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as members."""
     known = ((name, value) for name, value in values.items() if value is not None or name not in LATER)
     return {name: None if name == RATIO and value == math.inf else value for name, value in known}
@@ -241,7 +241,7 @@ def _list(value: Any) -> Sequence[Any]:
     return value
 
 
-def _member(told: Mapping[str, Any], name: str) -> Any:
-    if name not in told:
+def _member(members: Mapping[str, Any], name: str) -> Any:
+    if name not in members:
         raise LookupError(f"the member {name} is missing")
-    return told[name]
+    return members[name]

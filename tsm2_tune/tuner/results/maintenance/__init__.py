@@ -1,1 +1,1 @@
-"""Looking after a database: whether it is sound, what nothing needs, and schemas of older versions."""
+"""Maintenance of a database: check it, remove unused rows, migrate it. The commands of `tsm2-tune db` call these."""

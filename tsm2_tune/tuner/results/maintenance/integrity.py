@@ -1,4 +1,4 @@
-"""Whether a database is sound: by SQLite itself, and by what every command takes for granted of its rows."""
+"""Check a database: SQLite's integrity check, the schema, and every row."""
 
 from __future__ import annotations
 
@@ -106,12 +106,12 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
         yield note("schema", f"{version}, older than this version's {schema_versions.version()}", remedy=remedy)
     try:
         with database.transaction() as connection:
-            said = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_INTEGRITY})").scalars().all()
+            messages = connection.exec_driver_sql(f"PRAGMA integrity_check({MOST_INTEGRITY})").scalars().all()
             dangling = Counter((row[0], row[2]) for row in connection.exec_driver_sql("PRAGMA foreign_key_check"))
     except StoreError as error:
         yield _refusal("integrity", path, error)
         return
-    for text in said:
+    for text in messages:
         if text != "ok":
             yield problem("integrity", in_a_line(str(text)), remedy=RESTORE)
     for (table, parent), count in sorted(dangling.items()):
@@ -152,7 +152,7 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         yield from map(_refused, faulty)
         faulty.clear()
         yield from _in_part(device, asked, part)
-        otherwise[device] += sum(_is_made_otherwise(asked, tried) for tried in part.trials.values())
+        otherwise[device] += sum(_is_outdated(asked, tried) for tried in part.trials.values())
         trials, times = trials + len(part.trials), times + part.times
     yield from _of_the_future(database)
     for device, count in sorted((+otherwise).items()):
@@ -199,21 +199,21 @@ def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
 def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
     """Yield duplicates."""
     where = f"of {asked.text} on {device}"
-    known = Counter(map(_told_apart, part.rounds))
+    known = Counter(map(_final_key, part.rounds))
     for one in part.rounds:
-        if known[_told_apart(one)] > 1:
+        if known[_final_key(one)] > 1:
             yield problem("final", f"final {one.final} {where} is there twice")
 
 
-def _told_apart(one: Round) -> object:
+def _final_key(one: Round) -> object:
     """Return the key of a final. It includes the samples: medians have too few digits to differ."""
     timed = ((key, *timed.key, timed.samples_us) for key, timed in one.timed.items())
     return one.run, frozenset(timed)
 
 
-def _is_made_otherwise(asked: Problem, tried: Tried) -> bool:
+def _is_outdated(asked: Problem, tried: Tried) -> bool:
     """Return whether the trial competes, though this program makes another kernel, or none."""
-    return not tried.values["superseded"] and records.made_so(asked, tried.values) is None
+    return not tried.values["superseded"] and records.current_kernel(asked, tried.values) is None
 
 
 def _of_the_future(database: Database) -> Iterator[Finding]:
@@ -256,14 +256,14 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
     """Yield the first of each kind, and how many more there are."""
-    told, last = Counter[str](), list[Finding]()
+    counts, last = Counter[str](), list[Finding]()
     for one in found:
-        told[one.name] += 1
-        if told[one.name] <= MOST_OF_A_KIND:
+        counts[one.name] += 1
+        if counts[one.name] <= MOST_OF_A_KIND:
             last.append(one)
     *others, end = last
     yield from others
-    for name, count in told.items():
+    for name, count in counts.items():
         if count > MOST_OF_A_KIND:
             yield problem(name, f"{count - MOST_OF_A_KIND} more like these")
     yield end

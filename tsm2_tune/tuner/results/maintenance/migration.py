@@ -1,4 +1,4 @@
-"""A database of an older version's schema brought to this one's, with a copy kept beside it."""
+"""Migrate a database to this version's schema, and optionally keep a copy of the old file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
         raise StoreError(f"{place} holds no results yet: {tune_first(str(place))}")
     if before == now:
         return Migrated(before, now, (), None)
-    kept = _kept(place, before) if keep and isinstance(place, Path) else None
+    kept = _backup(place, before) if keep and isinstance(place, Path) else None
     with Database.open(place, create=True):  # and so it must be writable
         pass
     sentences = (
@@ -87,7 +87,7 @@ def _schema_of(place: Path | Address) -> int:
         return schema_versions.found_version(connection, str(place))
 
 
-def _kept(path: Path, before: int) -> Path:
+def _backup(path: Path, before: int) -> Path:
     """Return the name of a copy of the database, which is whole wherever it is.
 
     Raise StoreError if another file has it.

@@ -1,4 +1,4 @@
-"""Taking out of a database what nothing needs, and giving its room back."""
+"""Remove rows that nothing refers to, and return their space to the disk."""
 
 from __future__ import annotations
 

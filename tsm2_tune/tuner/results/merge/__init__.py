@@ -1,1 +1,1 @@
-"""Trials of other databases and of texts -> the database."""
+"""Import trials from other databases and from texts into a database."""

@@ -11,12 +11,12 @@ from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import Workplace, workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.problem_rows import Writer
-from tsm2_tune.tuner.results.merge.text_parser import Kind, Told, kind_of, refuse_others, told_in
+from tsm2_tune.tuner.results.merge.text_parser import Kind, ParsedTrials, kind_of, parse_file, refuse_others
 from tsm2_tune.tuner.results.storage import database
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
 
-TELLING = {Kind.TEXT: told_in, Kind.EXCHANGE: exchange.told_in}  # of what is no database
+PARSERS = {Kind.TEXT: parse_file, Kind.EXCHANGE: exchange.parse_file}  # of what is no database
 REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kind.EXCHANGE: exchange.refuse_others}
 
 
@@ -47,17 +47,17 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
     with _workplace(path) as work:
         copy = work.folder / "results.db"
         try:
-            left_out = written(path, copy, TELLING[kind](path)) if kind in TELLING else _copied(path, copy)
-            with Database.open(copy, create=kind in TELLING) as found:
+            left_out = written(path, copy, PARSERS[kind](path)) if kind in PARSERS else _copied(path, copy)
+            with Database.open(copy, create=kind in PARSERS) as found:
                 found.path = path  # the name in messages
                 yield found, left_out
         except StoreError as error:
-            told = str(error)
-            if told.startswith(f"{copy} cannot be opened"):
+            parsed = str(error)
+            if parsed.startswith(f"{copy} cannot be opened"):
                 raise _no_place(path, "no file can be made") from error
-            told = told.replace(f"{copy} cannot grow, ", f"cannot copy {path} to import it: ")
-            told = told.replace(str(copy), str(path)).replace(str(work.folder), str(cache.cache_folder()))
-            raise StoreError(told) from error
+            parsed = parsed.replace(f"{copy} cannot grow, ", f"cannot copy {path} to import it: ")
+            parsed = parsed.replace(str(copy), str(path)).replace(str(work.folder), str(cache.cache_folder()))
+            raise StoreError(parsed) from error
 
 
 @contextmanager
@@ -83,29 +83,29 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
     return ()
 
 
-def told_by(path: Path | Address, show: Callable[[float], object]) -> Told | None:
+def parsed_trials(path: Path | Address, show: Callable[[float], object]) -> ParsedTrials | None:
     """Read the trials of a text, or return None for a database. Call `show` with the share that is read.
 
     Raise InputError for a text without trials, and as `opened`.
     """
-    if isinstance(path, Address) or (kind := kind_of(path)) not in TELLING:
+    if isinstance(path, Address) or (kind := kind_of(path)) not in PARSERS:
         return None
-    told = told_in(path, show) if kind is Kind.TEXT else TELLING[kind](path)
-    _refuse_nothing(path, told)
-    return told
+    parsed = parse_file(path, show) if kind is Kind.TEXT else PARSERS[kind](path)
+    _refuse_nothing(path, parsed)
+    return parsed
 
 
-def _refuse_nothing(path: Path, told: Told) -> None:
-    if not told.parts:
-        why = next(iter(told.left_out.values()), "it has no trial")
+def _refuse_nothing(path: Path, parsed: ParsedTrials) -> None:
+    if not parsed.parts:
+        why = next(iter(parsed.left_out.values()), "it has no trial")
         raise InputError(f"nothing to import: {path}: {why}")
 
 
-def written(path: Path, copy: Path, told: Told) -> tuple[str, ...]:
+def written(path: Path, copy: Path, parsed: ParsedTrials) -> tuple[str, ...]:
     """Write the trials of a text into a new database. Return a sentence for each configuration that is left out."""
-    _refuse_nothing(path, told)
+    _refuse_nothing(path, parsed)
     with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
-        writer = Writer(connection, told.sources.__getitem__)
-        for (device_name, problem), part in told.parts.items():
+        writer = Writer(connection, parsed.sources.__getitem__)
+        for (device_name, problem), part in parsed.parts.items():
             writer.write(device_name, problem, part)
-    return tuple(told.left_out.values())
+    return tuple(parsed.left_out.values())

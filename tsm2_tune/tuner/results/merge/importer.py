@@ -117,7 +117,7 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
         writer = Writer(connection, source)
         for (device_name, problem), new in parts:
             old = Reader(connection).part(device_name, problem)
-            found = union(old, new, partial(_is_made_so, problem))
+            found = union(old, new, partial(_has_current_kernel, problem))
             if found is not old:
                 writer.write(device_name, problem, found)
             merged.append((old, found))
@@ -126,9 +126,9 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
     return merged
 
 
-def _is_made_so(problem: Problem, tried: Tried) -> bool:
+def _has_current_kernel(problem: Problem, tried: Tried) -> bool:
     """Return whether this program still renders the trial's kernel unchanged."""
-    return records.made_so(problem, tried.values) is not None
+    return records.current_kernel(problem, tried.values) is not None
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:

@@ -1,4 +1,4 @@
-"""The texts of trials that the package brings, as databases to read: made once, and kept in the cache."""
+"""Read-only databases of the package's own texts of trials, made once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsm2_tune import __version__, pretuned
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.processes import workplace
 from tsm2_tune.tuner.results.merge.files import written
-from tsm2_tune.tuner.results.merge.text_parser import told_in
+from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.database import Database
 
@@ -36,5 +36,5 @@ def opened(name: str) -> Iterator[Database]:
 def _made(text: Path, key: str) -> Path:
     with workplace(cache.working_parent()) as work:
         database = work.folder / "bundled.db"
-        written(text, database, told_in(text))
+        written(text, database, parse_file(text))
         return cache.keep(database, key, SUFFIX, 0)

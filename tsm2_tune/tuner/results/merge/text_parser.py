@@ -19,7 +19,7 @@ from typing import Any
 from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.roofline import Ceilings
-from tsm2_tune.generator.families import config_spelt
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -49,7 +49,7 @@ from tsm2_tune.tuner.results.merge.union import (
     Timed,
     TrialKey,
     Tried,
-    of_earlier,
+    numbered_finals,
     part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
@@ -70,7 +70,7 @@ WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, Va
 
 
 @dataclass(slots=True)
-class Told:
+class ParsedTrials:
     """The trials that a text contains."""
 
     parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
@@ -112,7 +112,7 @@ def kind_of(path: Path) -> Kind:
     )
 
 
-def told_in(path: Path, show: Callable[[float], object] = lambda share: None) -> Told:
+def parse_file(path: Path, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
     """Read the trials of a text. Raise InputError, with the line, if this program would write it otherwise.
 
     Call `show` with the share of the text that is read.
@@ -126,7 +126,7 @@ def told_in(path: Path, show: Callable[[float], object] = lambda share: None) ->
                 show(stream.tell() / len(content))
             if not line.isspace():
                 reader.read(json.loads(line, parse_constant=refuse_constant), is_head=number == 1)
-        return reader.told()
+        return reader.finish()
     except WRONG as error:
         raise _unlike(path, number, error) from None
 
@@ -154,9 +154,9 @@ def refuse_others(path: Path) -> None:
 
 def _unlike(path: Path, number: int, error: Exception) -> InputError:
     """Return the error for a line that this program would write otherwise."""
-    said = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+    message = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
     return InputError(
-        f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(said)[:300]}):"
+        f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}):"
         " write it anew by tsm2-tune export --format trials"
     )
 
@@ -179,7 +179,7 @@ class _Reader:
         self._bases: dict[str, str] = {}
         self._finals: dict[str, tuple[RunKey, int]] = {}  # run and stamp
         self._rounds = defaultdict[Place, dict[tuple[At, RunKey], _Times]](dict)
-        self._told = Told()
+        self._parsed = ParsedTrials()
         self._kinds = {
             "tools": self._read_tools,
             "run": self._read_run,
@@ -214,13 +214,13 @@ class _Reader:
                 raise ValueError("it does not say how many lines it has")
             self._missing = line["count"]
 
-    def told(self) -> Told:
+    def finish(self) -> ParsedTrials:
         """Return all that was read. Raise ValueError if the number of lines is not that of the first line."""
         if self._missing and self._lines is LINES:
             raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
         for place, trials in self._trials.items():
-            self._told.parts[place] = part_of(trials.values(), self._finals_of(place))
-        return self._told
+            self._parsed.parts[place] = part_of(trials.values(), self._finals_of(place))
+        return self._parsed
 
     def _finals_of(self, place: Place) -> Iterator[Round]:
         finals, numbered = list[Round](), list[Round]()
@@ -229,7 +229,7 @@ class _Reader:
                 finals.append(Round(run, at, self._finals[at][1], *times))
             else:
                 numbered.append(Round(run, "", at, *times))
-        return itertools.chain(finals, of_earlier(place[1], numbered))
+        return itertools.chain(finals, numbered_finals(place[1], numbered))
 
     def _read_tools(self, line: dict[str, Any]) -> None:
         _once(self._tools, _key(line["key"]), {name: line[name] for name in TOOLS})
@@ -255,7 +255,7 @@ class _Reader:
         columns = schema.trial.c
         line = {"strategy": None, "verified_code": None, "stamp": None, **line}
         values = checked(line, [columns.config, *(columns[name] for name in OF_TRIAL)])
-        problem = problem_spelt(line["problem"])
+        problem = parse_problem(line["problem"])
         times = [self._time(problem, time) for time in _list(line["times"])]
         device = device_of(times[0][1].run)
         config, source = self._kernel(problem, values["config"], line["source"], device)
@@ -264,7 +264,7 @@ class _Reader:
         (at, own), *finals = times
         if at is not None or any(at is None or device_of(one.run) != device for at, one in finals):
             raise ValueError("its first time is none of its own, or another is not of a final on its device")
-        self._told.sources[source.digest] = row_values.source_values(source)
+        self._parsed.sources[source.digest] = row_values.source_values(source)
         toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
         own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
         if "basis" in line:
@@ -290,7 +290,7 @@ class _Reader:
         columns = (schema.vendor_measurement.c[name] for name in OF_VENDOR)
         values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
         records.verdict_of(values)
-        problem = problem_spelt(line["problem"])
+        problem = parse_problem(line["problem"])
         at, timed = self._time(problem, [line[name] for name in self._time_names])
         kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
         vendor = Timed(timed.run, kept | values, ())
@@ -329,7 +329,7 @@ class _Reader:
         """Return the configuration and its kernel, or note that this version renders another one and return None."""
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is no beginning of a digest")
-        config = config_spelt(text)
+        config = parse_config(text)
         if config is None or not records.is_of_this_version(config, problem):
             why = f"{text}, measured on {device}, is no configuration of this tsm2-tune"
         else:
@@ -337,7 +337,7 @@ class _Reader:
             if made.digest.startswith(source):
                 return config, made
             why = f"{text}, measured on {device}, is made otherwise by this tsm2-tune: tune {problem.text} again"
-        self._told.left_out.setdefault(text, f"left out: {why}")
+        self._parsed.left_out.setdefault(text, f"left out: {why}")
         return None, None
 
 
@@ -392,7 +392,7 @@ def _list(value: Any) -> Sequence[Any]:
     return value
 
 
-def problem_spelt(text: Any) -> Problem:
+def parse_problem(text: Any) -> Problem:
     if not isinstance(text, str):
         raise TypeError(f"{shown(text)} is no problem")
     problem = Problem.parse(text[:MOST_TEXT])

@@ -70,7 +70,7 @@ class Timed:
     @property
     def rank(self) -> tuple[Any, ...]:
         """The order of times with one key: the least is kept. A time with samples comes before a summary."""
-        return not self.samples_us, _spelt(self.values), self.samples_us, _spelt(self.run)
+        return not self.samples_us, _sort_key(self.values), self.samples_us, _sort_key(self.run)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class Tried:
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
         known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
         own = {name: value for name, value in self.values.items() if name not in JOINED}
-        timed = _spelt(self.first and self.first.key)
-        return *known, self.values["ended_at"], _spelt(own), _spelt(self.run), timed
+        timed = _sort_key(self.first and self.first.key)
+        return *known, self.values["ended_at"], _sort_key(own), _sort_key(self.run), timed
 
 
 def key_of(values: Row) -> TrialKey:
@@ -152,13 +152,13 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
     """Return the part of these trials and finals. Those with the same identity become one."""
     every, finals = dict[TrialKey, Tried](), dict[str, Round]()
     for tried in trials:
-        every[tried.key] = _tries(every[tried.key], tried) if tried.key in every else tried
+        every[tried.key] = _join_tries(every[tried.key], tried) if tried.key in every else tried
     for one in rounds:
         finals[one.final] = _joined(finals[one.final], one) if one.final in finals else one
     return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
 
 
-def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
+def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
     """Yield finals of a text of version 2 or 3, numbered from 1, with stamps and identities.
 
     They follow from the text alone, so that it adds nothing when it is imported again. An identity is a digest of
@@ -178,10 +178,10 @@ def of_earlier(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
         yield replace(one, final=final, stamp=newest)
 
 
-def union(ours: Part, theirs: Part, is_made_so: Callable[[Tried], bool] = lambda tried: False) -> Part:
+def union(ours: Part, theirs: Part, has_current_kernel: Callable[[Tried], bool] = lambda tried: False) -> Part:
     """Return the union of both parts; `ours` itself if `theirs` adds nothing."""
     joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
-    found = Part(_competing(joined.trials, is_made_so), joined.rounds)
+    found = Part(_competing(joined.trials, has_current_kernel), joined.rounds)
     return ours if (dict(found.trials), list(found.rounds)) == (dict(ours.trials), list(ours.rounds)) else found
 
 
@@ -200,7 +200,9 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
             yield place[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
 
 
-def _competing(trials: Mapping[TrialKey, Tried], is_made_so: Callable[[Tried], bool]) -> dict[TrialKey, Tried]:
+def _competing(
+    trials: Mapping[TrialKey, Tried], has_current_kernel: Callable[[Tried], bool]
+) -> dict[TrialKey, Tried]:
     """Mark all but one kernel of each configuration and basis as superseded."""
     rivals = defaultdict[tuple[str, str], list[Tried]](list)
     for key, tried in trials.items():
@@ -208,7 +210,7 @@ def _competing(trials: Mapping[TrialKey, Tried], is_made_so: Callable[[Tried], b
     found = dict(trials)
     for every in rivals.values():
         if len(every) > 1:
-            made = {tried.key: is_made_so(tried) for tried in every}
+            made = {tried.key: has_current_kernel(tried) for tried in every}
             newest = max(every, key=lambda tried: (made[tried.key], tried.values["stamp"], tried.key))
             for tried in every:
                 is_left = tried is not newest or (tried.values["superseded"] and not made[tried.key])
@@ -224,7 +226,7 @@ def _marked(tried: Tried, is_superseded: bool) -> Tried:
     return replace(tried, values=values)
 
 
-def _tries(one: Tried, other: Tried) -> Tried:
+def _join_tries(one: Tried, other: Tried) -> Tried:
     """Join two tries of one kernel."""
     if one == other:
         return one
@@ -242,7 +244,7 @@ def _tries(one: Tried, other: Tried) -> Tried:
     }
     timed = _by_key(one for one in (kept.first, left.first, *kept.others, *left.others) if one is not None)
     first = None if kept.first is None else timed.pop(kept.first.key)
-    others = tuple(timed[key] for key in sorted(timed, key=_spelt))
+    others = tuple(timed[key] for key in sorted(timed, key=_sort_key))
     return _marked(replace(kept, values=values, first=first, others=others), bool(states[1]))
 
 
@@ -255,7 +257,7 @@ def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
 
 def _joined(one: Round, other: Round) -> Round:
     """Join two versions of one final."""
-    run, stamp = min(one.run, other.run, key=_spelt), max(one.stamp, other.stamp)
+    run, stamp = min(one.run, other.run, key=_sort_key), max(one.stamp, other.stamp)
     return Round(run, one.final, stamp, _better(one.timed, other.timed), _better(one.vendor, other.vendor))
 
 
@@ -271,6 +273,6 @@ def _refuse_stamp(stamp: int) -> None:
         raise InputError(f"the stamp {stamp} is of no time that there has been")
 
 
-def _spelt(values: object) -> str:
+def _sort_key(values: object) -> str:
     """Return a text that orders values, the same for equal ones."""
     return json.dumps(values, sort_keys=True, default=list)

@@ -1,4 +1,5 @@
-"""The database below the store: files of SQLite, servers of PostgreSQL, their tables and migrations.
+"""The database below the store: SQLite files and PostgreSQL servers.
 
-`schema.py` has the tables. `layout.py` compares a database with them before it is used.
+`schema.py` has the tables, `schema_versions.py` creates and migrates them. `sqlite_schema.py` and
+`postgresql_schema.py` compare a database with them before it is used.
 """

@@ -299,8 +299,8 @@ def _half_written(path: Path, error: object) -> StoreError | None:
 def refused(path: object, error: object) -> StoreError:
     """Return the error, with its remedy, for one of SQLite's."""
     code = code_of(error)
-    said = " ".join(str(error)[:DETAIL_CHARACTERS].split())
-    refusal = f"was refused by SQLite ({said}): restore a copy, or name another file with --db"
+    message = " ".join(str(error)[:DETAIL_CHARACTERS].split())
+    refusal = f"was refused by SQLite ({message}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
     return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
 

@@ -1,4 +1,4 @@
-"""Whether a file can be opened as a SQLite database at all, before SQLite looks at it and at what lies beside it."""
+"""Refuse a file that is unsafe to open, before SQLite opens it and the files beside it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long threads have waited for a server that is away: time that is none of a trial's, nor of a run's budget."""
+"""Time that threads waited for an unreachable server. It counts neither for a trial nor for a run's budget."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from tsm2_tune.errors import StoreError, ToolMissing, pip_install
 from tsm2_tune.tuner.results.storage import postgresql_schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, Address, tune_first
 from tsm2_tune.tuner.results.storage.postgresql_schema import RECEIPT
-from tsm2_tune.tuner.results.storage.retry import Lost, until_kept
+from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.storage.schema import APPLICATION_ID
 from tsm2_tune.tuner.results.trial import in_a_line
 
@@ -84,10 +84,10 @@ UNDEFINED = "42P01"  # a table
 # SQLSTATE -> what is wrong and what to do.
 REMEDIES = {
     "55P03": "is locked by another program: wait until that has ended, then run this again",
-    "42501": "may not be used so by this user ({said}): have its owner grant that, or name another with --db",
+    "42501": "may not be used so by this user ({message}): have its owner grant that, or name another with --db",
     "25006": "can only be read: name the server that is written to with --db",
     "53100": "cannot grow, the server's disk is full: free some space there, then run this again",
-    UNDEFINED: "is no longer as tsm2-tune made it ({said}): restore a copy of it, or name another with --db",
+    UNDEFINED: "is no longer as tsm2-tune made it ({message}): restore a copy of it, or name another with --db",
 }
 
 
@@ -151,7 +151,7 @@ class Server:
             NoResultFound,
             MultipleResultsFound,
         ) as error:  # such as of a row that a trigger kept from being stored
-            raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(said=in_a_line(str(error)))}") from error
+            raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(message=in_a_line(str(error)))}") from error
 
     def now(self, connection: Connection) -> float:
         """Return the seconds since 1970 by the server's clock."""
@@ -197,7 +197,7 @@ class Server:
                 raise self._refused(error) from error
 
         try:
-            return until_kept(asked)
+            return until_committed(asked)
         except Lost as error:
             raise StoreError(
                 f"{error}; whether it stored the last results is not known: the same command goes on from there"
@@ -207,20 +207,20 @@ class Server:
         """Return the error, with its remedy, for one of the server's or the driver's."""
         state = getattr(error.orig, "sqlstate", None) or ""
         lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
-        said = in_a_line(lines[0])[:DETAIL_CHARACTERS]
-        if "no password supplied" in said:  # libpq's own words, which have no SQLSTATE
+        message = in_a_line(lines[0])[:DETAIL_CHARACTERS]
+        if "no password supplied" in message:  # libpq's own words, which have no SQLSTATE
             return StoreError(
-                f"{self._place} wants a password, and there is none here ({said}): write it into ~/.pgpass, or set"
+                f"{self._place} wants a password, and there is none here ({message}): write it into ~/.pgpass, or set"
                 " PGPASSWORD, on this machine"
             )
         is_away = error.connection_invalidated or (not state and _is_operational(error.orig))
         if is_away or state.startswith(LOST):
             return Lost(
-                f"{self._place} cannot be reached ({said}): see that the server runs, and that host, port, user and"
-                " name in --db are right"
+                f"{self._place} cannot be reached ({message}): see that the server runs, and that host, port, user"
+                " and name in --db are right"
             )
-        remedy = REMEDIES.get(state, "was refused by PostgreSQL ({said}): mend that, or name another with --db")
-        return StoreError(f"{self._place} {remedy.format(said=said)}")
+        remedy = REMEDIES.get(state, "was refused by PostgreSQL ({message}): mend that, or name another with --db")
+        return StoreError(f"{self._place} {remedy.format(message=message)}")
 
     def _end(self) -> None:
         if self._has_receipts:

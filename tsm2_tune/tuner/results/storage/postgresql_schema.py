@@ -1,4 +1,4 @@
-"""The tables of a database on a server: whose they are, whether they are as they should be, and making them."""
+"""Create the tables of a PostgreSQL database, and check that they are this program's and unaltered."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def _refuse_altered(connection: Connection, place: str) -> None:
     rewritten = set(connection.execute(_REWRITTEN).scalars())
     for table in (*schema.metadata.tables.values(), *own.tables.values()):
         of_table = columns.get((None, table.name), ())
-        found = {(one["name"], one["nullable"], _spelt(one["type"], connection)) for one in of_table}
-        expected = {(one.name, bool(one.nullable), _spelt(one.type, connection)) for one in table.columns}
+        found = {(one["name"], one["nullable"], _type_text(one["type"], connection)) for one in of_table}
+        expected = {(one.name, bool(one.nullable), _type_text(one.type, connection)) for one in table.columns}
         if found != expected or not _constraints(table) <= constraints or table.name in rewritten:
             _refuse(place, table.name, is_there=bool(found))
         known = {one["name"] for one in indices.get((None, table.name), ())}
@@ -122,7 +122,7 @@ SELECT relname FROM pg_class WHERE {_HERE} AND relkind <> 'v' AND (relhasrules O
 """)
 
 
-def _spelt(type_: TypeEngine[Any], connection: Connection) -> str:
+def _type_text(type_: TypeEngine[Any], connection: Connection) -> str:
     """Return a column's type and collation as PostgreSQL spells them."""
     return str(type_.compile(dialect=connection.dialect)).replace("FLOAT", "DOUBLE PRECISION")
 

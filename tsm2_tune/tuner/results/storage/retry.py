@@ -31,7 +31,7 @@ class _Repeating(threading.local):
 _REPEATING = _Repeating()
 
 
-def until_kept(work: Callable[[], T]) -> T:
+def until_committed(work: Callable[[], T]) -> T:
     """Return the result of `work`, repeated while its transaction is lost. Raise Lost if the last try is lost too.
 
     After a signal that ends the run it waits no longer than a moment.
@@ -55,7 +55,7 @@ def until_kept(work: Callable[[], T]) -> T:
 
 
 def repeated(work: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function in `until_kept`. Inside another such call only the outer one repeats.
+    """Wrap a function in `until_committed`. Inside another such call only the outer one repeats.
 
     The function may write in one transaction.
     """
@@ -66,7 +66,7 @@ def repeated(work: Callable[P, T]) -> Callable[P, T]:
             return work(*arguments, **named)
         _REPEATING.is_on = True
         try:
-            return until_kept(lambda: work(*arguments, **named))
+            return until_committed(lambda: work(*arguments, **named))
         finally:
             _REPEATING.is_on = False
 

@@ -1,4 +1,4 @@
-"""The database's layout: its tables."""
+"""The tables of the database."""
 
 from __future__ import annotations
 

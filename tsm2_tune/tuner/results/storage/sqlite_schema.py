@@ -1,4 +1,4 @@
-"""Whether a database has the tables, indices and the view that this program makes, and nothing else."""
+"""Check that a SQLite file has exactly the tables, indices and view that this program creates."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
         if texts.get(name, made.statement) != made.statement and not _is_ours(connection, name, is_current=is_current)
     ]
     if is_current:
-        altered += [name for name in indices if name in texts and not _is_spelt(texts[name], indices[name])]
-    if is_current and VIEW in texts and not _is_spelt(texts[VIEW], BEST_VIEW):
+        altered += [name for name in indices if name in texts and not _is_same_statement(texts[name], indices[name])]
+    if is_current and VIEW in texts and not _is_same_statement(texts[VIEW], BEST_VIEW):
         altered.append(VIEW)
     for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
         if names:
@@ -96,20 +96,20 @@ def indices_made_here() -> dict[str, str]:
 def layout(connection: Connection, table: str) -> Layout:
     """Return the layout of a table that the file has."""
 
-    def told(pragma: str, of: object) -> list[Facts]:
+    def pragma_rows(pragma: str, of: object) -> list[Facts]:
         name = str(of).replace('"', '""')
         return [tuple(row) for row in connection.exec_driver_sql(f'PRAGMA {pragma}("{name}")')]
 
     columns = {
         (name, kind, is_required, key, hidden)
-        for _, name, kind, is_required, _, key, hidden in told("table_xinfo", table)
+        for _, name, kind, is_required, _, key, hidden in pragma_rows("table_xinfo", table)
     }
     unique = {  # of an index its key alone: that of a table WITHOUT ROWID has all columns besides
-        (origin, is_unique, is_partial, *(column[2:] for column in told("index_xinfo", index) if column[-1]))
-        for _, index, is_unique, origin, is_partial in told("index_list", table)
+        (origin, is_unique, is_partial, *(column[2:] for column in pragma_rows("index_xinfo", index) if column[-1]))
+        for _, index, is_unique, origin, is_partial in pragma_rows("index_list", table)
         if origin != "c"  # else its statement tells
     }
-    foreign = {key[1:] for key in told("foreign_key_list", table)}
+    foreign = {key[1:] for key in pragma_rows("foreign_key_list", table)}
     query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
     text = str(connection.exec_driver_sql(query, (table,)).scalar())
     return Layout(frozenset(columns), frozenset(unique | foreign), text, _words(text))
@@ -131,6 +131,6 @@ def _words(statement: str) -> frozenset[str]:
     return frozenset(word.upper() for word in found if not word.strip("'").isdigit())
 
 
-def _is_spelt(statement: object, expected: str) -> bool:
+def _is_same_statement(statement: object, expected: str) -> bool:
     """Return whether the statement is this one, but for white space."""
     return str(statement).split() == expected.split()
