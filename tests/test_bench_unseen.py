@@ -223,7 +223,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "pack 1/2 64x3x64:f32: tsm2 " in done.output
     done = run("--search-seconds", "0", "--part", "1/2", "--output", "u.json")
     assert done.exit_code == 0, done.output
-    assert "no search beside them" in done.output
+    assert "No shape was searched" in done.output
     assert run("--output", "u.json").exit_code == 2  # it is there
     done = run("--search-seconds", "0.1", "--resume", "--output", "u.json")
     assert done.exit_code == 0, done.output
@@ -244,7 +244,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "was measured with pack" in refused.output
     searched = run("--searched-in", "u.json", "--output", "again.json")  # beside another pack
     assert searched.exit_code == 0, searched.output
-    assert "beside them the winner of a search of 0.1 s each, made until" in searched.output
+    assert "Searches took 0.1 s a shape and ended by" in searched.output
     (again,) = json.loads(Path("again.json").read_text())["rows"]
     assert (again["regime"], again["search_configuration"]) == ("T", second["search_configuration"])
     assert again["search_us"] > 0

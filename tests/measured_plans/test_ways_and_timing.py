@@ -39,10 +39,10 @@ def test_the_ways_are_few_near_and_each_another(module: ModuleType) -> None:
 
 
 def test_what_is_expected_far_behind_is_not_timed(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "ABOUT", 1.0)
+    monkeypatch.setattr(module, "WORTH_TIMING", 1.0)
     ways = ways_to(module, *arrays())
     assert all(one.expected_us <= ways[0].expected_us for one in ways)
-    monkeypatch.setattr(module, "ABOUT", 1e9)
+    monkeypatch.setattr(module, "WORTH_TIMING", 1e9)
     monkeypatch.setattr(module, "LAUNCHES_OF_A_KERNEL", 10)
     assert len(ways_to(module, *arrays())) > 4
     monkeypatch.setattr(module, "MOST_CONTENDERS", 3)
@@ -54,7 +54,7 @@ def test_kernels_for_the_transposed_product_are_ways_too(
 ) -> None:
     """A wide row-major C: of it, and of its tall transposed one, which lies in the same memory."""
     given = arrays(16, 2 * 10**6, 16)
-    monkeypatch.setattr(module, "ABOUT", 1e9)
+    monkeypatch.setattr(module, "WORTH_TIMING", 1e9)
     ways = ways_to(module, *given)
     across = [one for one in ways if one.swapped]
     assert len(across) == 2  # the ring's launches
