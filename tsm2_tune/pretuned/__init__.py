@@ -1,4 +1,7 @@
-"""Measurements on real cards, which the package brings as texts of trials."""
+"""Texts of trials measured on real cards, which the package contains.
+
+Their `version` 0.1.0 is the development version that measured them.
+"""
 
 from __future__ import annotations
 
@@ -13,40 +16,40 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError
 
-PREFIX, SUFFIX = "pretuned:", ".jsonl"  # of a name that stands for such a text, and of its file
+PREFIX, SUFFIX = "pretuned:", ".jsonl"  # PREFIX marks a text's name, SUFFIX its file
 FOLDER = resources.files(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pretuned:
-    """A text that the package brings, of one card."""
+    """The trials of one card, as a text that the package contains."""
 
-    name: str  # such as h200
+    name: str  # for example h200
     device_name: str  # the driver's name of the device
     compute_capability: str  # "9.0"
     file: Traversable
 
     def is_verified(self) -> bool:
-        """Return whether any kernel of it was verified in full."""
+        """Return whether the text has a kernel that was verified in full."""
         with self.file.open(encoding="utf-8") as lines:
             place = 1 + json.loads(lines.readline())["lines"]["trial"].index("full_verdict")
             return any(line[0] == "trial" and line[place] is not None for line in map(json.loads, lines))
 
     @contextmanager
     def path(self) -> Iterator[Path]:
-        """The file, on a disk."""
+        """Yield the path of the text's file on disk."""
         with resources.as_file(self.file) as path:
             yield path
 
 
 def pretuned() -> tuple[Pretuned, ...]:
-    """Return all of them, by name."""
+    """Return all texts of the package, sorted by name."""
     files = (file for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
     return tuple(_read(file) for file in sorted(files, key=lambda file: file.name))
 
 
 def _read(file: Traversable) -> Pretuned:
-    """By its first two lines, of which the second says where it was measured."""
+    """Return the text in a file from its first two lines. The second line names the device."""
     with file.open(encoding="utf-8") as lines:
         head, tools = json.loads(lines.readline()), json.loads(lines.readline())
     values = dict(zip(head["lines"]["tools"], tools[1:], strict=True))
@@ -55,9 +58,10 @@ def _read(file: Traversable) -> Pretuned:
 
 @contextmanager
 def named(source: str) -> Iterator[Path]:
-    """The file that is named: one of ours by "pretuned:" and its name, in letters of either case, else the path.
+    """Yield the file that `source` names: a text of the package after "pretuned:" in any case, else a path.
 
-    Raise InputError for an empty name, and for one that is neither; where one of ours may be meant, it says so.
+    Raise InputError if the name is empty, or if the package has no such text. A name without "pretuned:" that only
+    the package has raises InputError too.
     """
     if not source:
         raise InputError("the name of the file to import is empty: name a database or a text of trials")
@@ -79,7 +83,7 @@ def named(source: str) -> Iterator[Path]:
 
 
 def for_card(device_name: str, compute_capability: str) -> Pretuned | None:
-    """The text of this card, else that of a sister, of the same compute capability; None where there is neither."""
+    """Return the text of this card, else a text of the same compute capability, else None."""
     every = pretuned()
     own = [one for one in every if one.device_name == device_name]
     sisters = [one for one in reversed(every) if one.compute_capability == compute_capability]

@@ -1,4 +1,4 @@
-"""The kernels that an exported module would choose for problems, by the runtime that it would have."""
+"""The kernels that an exported module would choose for problems. The module's own runtime chooses them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class Choice:
 
     asked: Problem
     match: Match
-    reason: str  # in the words of its choice()
-    is_vendors: bool  # whether the module leaves it to the vendor
-    vendor_us: float | None  # of the faster one of cuBLAS and cuBLASLt, measured or predicted as the kernel's is
+    reason: str  # as the module's choice() states it
+    is_vendors: bool  # whether the module leaves the problem to the vendor
+    vendor_us: float | None  # time of the faster of cuBLAS and cuBLASLt, measured or predicted
     measured_at: Shape  # the nearest shape at which the kernel was measured, as a shape of the problem
-    distance: float  # from there; 0 is the problem's own shape
+    distance: float  # distance to measured_at; 0 if the problem's own shape was measured
 
     @property
     def problem(self) -> Problem:
-        """The problem that the kernel computes: the one asked for, or its transpose."""
+        """The problem that the kernel computes: the requested problem or its transpose."""
         if self.match.across is None:
             return self.asked
         m, n, k = self.match.across
@@ -47,13 +47,13 @@ class Choice:
 
     @property
     def ratio(self) -> float | None:
-        """How many times as long as the kernel the vendor is expected to take; None if one of both is not known."""
+        """The vendor's time divided by the kernel's time; None if either is unknown."""
         kernel_us = self.match.expected_us
         return None if kernel_us is None or self.vendor_us is None else self.vendor_us / kernel_us
 
 
 def bundled_pack(text: Pretuned) -> Pack:
-    """Return the pack of the kernels that the package brings for a card, made where it is not in the cache."""
+    """Return the pack of the package's kernels for a card. Make it if the cache lacks it."""
     key = hashlib.sha256(f"{__version__} {SUFFIX} {_code_digest()}".encode() + text.file.read_bytes()).hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
@@ -71,7 +71,7 @@ def bundled_pack(text: Pretuned) -> Pack:
 
 
 def _code_digest() -> str:
-    """Return a digest of this program's modules, which decide what is in a pack."""
+    """Return a digest of this program's modules, since they determine a pack's content."""
     found = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         found.update(path.read_bytes())
@@ -84,10 +84,10 @@ def choices(
     device_of: Callable[[Sequence[str]], str],
     tell: Callable[[str], None],
 ) -> tuple[str, list[Choice]]:
-    """Return the device whose kernels are asked, and what a module of these chooses for each problem.
+    """Return the device, and the choice of a module with its kernels for each problem.
 
-    They are those that the package brings for a card, or those of a database, for the one of its devices that
-    `device_of` returns. Raise InputError if there is no kernel for a problem.
+    The kernels come from the package's text for a card, or from a database. `device_of` selects the database's
+    device. Raise InputError if a problem has no kernel.
     """
     if isinstance(source, Pretuned):
         device, pack, place = source.device_name, bundled_pack(source), PREFIX + source.name
@@ -117,9 +117,9 @@ def _choice(pack: Pack, device: str | None, asked: Problem, place: str) -> Choic
 
 
 def _nearest_measured(winner: Winner, shape: Shape, card: Card | None) -> Shape:
-    """Return the shape at which the winner's kernel was measured that counts most in a prediction of its time.
+    """Return the measured shape with the largest weight in a prediction of the winner's time: the nearest shape.
 
-    The nearest one counts most. Lines that are no whole vectors are as far from others as in predictions.
+    The distance is the same as in predictions, also for rows that are not whole vectors.
     """
 
     def square(other: Shape) -> float:

@@ -1,4 +1,4 @@
-"""A pack without its texts and binaries: what decides which kernel a product gets, as an exported module does."""
+"""A pack without its texts and binaries: the data from which an exported module chooses a kernel."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from tsm2_tune.runtime.choice.work import Card
 class Pack:
     """The winners and cards that an exported module of one device has.
 
-    The module compares its kernels with cuBLAS's gemm, which a program runs without them. Tables compare them with
-    the faster one of cuBLAS and cuBLASLt: `beside` has the same winners with the times of that one.
+    The module compares its kernels with cuBLAS's gemm, which a program would call otherwise. Tables compare them
+    with the faster of cuBLAS and cuBLASLt: `beside` has the same winners with the times of that library.
     """
 
     winners: tuple[Winner, ...]
@@ -30,24 +30,24 @@ class Pack:
 
     @classmethod
     def of_json(cls, text: bytes) -> Pack:
-        """Return the pack of this text, which `json` has made."""
+        """Return the pack from a text that `json` returned."""
         read = json.loads(text)
         winners, beside = (tuple(map(_winner, read[name])) for name in ("winners", "beside"))
         return cls(winners, beside, {name: Card(**card) for name, card in read["cards"].items()})
 
     @property
     def json(self) -> bytes:
-        """The pack as a text."""
+        """Return the pack as a JSON text."""
         return json.dumps(asdict(self), allow_nan=False).encode()
 
     @cached_property
     def module(self) -> ModuleType:
-        """The runtime's code that chooses, among the winners."""
+        """The runtime's module that chooses among the winners."""
         return _choosing(self.winners, self.cards)
 
     @cached_property
     def module_beside(self) -> ModuleType:
-        """The same code, among those that have the times of the faster one of cuBLAS and cuBLASLt."""
+        """The runtime's module that chooses among `beside`, with the times of the faster of cuBLAS and cuBLASLt."""
         return _choosing(self.beside, self.cards)
 
 
@@ -57,7 +57,7 @@ def _winner(values: dict[str, Any]) -> Winner:
 
 
 def _choosing(winners: tuple[Winner, ...], cards: dict[str, Card]) -> ModuleType:
-    """Return a second instance of the module that chooses: an exported module has its own winners, too."""
+    """Return a new instance of the module that chooses, with these winners and cards."""
     spec = choose.__spec__
     assert spec is not None
     assert spec.loader is not None

@@ -1,5 +1,5 @@
-"""Results: the records of trials and times, the database that holds them, and putting databases together.
+"""Results: the records of trials and times, and the database that holds them.
 
-`store.py` is the interface; `best_view.py` defines the winner. `storage/` lies below it: files, servers, migrations.
-`merge/` joins databases and `exchange/` reads and writes other autotuners' formats.
+`store.py` is the interface. `best_view.py` defines the winner. `storage/` has files, servers and migrations.
+`merge/` merges databases. `exchange/` reads and writes other autotuners' formats.
 """

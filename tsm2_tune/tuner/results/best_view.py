@@ -9,7 +9,7 @@ from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, 
 
 from tsm2_tune.generator.problem import Problem
 
-# What the view `best` gives; in a MetaData of its own, since it is no table to create.
+# Columns of the view `best`. It has its own MetaData, since it must not be created as a table.
 best = Table(
     "best",
     MetaData(),
@@ -48,29 +48,28 @@ best = Table(
     Column("is_between", Integer, nullable=False),
 )
 
-# The winners: one row for a device (by name), op, dtype, m, n, k and state of the L2.
+# The winners: one row for each device name, op, dtype, m, n, k and state of the L2.
 #
-# current    trials that are not superseded, and of the family's newest basis for the device, problem and state: that
-#            of the trial with the greatest stamp (logical_clock.py). A kernel whose code changed, or another
-#            compiler, leaves the others in the table, where they no longer compete.
+# current    trials that are not superseded and have the family's newest basis for the device, problem and state. The
+#            newest basis is the basis of the trial with the greatest stamp (logical_clock.py). If the compiler or a
+#            kernel's code changes, older trials stay in the table but no longer compete.
 # contender  a current trial that is ok and verified, with each of its measurements in its state.
-# racing     the newest measurement of each contender: its last finals, or its first where it was in none. The
-#            leader is the one with the least median, so that no final hides a faster trial that was not in it.
-# placed     the tie set: whatever was measured in the leader's round, has its interval's low end no higher than the
-#            leader's high end, and a median at most 5 % over the leader's. The winner is the tie's first by
-#            registers, then shared memory, then the configuration's text.
+# racing     the newest measurement of each contender: from its last final, or its first if it was in no final. The
+#            leader has the least median, so no final hides a faster trial that did not take part in it.
+# placed     the tie set: trials measured in the leader's round whose interval begins no higher than the leader's
+#            interval ends and whose median is at most 5 % over the leader's. The winner is the first of them by
+#            registers, then by shared memory, then by the configuration's text.
 #
-# `is_between` is 1 where the problem was not tuned: none of its trials in the state is of a search. It is a shape
-# between tuned ones, where some of their kernels were tried to know what they take there.
+# `is_between` is 1 if the problem was not tuned: no search made any of its trials in the state. Its shape lies
+# between tuned shapes, and some of their kernels were timed there.
 #
-# `stale` is 1 where the family's newest basis on the device in the state, over all problems, is another than the
-# winner's.
+# `stale` is 1 if the winner's basis is not the family's newest basis on the device in the state, over all problems.
 #
 # SQLite and PostgreSQL give the same rows: text is ordered by its bytes, and NULL comes first.
 #
-# Windows look at every trial of every problem. Who asks for one problem's winners, or those of one type and op, says
-# so within (`among`): SQLite would not carry a condition on the rows through the windows. Devices are named there,
-# as the index of trials by device and problem begins with them.
+# Window functions read every trial of every problem. A query for one problem, or for one type and op, has its
+# condition inside the view (`among`), since SQLite does not push a condition on the rows down through windows. The
+# condition names the devices, since the index of trials by device and problem begins with the device.
 _WINNERS = """
 WITH known AS (
   SELECT trial.*,
@@ -124,7 +123,7 @@ _ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """Some trials on these devices: those of a problem, or of all that have its element type and op."""
+    """The trials on these devices of one problem, or of all problems with its element type and op."""
 
     devices: tuple[str, ...]
     problem: Problem
@@ -139,20 +138,20 @@ class Among:
 
 
 def condition(is_alike: bool) -> TextClause:
-    """Return whether a row of `trial` is one of such."""
+    """Return the condition that a row of `trial` belongs to an Among."""
     return _bound(_among(is_alike), is_alike)
 
 
 def winners(is_alike: bool | None) -> Subquery:
-    """Return the view's rows of such problems without a scan of other trials; all rows for None.
+    """Return the view's rows for an Among without a scan of other trials. Return all rows if `is_alike` is None.
 
-    It does not read the view, which somebody may have altered.
+    The query does not read the view, since another program may have altered it.
     """
     return _selected(is_alike, _FIRST)
 
 
 def ties(is_alike: bool) -> Subquery:
-    """Return the same, and what ties with each winner: the one with the least median among them."""
+    """Return the rows of `winners` and, for each winner, the trial of its tie set with the least median."""
     return _selected(is_alike, "place >= 1")
 
 

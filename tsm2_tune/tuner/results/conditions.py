@@ -1,7 +1,7 @@
-"""Conditions on rows of `trial` and `measurement`, of which the store's queries are made.
+"""Conditions on rows of `trial` and `measurement` for the store's queries.
 
-What they compare with is no part of them, but given with each query as `values` names it: so a query is made once,
-which takes longer than SQLite needs to execute it.
+They compare with bound parameters, which `values` names. So each query is built once: building it takes longer than
+SQLite needs to execute it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measureme
 IS_PROBLEM = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype", "m", "n", "k")))
 IS_ALIKE = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype")))
 PROBLEM_ID = select(_PROBLEM.id).where(IS_PROBLEM).scalar_subquery()
-# Whether a row of `trial` is of the device; of it and the problem; of the families; of the basis, and its kernel made
-# so still; all of that.
+# Conditions on a row of `trial`: it has the device; it has the device and the problem; it has one of the families;
+# it has the basis and is not superseded; all of these.
 OF_DEVICE = _TRIAL.device_name == bindparam("device_name")
 OF_PROBLEM = and_(OF_DEVICE, _TRIAL.problem_id == PROBLEM_ID)
 OF_FAMILIES = _TRIAL.family.in_(bindparam("families", expanding=True))
 OF_BASIS = and_(_TRIAL.basis == bindparam("basis"), _TRIAL.superseded == 0)
 TRIED = and_(OF_PROBLEM, OF_FAMILIES, OF_BASIS)
-# Whether a row of `measurement` is the first of a row of `trial`.
+# Condition that a row of `measurement` is its trial's first.
 IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
 
 
@@ -42,7 +42,7 @@ def values_tried(device_name: str, problem: Problem, families: Collection[str], 
 
 
 def is_newest(measurement: FromClause) -> ColumnElement[bool]:
-    """Return whether a row of `measurement`, or of its alias, is the trial's last in the trial's state of the L2."""
+    """Return the condition that a row of `measurement` is its trial's last in the trial's state of the L2."""
     measured = schema.measurement.alias()
     of_trial = and_(measured.c.trial_id == _TRIAL.id, measured.c.cache == _TRIAL.cache)
     last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()

@@ -17,24 +17,24 @@ OF_SUPERSEDED = (
     "rows_per_block",
     "splits",
     "stamp",
-)  # columns that distinguish superseded trials
+)  # columns that identify a superseded trial
 
 
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:
-    """Return the digest of what makes all trials on a device incomparable with new ones when it changes.
+    """Return the digest of the facts whose change makes all older trials on a device incomparable with new trials.
 
-    By the compiler's version and flags, as a run has them: where the compiler lies plays no part. `extra_digest` is
-    of whatever else decides the binary, as Toolchain has it: "" on a GPU. Nor is a kernel that is made otherwise now
-    a part of it: that is told for each trial, by its code.
+    These are the compiler's version and flags, not its path, and the state of the L2. `extra_digest` covers whatever
+    else determines the binary, as in Toolchain; it is "" on a GPU. A kernel's code is no part of the basis: each
+    trial has its own digest of it.
     """
     return hashlib.sha256(json.dumps([toolkit, flags, extra_digest, cache.value]).encode()).hexdigest()
 
 
 def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
-    """Return the digest of the tools that may make a kernel hang or fault, without the state of the L2."""
+    """Return the digest of the tools on which it depends whether a kernel hangs or faults."""
     return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()
 
 
 def superseded_basis(row: Row) -> str:
-    """Return what the trial in a row of `trial` has in the place of its basis when it is superseded."""
+    """Return the value that replaces the basis in a row of `trial` when the trial is superseded."""
     return hashlib.sha256(json.dumps([row[name] for name in OF_SUPERSEDED]).encode()).hexdigest()

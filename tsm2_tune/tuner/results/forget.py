@@ -1,4 +1,4 @@
-"""Delete trials, with the rows that belong to them alone."""
+"""Delete trials, and the rows that only they refer to."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import quarantine
 
-MOST_PARAMETERS = 500  # of a statement: SQLite takes 999 and more
+MOST_PARAMETERS = 500  # bound parameters in one statement; SQLite's least limit is 999
 VENDOR = schema.vendor_measurement
 _TRIAL, _TIME = schema.trial.c, schema.measurement.c
 _IN_ROUND = and_(
     _TIME.run_id == VENDOR.c.run_id, _TIME.round == VENDOR.c.round, _TRIAL.problem_id == VENDOR.c.problem_id
 )
 _FINAL = select(_TIME.id).join(schema.trial).where(_IN_ROUND).correlate(VENDOR)
-# Of each table what no trial has; in this order, as rows of the first ones need those of the last.
+# For each table, the condition that no trial refers to a row. The order follows the foreign keys.
 UNUSED: dict[Table, ColumnElement[bool]] = {
     VENDOR: ~_FINAL.exists(),
     schema.source: schema.source.c.digest.not_in(select(_TRIAL.source_digest)),
@@ -32,17 +32,18 @@ UNUSED: dict[Table, ColumnElement[bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """Trials that are to be forgotten."""
+    """The trials to delete."""
 
     ids: tuple[int, ...]
-    counts: Mapping[str, int]  # of each outcome
+    counts: Mapping[str, int]  # number of trials by outcome
 
 
 def named(
     connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], device: str | None, path: str
 ) -> Named:
-    """These trials and those of the outcomes, of this device alone where it is given, whatever the outcome where none
-    is. Raise InputError if one of the trials is not there.
+    """Return these trials, and all trials with these outcomes; with `device`, only its trials have to match.
+
+    With `device` and no outcomes, all trials of the device match. Raise InputError if a given trial does not exist.
     """
     column = schema.trial.c
     both = select(column.id, column.outcome)
@@ -60,7 +61,7 @@ def named(
 
 
 def remove(connection: Connection, trials: Sequence[int]) -> None:
-    """Remove the trials, and the kernels, problems and runs that no other one has."""
+    """Delete the trials, and the kernels, problems and runs that no other trial refers to."""
     remove_measurements(connection, trials)
     for part in _parts(trials):
         quarantine.forgive_trials(connection, part)
@@ -69,7 +70,7 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
 
 
 def remove_unused(connection: Connection) -> dict[str, int]:
-    """Remove what no trial has; how many rows of each table that were, if any."""
+    """Delete the rows that no trial refers to. Return their number by table, without zeros."""
     numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
     connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
     removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}
@@ -77,7 +78,7 @@ def remove_unused(connection: Connection) -> dict[str, int]:
 
 
 def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
-    """Remove what was measured of the trials, samples and all."""
+    """Delete the measurements of the trials, with their samples."""
     for part in _parts(trials):
         of_trials = schema.measurement.c.trial_id.in_(part)
         measured = select(schema.measurement.c.id).where(of_trials)

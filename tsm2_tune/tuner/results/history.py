@@ -1,4 +1,4 @@
-"""Queries of the trials of one problem on a device whose kernels this version renders unchanged."""
+"""Queries for the trials of one problem on one device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _STORED, _OLDER, _VENDOR = _stored(), _older(), vendor_measurements.of_finals(_F
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The trials of a problem, read anew at each call. Methods raise StoreError for an invalid row."""
+    """The trials of a problem. Each call reads the database. Methods raise StoreError for an invalid row."""
 
     database: Database
     device_name: str
@@ -74,9 +74,10 @@ class History:
         )
 
     def fastest_of_older(self) -> tuple[str, ...]:
-        """Return texts of configurations, fastest first: each family's fastest right one whose kernel has changed.
+        """Return texts of configurations, fastest first: one for each family.
 
-        For a family without current trials it is the fastest of any basis.
+        It is the family's fastest right configuration whose kernel has changed. If the family has no current trial,
+        it is the fastest configuration of any basis.
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
@@ -88,5 +89,5 @@ class History:
         return frozenset(map(trial_summaries.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
-        """Return the vendor's libraries in the last final: driver, library, version."""
+        """Return the driver, library and version of each vendor library in the last final."""
         return vendor_measurements.versions(self.database.rows(_VENDOR, self._values))

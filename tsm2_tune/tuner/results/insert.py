@@ -1,4 +1,4 @@
-"""Insert into the database's tables: rows that may exist already, retried trials, measurements."""
+"""Insert rows that may exist already, retried trials, and measurements."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> in
 
 @cache
 def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
-    """Return the id of the row with values of the `known` columns, and none of the `missing` ones."""
+    """Return the query for the id of the row with values in the `known` columns and NULL in the `missing` columns."""
     query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
     return query.where(*(table.c[name].is_(None) for name in missing))
 
@@ -56,7 +56,7 @@ def _adding(table: Table) -> Executable:
 
 
 def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """Return the id of the row with these values, new where there was none."""
+    """Return the id of the row with these values. Insert the row if it does not exist."""
     present = found(connection, table, values)
     if present is None and add_alone(connection, table):
         present = found(connection, table, values)
@@ -64,20 +64,20 @@ def found_or_added(connection: Connection, table: Table, values: Mapping[str, An
 
 
 def _most(column: Any, value: float | None) -> ColumnElement[Any]:
-    """Return the larger one of what is stored and the value: what ended neither way was tried under both."""
+    """Return the larger of the column and the value: a trial that timed out twice did so under both limits."""
     new = cast(value, column.type)
     return case((column > new, column), else_=new)
 
 
 def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool:
-    """Return whether the trial that is stored counts as untried."""
+    """Return whether the stored trial counts as untried, so that a new try replaces it."""
     with records.reading(trial_id):
         row = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
         return retries.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
 
 
 def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
-    """Put the values in the row's place, and nothing in that of its measurements."""
+    """Replace the values of the trial's row, and delete its measurements."""
     forget.remove_measurements(connection, [trial_id])
     column = schema.trial.c
     timed_out = column.outcome == Outcome.TIMED_OUT.value
@@ -91,7 +91,7 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
 
 
 class Kept(NamedTuple):
-    """A trial that is stored: the one that was to be, or the one that another run has stored before."""
+    """A stored trial: the given trial, or the trial that another run had stored earlier."""
 
     trial_id: int
     is_new: bool
@@ -100,7 +100,7 @@ class Kept(NamedTuple):
 def add_trials(
     connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], retries: Retries | None
 ) -> list[Kept]:
-    """Return the trials, which are stored now, or those in their places."""
+    """Store the trials. Return each stored trial, or the earlier trial that is kept instead."""
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, row_values.problem_values(one)) for one in problems}
     return [
@@ -149,7 +149,7 @@ def add_measurement(
     floor_us: float,
     of_final: logical_clock.FinalStamp | None = None,
 ) -> None:
-    """Add it with its samples."""
+    """Insert the measurement with its samples."""
     row = row_values.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
     row |= of_final._asdict() if of_final else {}
     measurement_id = added(connection, schema.measurement, row)
@@ -164,10 +164,10 @@ def add_measurement(
 def add_final(
     connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: Mapping[str, Any]
 ) -> int:
-    """Add the final's measurements as rounds after those that there are; the last one's number.
+    """Insert the final's measurements as the next rounds. Return the number of the last round.
 
-    `tried` tells the trials among which those of its configurations are, as conditions.TRIED asks for it. StoreError,
-    with the place, where there is none, or a round that is no number.
+    `tried` has the parameters of conditions.TRIED, which selects the trials of the configurations. Raise StoreError,
+    with the database's name, if a configuration has no trial or if a round is not a number.
     """
     previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
     if previous is not None and not (isinstance(previous, int) and COUNT(previous + 1)):

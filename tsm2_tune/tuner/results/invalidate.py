@@ -23,21 +23,22 @@ _CURRENT = (
 
 
 def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
-    """Return the rows of the problem's trials of this basis whose kernel is made otherwise now, or not at all."""
+    """Return the rows of the problem's trials on this basis whose kernel this program renders differently or not."""
     values = conditions.values(device_name, problem) | {"basis": basis}
     return [row for row in database.rows(_CURRENT, values) if not has_current_kernel(row, problem)]
 
 
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
-    """Leave the trials in the table, where their configurations may be tried again under the same basis."""
+    """Mark the trials as superseded, so that their configurations may be tried again on the same basis."""
     for row in trials:
         values = {"superseded": 1, "basis": superseded_basis(row), "first_basis": row["basis"]}
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
 
 
 def has_current_kernel(row: Row, problem: Problem) -> bool:
-    """Return whether this program makes the kernel of a row of `trial` of this problem, which also has its source's
-    entry point, and launch as `source_...`.
+    """Return whether this program still renders the kernel in a row of `trial` of this problem.
+
+    The row also has the source's entry point and its launch, as `source_...`.
     """
     with records.reading(row["id"]):
         values = checked(row, [*schema.trial.columns, schema.source.c.kernel])

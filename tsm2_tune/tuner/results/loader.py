@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
 from tsm2_tune.tuner.results.validation import Row
 
-# Statements for each of many trials, built once: SQLAlchemy takes longer to build one than to run it.
+# Each statement is built once: SQLAlchemy takes longer to build a statement than to run it.
 MEASUREMENTS = (
     select(schema.measurement)
     .where(schema.measurement.c.trial_id == bindparam("trial_id"))

@@ -1,8 +1,8 @@
-"""Stamps order what databases know: trials, and finals.
+"""Stamps order the trials and the finals of databases.
 
-A stamp is the time in microseconds since 1970, but at least one more than the greatest stamp that the database has.
-So the order of stamps is the order of insertion, whatever the clock says. A stamp survives imports unchanged. A final
-has an identity besides, by which two databases know it as one.
+A stamp is the time in microseconds since 1970, but at least 1 more than the greatest stamp in the database. So stamps
+have the order of insertion, even if the system clock jumps. An import keeps stamps unchanged. A final also has an
+identity, by which two databases recognise it as the same final.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _NEWEST = select(func.max(schema.trial.c.stamp))
 
 
 class FinalStamp(NamedTuple):
-    """The columns of a measurement that say of which final it is."""
+    """The columns of a measurement that identify its final."""
 
     final: str
     final_stamp: int
 
 
 def after(newest: int | None) -> int:
-    """Return the stamp of something that is stored now, where the greatest stamp before is `newest`."""
+    """Return the stamp of a row that is stored now, if the greatest earlier stamp is `newest`."""
     return max(time.time_ns() // 1000, 0 if newest is None else newest + 1)
 
 
@@ -42,5 +42,5 @@ def new_final() -> str:
 
 
 def of_date(text: str) -> int:
-    """Return the stamp of a date in ISO 8601, for trials and finals from before there were stamps."""
+    """Return the stamp of a date in ISO 8601, for trials and finals that were stored without a stamp."""
     return max(0, int(datetime.fromisoformat(text).timestamp() * 1e6))

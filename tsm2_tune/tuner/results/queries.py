@@ -15,14 +15,14 @@ from tsm2_tune.tuner.results.trial import Outcome
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
 _OWN = schema.trial.alias("own").c
 
-# The problems of an element type and op that a search tried anything of, in a state of the L2.
+# The problems of an element type and op for which a search tried a configuration, in a state of the L2.
 SEARCHED = (
     select(func.min(_TRIAL.id).label("id"), *PROBLEM_KEY)
     .join(schema.problem, _PROBLEM.id == _TRIAL.problem_id)
     .where(conditions.OF_DEVICE, _TRIAL.cache == bindparam("cache"), _TRIAL.is_between == 0, conditions.IS_ALIKE)
     .group_by(_PROBLEM.id)
 )
-# What the full verification tried of a kernel in a configuration, by a trial of one of the bases or of the own one.
+# The full verdict of a kernel and configuration, from a trial on one of the bases or on the trial's own basis.
 _OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
 FULL_VERDICT = (
     select(_TRIAL.id, _TRIAL.full_verdict, _TRIAL.verified_code)
@@ -36,7 +36,7 @@ FULL_VERDICT = (
 
 @cache
 def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
-    """The winners, in order: those whose columns are as given; of all, of a problem, or of those that are alike."""
+    """Return the query for the winners with the given column values, in order. See `best_view.winners`."""
     winners = best_view.winners(is_alike)
     view = winners.c
     query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
@@ -45,14 +45,14 @@ def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
 
 @cache
 def ill_marked(is_alike: bool | None) -> Select[Any]:
-    """The first trial that is neither of a search nor of none; of all, of a problem, or of those that are alike."""
+    """Return the query for the first trial whose `is_between` is neither 0 nor 1."""
     among = () if is_alike is None else (best_view.condition(is_alike),)
     return select(func.min(_TRIAL.id)).where(_TRIAL.is_between.not_in((0, 1)), *among)
 
 
 @cache
 def outside_interval(is_alike: bool | None) -> Select[Any]:
-    """Return the first trial with a median that is not in its interval, of the same."""
+    """Return the query for the first trial with a median outside its interval."""
     inside = and_(_MEASURED.low_us <= _MEASURED.median_us, _MEASURED.median_us <= _MEASURED.high_us)
     query = select(func.min(_MEASURED.trial_id)).where(~inside)
     if is_alike is None:
@@ -62,7 +62,7 @@ def outside_interval(is_alike: bool | None) -> Select[Any]:
 
 @cache
 def current(is_alike: bool | None) -> Select[Any]:
-    """The device's trials that are not superseded, each with its newest time, of the same."""
+    """Return the query for the device's trials that are not superseded, each with its newest time."""
     among = {None: (), False: (conditions.IS_PROBLEM,), True: (conditions.IS_ALIKE,)}[is_alike]
     return (
         select(schema.trial, *PROBLEM_KEY, _MEASURED.median_us)
@@ -74,7 +74,7 @@ def current(is_alike: bool | None) -> Select[Any]:
 
 
 def _row_of() -> Select[Any]:
-    """Return the columns of schema.best for the trial `trial_id`, if it is ok and verified; it ties with none."""
+    """Return the query for the columns of `best` for the trial `trial_id`, if it is ok and verified, without ties."""
     trial, problem, run, measured = (
         table.c for table in (schema.trial, schema.problem, schema.run, schema.measurement)
     )

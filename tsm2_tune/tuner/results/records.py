@@ -1,4 +1,4 @@
-"""Typed records read from the database. Rows are checked as data from outside."""
+"""Typed records from the database. Rows are untrusted input, and each value is checked."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ from tsm2_tune.tuner.results.trial import (
 from tsm2_tune.tuner.results.validation import MOST_SAMPLES, Row, checked, rates, tunables
 
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
-CONFIGURATIONS_AT_HAND = 4096  # of a database: many trials have one configuration
-EQUAL = 1e-9  # two computations of one number, relative
+CONFIGURATIONS_AT_HAND = 4096  # size of a cache: many trials share a configuration
+EQUAL = 1e-9  # relative tolerance between two computations of the same number
 LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
@@ -147,7 +147,7 @@ def reading(number: int, kind: str = "trial") -> Iterator[None]:
 
 
 def best_row(row: Row) -> BestRow:
-    """The winner in a row of the view."""
+    """Return the winner in a row of the view."""
     with reading(row["trial_id"]):
         values = checked(row, schema.best.columns)
         del values["is_between"]  # only used to choose rows
@@ -162,17 +162,17 @@ def best_row(row: Row) -> BestRow:
 
 
 def check_interval(low_us: float, median_us: float, high_us: float) -> None:
-    """ValueError where the median does not lie in its interval."""
+    """Raise ValueError if the median is outside its interval."""
     if not low_us <= median_us <= high_us:
         raise ValueError(f"median_us = {median_us} is not between {low_us} and {high_us}")
 
 
 @lru_cache(maxsize=CONFIGURATIONS_AT_HAND)
 def config_of(family_name: str, text: str, values: str) -> KernelConfig:
-    """The configuration of these tunables, as JSON; what another version has stored where this one lacks its family
-    or its tunables.
+    """Return the configuration with these tunables, which are JSON.
 
-    InputError or ValueError where the tunables are of another type, or the text of other tunables.
+    If this version lacks the family or a tunable, return a configuration that keeps the stored text. Raise InputError
+    or ValueError if a tunable has the wrong type, or if the text contradicts the tunables.
     """
     found, family = tunables(values), FAMILIES.get(family_name)
     if family is None:
@@ -186,7 +186,7 @@ def config_of(family_name: str, text: str, values: str) -> KernelConfig:
 
 
 def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
-    """Return whether this version has such a configuration for the problem. Others are neither rendered nor used."""
+    """Return whether this version has the configuration for the problem. Only then is it rendered and used."""
     family = FAMILIES.get(config.family)
     if family is None or isinstance(config, OtherConfig) or not family.supports(problem):
         return False
@@ -194,7 +194,7 @@ def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
 
 
 def current_kernel(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
-    """The kernel of these checked values of a row of `trial`; None where this program makes it otherwise."""
+    """Return the kernel in these checked values of a row of `trial`; None if this program renders another kernel."""
     config = config_of(values["family"], values["config"], values["tunables"])
     if not is_of_this_version(config, problem):
         return None
@@ -207,16 +207,16 @@ def current_kernel(problem: Problem, values: Mapping[str, Any]) -> KernelSource 
 
 
 def is_unchanged(trial: Trial) -> bool:
-    """Return whether this program makes the very kernel that is stored: its code, entry point, launch and type.
+    """Return whether this program renders the stored kernel: the same code, entry point, launch and element type.
 
-    So it is known to be this program's own, whoever wrote the file.
+    If it does, the kernel is safe to run, although the file is untrusted.
     """
     of_this_version = is_of_this_version(trial.config, trial.problem)
     return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
 
 
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
-    """The kernel in a row of `source`; ValueError where the text is not the one that its digest was made of."""
+    """Return the kernel in a row of `source`. Raise ValueError if the text does not have the stored digest."""
     values = checked(row, schema.source.columns)
     launch = {name: values[name] for name in LAUNCH}
     found = KernelSource(
@@ -232,7 +232,7 @@ def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
 
 
 def tuning_run(row: Row) -> TuningRun:
-    """The run in a row of `run`."""
+    """Return the run in a row of `run`."""
     values = checked(row, schema.run.columns)
     gflops = tuple(rates(values["gflops"]).items())
     return TuningRun(
@@ -253,12 +253,15 @@ def tuning_run(row: Row) -> TuningRun:
 
 
 def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
-    """The measurement in a row of `measurement`, with its samples in order; ValueError where it is not of these."""
+    """Return the measurement in a row of `measurement` with its samples in order.
+
+    Raise ValueError if the samples contradict the row.
+    """
     return timed(checked(row, schema.measurement.columns), samples)
 
 
 def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
-    """The same by the values of a row that has times."""
+    """Return the measurement in the checked values of a row that has times. Raise ValueError as `measurement`."""
     found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
     stored = (values["median_us"], values["low_us"], values["high_us"])
     if values["summary_of"] is not None:
@@ -279,7 +282,7 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
-    """The trial in a row of `trial`, with its rows of `problem` and `source` and its first measurement."""
+    """Return the trial in a row of `trial`, with its rows of `problem` and `source` and its first measurement."""
     values = checked(row, schema.trial.columns)
     asked = _problem(problem)
     return Trial(
@@ -308,19 +311,19 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
 
 
 def _as_started(source: KernelSource, values: Mapping[str, Any]) -> KernelSource:
-    """The kernel with the launch of the trial in a row of `trial`, if the trial has one of its own."""
+    """Return the kernel with the launch in a row of `trial`, if the row has a launch."""
     own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
     return replace(source, launch=replace(source.launch, **own))
 
 
 def is_verified(trial: Trial) -> bool:
-    """Return whether it ended well, as a winner does: with a right result and a time."""
+    """Return whether the trial is ok, with a right result and a time, as a winner must be."""
     right = trial.verdict is not None and trial.verdict.correct
     return trial.outcome is Outcome.OK and right and trial.measurement is not None
 
 
 def _problem(row: Row) -> Problem:
-    """The problem in a row of `problem`; InputError or ValueError where it is none."""
+    """Return the problem in a row of `problem`. Raise InputError or ValueError if the row is invalid."""
     values = checked(row, schema.problem.columns)
     problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
     if (values["flops"], values["least_bytes"]) != (problem.flops, problem.least_bytes):
@@ -350,6 +353,6 @@ def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
 
 
 def limits(values: Mapping[str, Any]) -> TimeLimits | None:
-    """Under which a trial was tried, by the values of a row of `trial`."""
+    """Return the time limits in the values of a row of `trial`; None if the row has none."""
     found = (values["compile_limit_seconds"], values["run_limit_seconds"])
     return None if None in found else TimeLimits(*found)

@@ -55,7 +55,7 @@ def run_values(run: TuningRun) -> dict[str, Any]:
 
 
 def problem_key(problem: Problem) -> dict[str, Any]:
-    """The columns of `problem` that tell one from another."""
+    """Return the values of the columns that identify a row of `problem`."""
     return {"op": problem.op, "dtype": problem.dtype_name, "m": problem.m, "n": problem.n, "k": problem.k}
 
 

@@ -47,7 +47,7 @@ from tsm2_tune.tuner.search.resume import Retries
 
 
 class Store:
-    """An open database. Each method that writes is one committed transaction: a kill loses or doubles nothing."""
+    """An open database. Each method that writes is one transaction, so a kill neither loses nor duplicates a row."""
 
     def __init__(self, database: Database) -> None:
         self.path = database.path
@@ -57,13 +57,13 @@ class Store:
     @classmethod
     @contextmanager
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
-        """The store in this database, made where it is missing if `create`. Raise StoreError as Database.open.
+        """Open the store in this database. With `create`, create the database if it is missing.
 
-        Of trials that the package brings, such as pretuned:h100, it can only be read.
+        Trials that the package contains, for example pretuned:h100, are read-only. Raise StoreError as Database.open.
         """
         if is_bundled(name) and not create:
             from tsm2_tune.tuner.results.merge import (
-                pretuned_database,  # a database of one's own does not wait for it
+                pretuned_database,  # imported here, since other databases do not need it
             )
 
             with pretuned_database.opened(os.fspath(name)) as database:
@@ -74,7 +74,7 @@ class Store:
 
     @property
     def database(self) -> Database:
-        """The file itself, for what reads all of it."""
+        """The database, for callers that read all of it."""
         return self._database
 
     def claims(self, device_name: str) -> Claims:
@@ -82,7 +82,7 @@ class Store:
         return Claims(self._database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
-        """Store one trial, as `add_trials` does; returns its id."""
+        """Store one trial as `add_trials` does. Return its id."""
         return self.add_trials(run, [trial], retries)[0].trial_id
 
     @repeated
@@ -93,16 +93,16 @@ class Store:
         retries: Retries | None = None,
         hazards: Iterable[Quarantined] = (),
     ) -> list[Kept]:
-        """Store trials, each with its source, problem, run, measurement and samples; returns what is kept of each.
+        """Store trials, each with its source, problem, run, measurement and samples. Return the stored trials.
 
-        The same configuration of the same device, problem and basis is stored once: the trial that was there
-        first stays, and is returned. But one that counts as untried by `retries` gives its place to this one;
-        without that, one that timed out under less. What timed out leaves the seconds that it took. Nobody has a
-        claim to the configuration then. `hazards` are quarantined with that.
+        A device, problem, basis and configuration have one trial: the earlier trial stays, and is returned. If the
+        earlier trial counts as untried by `retries`, the new trial replaces it; without `retries`, if it timed out
+        under shorter limits. The seconds of a trial that timed out are added to the new trial's. The same transaction
+        removes the configuration's claim and quarantines `hazards`.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
-        is_of_one = len(problems) == 1 and not hazards  # hazards count for all problems
+        is_of_one = len(problems) == 1 and not hazards  # hazards apply to all problems
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
             run_id = insert.found_or_added(connection, schema.run, row_values.run_values(run))
@@ -112,10 +112,10 @@ class Store:
 
     @repeated
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
-        """Store the finalists' new measurements, and the vendor's, as the problem's next rounds, one for each state
-        of the L2 in the order of the final; returns the last one's number.
+        """Store the measurements of the finalists and the vendor as the problem's next rounds.
 
-        The first is 1. Families and basis tell which of a configuration's trials was measured, as in `tried`.
+        Each state of the L2 is one round, in the order of the final. Return the number of the last round; the first
+        is 1. Families and basis select the trial of each configuration, as in `History.tried`.
         """
         about = (run.identity.name, final.problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
@@ -125,8 +125,9 @@ class Store:
 
     @repeated
     def add_full_verdict(self, trial_id: int, detail: str, verified_code: str | None = None) -> None:
-        """Store that the trial's kernel was right in the full verification, what that tried, and the digests of the
-        machine code that it is of.
+        """Store that the trial's kernel passed the full verification.
+
+        `detail` lists the calls that were verified. `verified_code` has the digests of the verified machine code.
         """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
@@ -134,8 +135,9 @@ class Store:
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
-        """Store that the trial's kernel did not stand the full verification: it competes no more. `hazards` are
-        quarantined with that.
+        """Store that the trial's kernel failed the full verification, so that it no longer competes.
+
+        The same transaction quarantines `hazards`.
         """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
@@ -147,7 +149,7 @@ class Store:
 
     @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
-        """Store that the problem is searched in this state of the L2: what was tried before counts as of a search."""
+        """Store that a search tunes the problem in this state of the L2. Its earlier trials count as searched."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
             problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
@@ -156,7 +158,7 @@ class Store:
             connection.execute(row.values(is_between=0))
 
     def end_search(self, device_name: str, problem: Problem, basis: str, why: str) -> None:
-        """Store with the trials of the problem's searches why the last of these ended."""
+        """Store why the problem's last search ended, in the rows of its trials."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
             problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
@@ -165,7 +167,7 @@ class Store:
             connection.execute(row.values(search_ended=why))
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
-        """The problems of this one's element type and op that a search tried anything of, in this state of the L2."""
+        """Return the searched problems with the element type and op of `alike`, in this state of the L2."""
         values = conditions.values(device_name, alike) | {"cache": cache.value}
         return frozenset(map(trial_summaries.problem_of, self._database.rows(queries.SEARCHED, values)))
 
@@ -173,9 +175,9 @@ class Store:
         """Return the verdict of the full verification of the winner's kernel, and the digest of the verified machine
         code.
 
-        Any problem's verdict counts if its configuration is the same, since another one launches the kernel
-        differently. `bases` are those of every state of the L2, which does not affect correctness; the default is the
-        winner's own.
+        A verdict for another problem counts if the configuration is the same, since another configuration launches
+        the kernel differently. `bases` has a basis for each state of the L2, since the state does not affect
+        correctness. The default is the winner's basis.
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}
@@ -187,9 +189,10 @@ class Store:
 
     @repeated
     def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
-        """Store which of the problem's trials on the device are of kernels that this program makes otherwise now, or
-        not at all. They compete no more, and their configurations count as untried. Of an open store they are
-        compared once: each is rendered for that.
+        """Mark the problem's trials on the device whose kernels this program renders differently or not at all.
+
+        They no longer compete, and their configurations count as untried. An open store compares a problem's trials
+        only once, since each comparison renders a kernel.
         """
         if (device_name, problem, basis) in self._compared:
             return
@@ -211,11 +214,11 @@ class Store:
         *,
         device: str | None = None,
     ) -> None:
-        """Remove these trials, and those of the outcomes, with all that is theirs alone; of this device those of the
-        outcomes, or all where there are none.
+        """Delete these trials, and all trials with these outcomes, with the rows that only they refer to.
 
-        `tell` is called with the number of each outcome before that is done for good: not where it raises. InputError
-        where there is no such trial.
+        With `device`, only its trials have to match; without outcomes, all of them do. `tell` is called with the
+        number of trials by outcome before the commit: if it raises, nothing is deleted. Raise InputError if a given
+        trial does not exist.
         """
         with self._database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
@@ -233,14 +236,14 @@ class Store:
         alike: Problem | None = None,
         between: bool = False,
     ) -> tuple[BestRow, ...]:
-        """Return the winners, by device, dtype and shape; only those with this device, family or problem where given,
-        or of the element type and op of the one that is `alike`. Those of shapes between tuned ones alone where
-        `between`.
+        """Return the winners, sorted by device, dtype and shape.
 
-        They are those in this state of the L2; without one, of each problem those in the first of PREFERRED that it
-        has. A winner is its problem's over all families: `family` leaves out the problems that another one won. One
-        that this program would make otherwise, or not at all, is stale. Raise StoreError if a winner's rows
-        contradict each other: where it is not verified, or its time not that of its samples.
+        Arguments that are given restrict the winners to a device, a family, a problem, the element type and op of
+        `alike`, or a state of the L2. With `between`, shapes between tuned shapes are returned instead of tuned
+        shapes. Without a state, each problem has its winner in the first state of PREFERRED that it has. A winner is
+        the fastest of all families: `family` omits the problems that another family won. A winner is stale if this
+        program renders its kernel differently or not at all. Raise StoreError if a winner's rows contradict each
+        other: it is not verified, or its time contradicts its samples.
         """
         asked, among = problem or alike, None
         if asked is not None:
@@ -260,10 +263,9 @@ class Store:
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
-        """Return the vendor's median in the newest final of the problem where it was right, by its fastest routine
-        there.
+        """Return the median of the vendor's fastest right routine in the problem's newest final with a right routine.
 
-        In this state of the L2. None if no final has measured it. Raise StoreError if a row is not as it was stored.
+        Only finals in this state of the L2 count. Return None if there is none. Raise StoreError for an invalid row.
         """
         values = conditions.values(device, problem) | {"cache": cache.value}
         rows = self._database.rows(vendor_measurements.NEWEST_RIGHT, values)
@@ -271,10 +273,9 @@ class Store:
 
     @repeated
     def row(self, trial_id: int) -> BestRow:
-        """Return the row of a trial that is ok, as `best` has it, though it may have won nothing: by its newest
-        measurement.
+        """Return the row of an ok trial as in `best`, even if it is no winner, with its newest measurement.
 
-        It is verified in full also where that was done for another problem. Raise StoreError as `best`.
+        A full verification for another problem counts too. Raise StoreError as `best`.
         """
         found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
@@ -287,9 +288,10 @@ class Store:
 
     @repeated
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
-        """Trial -> everything about it, of these winners, with the source as this program renders it now.
+        """Return the records of these winners by trial id, with each source as this program renders it.
 
-        Raise StoreError if the file has another text, entry point, launch or type: what it alone has is not given.
+        Raise StoreError if the file has another text, entry point, launch or type: a kernel that only the file has is
+        never returned.
         """
         by_trial, every = dict[int, TrialRecord](), tuple(winners)
         with self._database.transaction() as connection:
@@ -309,12 +311,12 @@ class Store:
         return by_trial
 
     def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Trial -> source of these winners. Raise StoreError as `winning`."""
+        """Return the sources of these winners by trial id. Raise StoreError as `winning`."""
         return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
-        """Everything about one trial. Raise InputError if there is none of this number."""
+        """Return the record of one trial. Raise InputError if no trial has this number."""
         with self._database.transaction() as connection:
             if insert.found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(
@@ -337,10 +339,10 @@ class Store:
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
     ) -> tuple[CurrentTrial, ...]:
-        """The device's trials that are not superseded, of each family's newest basis for their problem and state of
-        the L2, in the order they were stored.
+        """Return the device's current trials, in the order they were stored.
 
-        Only those of this problem where it is given, or of the element type and op of the one that is `alike`.
+        A current trial is not superseded and has its family's newest basis for its problem and state of the L2. With
+        `problem`, return only its trials; with `alike`, only trials with its element type and op.
         """
         asked = problem or alike
         query = queries.current(None if asked is None else problem is None)
@@ -348,7 +350,7 @@ class Store:
         rows = self._database.rows(query, values)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
         in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: (pair[1]["stamp"], pair[1]["basis"]))
-        basis = {key: row["basis"] for key, row in in_time}  # the last one's
+        basis = {key: row["basis"] for key, row in in_time}  # the last row of a key determines its basis
         return tuple(
             trial_summaries.current_trial(row)
             for key, row in zip(keys, rows, strict=True)
@@ -362,11 +364,11 @@ class Store:
         return tuple(map(trial_summaries.device_name, self._database.rows(query)))
 
     def devices_of_runs(self) -> tuple[str, ...]:
-        """Return the names of the devices that have runs, which are fewer than trials."""
+        """Return the names of the devices that have runs. There are fewer runs than trials, so this is fast."""
         return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
-        """Return the last run on the device. Raise StoreError if it is not as this program stores runs."""
+        """Return the last run on the device. Raise StoreError if its row is invalid."""
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
         rows = self._database.rows(query)
         if not rows:
@@ -376,7 +378,7 @@ class Store:
 
 
 def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None:
-    """StoreError where there are some of these, which were not verified in full, with the command that does that."""
+    """Raise StoreError if there are winners without full verification. The message names the command for it."""
     if not winners:
         return
     first = winners[0]

@@ -1,4 +1,4 @@
-"""The records of the tuner: what was compiled, what verification said, what was measured, how a try ended."""
+"""The records of the tuner: binaries, verdicts, measurements, trials, finals and runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MOST_TEXT = 1000  # characters of a name
 
 
 def in_a_line(text: str) -> str:
-    """The text as a name may be in a row: whatever cannot be printed is a space, and it is not too long."""
+    """Return the text as a name for a row: at most MOST_TEXT long, with spaces for unprintable characters."""
     return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
 
 

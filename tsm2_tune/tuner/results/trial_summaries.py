@@ -1,4 +1,4 @@
-"""Stored trials in brief: what a search, an audit and a list need of each, from its row alone."""
+"""Summaries of stored trials for a search, an audit and a list. Each is made from one row."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits
 from tsm2_tune.tuner.results.validation import Row, checked
 
-MEDIAN_US = Column("median_us", Float)  # NULL where the trial was not measured
-NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # the same
+MEDIAN_US = Column("median_us", Float)  # NULL if the trial was not measured
+NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # NULL likewise
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class StoredTrial:
     id: int
     config: KernelConfig
     outcome: Outcome
-    median_us: float | None  # of its first measurement
-    newest_us: float | None  # the median of its newest measurement, and the end of its interval
-    newest_high_us: float | None
-    is_new: bool  # first measured after the last final of those that are given together
+    median_us: float | None  # median of its first measurement
+    newest_us: float | None  # the median of its newest measurement
+    newest_high_us: float | None  # upper end of that median's interval
+    is_new: bool  # first measured after the last final of the trials that are returned together
     total_seconds: float
     limits: TimeLimits | None  # None if they were not stored
 
@@ -54,16 +54,16 @@ class CurrentTrial:
     cache: Cache  # the state of the L2 for its timing
     compiled: LoadedResources | None  # None if it was not loaded
     spill_bytes: int | None
-    median_us: float | None  # of its newest measurement; None if it gave no right result, or was not measured
+    median_us: float | None  # median of its newest measurement; None if its result was wrong or it was not measured
     basis: str
     source_digest: str
     is_verified_in_full: bool
-    is_between: bool  # of no search
+    is_between: bool  # whether no search made it
 
 
 @dataclass(frozen=True, slots=True)
 class TrialLine:
-    """One line of the list of all trials: texts as they are stored, so that any family's can be listed."""
+    """One line of the list of all trials. Texts are kept as stored, so that unknown families can be listed too."""
 
     id: int
     device: str
@@ -71,14 +71,14 @@ class TrialLine:
     config: str
     outcome: str
     cache: str  # the state of the L2 in which it was timed
-    median_us: float | None  # of its first measurement
+    median_us: float | None  # median of its first measurement
     detail: str
 
 
 def current_trial(row: Row) -> CurrentTrial:
     """Return the trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
 
-    Its configuration may be one that another version has stored.
+    Its configuration may be from another version of this program.
     """
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])

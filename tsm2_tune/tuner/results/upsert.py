@@ -19,7 +19,7 @@ def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) ->
 
 
 def add_or_change(connection: Connection, table: Table, key: Collection[str], values: Mapping[str, Any]) -> None:
-    """Insert the row, or replace the one with the same values of these columns."""
+    """Insert the row. If a row with the same values in the `key` columns exists, update it."""
     changed = tuple(name for name in values if name not in key)
     connection.execute(_or_change(connection.dialect.name, table, tuple(key), changed), values)
 
@@ -49,6 +49,6 @@ def _or_change(dialect_name: str, table: Table, key: tuple[str, ...], changed: t
 def _insert(dialect_name: str, table: Table) -> Any:
     if dialect_name != "postgresql":
         return sqlite.insert(table)
-    from sqlalchemy.dialects import postgresql  # a file does not wait for that
+    from sqlalchemy.dialects import postgresql  # imported here, since files do not need it
 
     return postgresql.insert(table)

@@ -1,6 +1,6 @@
-"""The valid values of columns. A file may be from anywhere, so each value is checked before it is used or printed.
+"""The valid values of columns. A file is untrusted input, so each value is checked before it is used or printed.
 
-A column's name gives its domain in every table and query; without one, its type does.
+A column's name determines its domain in every table and query. If the name has no domain, the type determines it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Outcome
 Row = RowMapping | Mapping[str, Any]
 Domain = Callable[[Any], bool]
 
-MOST_DETAIL, MOST_KERNEL = 2**14, 2**19  # characters: sentences; a CUDA text
-MOST_ID = 2**63 - 1  # SQLite's largest
-LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # of what was measured: to 30 years
-LEAST_RATE, MOST_RATE = 1e-6, 1e12  # in 1e9 a second
-MOST_STAMP = 2**62  # thousands of years after any date, so that there is a next one
-MOST_MEMBERS, MOST_JSON = 64, 4096  # of a JSON object; characters
-MOST_SAMPLES = 4096  # of a measurement
+MOST_DETAIL, MOST_KERNEL = 2**14, 2**19  # characters of a sentence; characters of a kernel's text
+MOST_ID = 2**63 - 1  # SQLite's largest integer
+LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # range of measured times; the largest is about 30 years
+LEAST_RATE, MOST_RATE = 1e-6, 1e12  # range of rates, in 1e9 per second
+MOST_STAMP = 2**62  # thousands of years in the future, so that each stamp has a successor
+MOST_MEMBERS, MOST_JSON = 64, 4096  # members of a JSON object; its characters
+MOST_SAMPLES = 4096  # samples of a measurement
 
 _RULE = re.compile(r"[a-z][a-z0-9-]{0,63}")
 _ENDED = re.compile(r"[a-z][a-z -]{0,63}")
 _STRATEGY = re.compile(r"[a-z][a-z0-9:-]{0,63}")
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
-# As versions spell it now, and as older ones did.
+# A configuration's text in this version's spelling and in older spellings.
 _CONFIG = re.compile(
     r"[a-z][a-z0-9_]{0,63}"
     r"(:([a-z][a-z0-9_]{0,63}=[a-z0-9]{1,80}(,[a-z][a-z0-9_]{0,63}=[a-z0-9]{1,80}){0,64})?|(-[a-z0-9]{1,20}){0,64})"
@@ -44,7 +44,7 @@ _WORD = re.compile(r"[a-z0-9_]{1,20}")
 _ROUTINE = re.compile(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FINAL = re.compile(r"[0-9a-f]{16}")
-_CODES = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")  # of each width of index
+_CODES = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each width of index
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
 
 
@@ -53,17 +53,17 @@ def matching(pattern: re.Pattern[str]) -> Domain:
 
 
 def between(least: float, most: float) -> Domain:
-    """Numbers from the least to the most; NaN is none of them."""
+    """Return the domain of the numbers from `least` to `most`. NaN is not in it."""
     return lambda value: least <= value <= most
 
 
 def up_to(characters: int) -> Domain:
-    """Texts of any characters that a file can hold, but so many at the most."""
+    """Return the domain of the texts of at most `characters` characters that can be encoded in UTF-8."""
     return lambda text: len(text) <= characters and _is_encodable(text)
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether it has no half of a pair of UTF-16, as JSON can spell one."""
+    """Return whether the text has no unpaired UTF-16 surrogate, which JSON can contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -119,7 +119,7 @@ BY_NAME: dict[str, Domain] = {
     "library": set(FILES).__contains__,
     "routine": matching(_ROUTINE),
     "verdict_worst_ratio": between(0.0, math.inf),
-    # What a device could start; those of a trial are of the loaded kernel, and 0 if nothing is known.
+    # Values that a device can launch. A trial has the values of its loaded kernel, and 0 if they are unknown.
     "threads": between(1, 1024),  # per block, on every CUDA device
     "rows_per_block": between(1, INT32_MAX),
     "smem_bytes": between(0, 232448),  # per block: 227 KiB, the most of any CUDA device
@@ -148,7 +148,7 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
 
 @cache
 def _of_column(column: Column[Any]) -> tuple[str, type, tuple[type, ...], Domain]:
-    """Return its name, its type, all types of values that stand for that, and its domain."""
+    """Return the column's name, its type, all types that its values may have, and its domain."""
     kind = column.type.python_type
     kinds = (kind, *([int] if kind is float else ()), *([type(None)] if column.nullable else ()))
     return column.name, kind, kinds, BY_NAME.get(column.name, BY_TYPE[kind])
@@ -174,10 +174,7 @@ def rates(text: str) -> dict[str, float]:
 
 
 def _flat(text: str) -> dict[str, Any]:
-    """Return the JSON object that `text` spells.
-
-    Raise ValueError if it is anything else, or larger than any of ours.
-    """
+    """Return the JSON object in a text. Raise ValueError if it is no object or too large."""
     values = json.loads(text)
     if not isinstance(values, dict) or len(values) > MOST_MEMBERS:
         raise ValueError(f"{shown(text)} is no JSON object of ours")

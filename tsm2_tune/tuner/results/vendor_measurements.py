@@ -1,4 +1,4 @@
-"""The vendor's measurements in the database: in with a final, out with a winner."""
+"""The vendor's measurements in the database: stored with a final, read with a winner."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement
 from tsm2_tune.tuner.results.validation import MOST_DETAIL, Row, checked
 
 KIND = "vendor measurement"  # the name of a row in messages
-GEMM = "gemm"  # in the name of what PyTorch and CuPy start of cuBLAS; no syrk for X^T X, no gemv for n = 1
+GEMM = "gemm"  # part of the name of the cuBLAS routines that PyTorch and CuPy call; not of syrk and gemv
 VENDOR, SAMPLE = schema.vendor_measurement, schema.vendor_sample
 _OF_TRIAL = select(schema.trial.c.problem_id).where(schema.trial.c.id == bindparam("trial_id")).scalar_subquery()
 _OF_ROUND = (
@@ -40,7 +40,7 @@ def add(
     round_: int,
     of_final: FinalStamp,
 ) -> None:
-    """Store what the vendor took in this round of the problem's finals, in the place of what was there."""
+    """Store the vendor's measurements in this round of the problem's finals. They replace stored measurements."""
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
     _remove(connection, of_round)
     for one in measured:
@@ -72,10 +72,9 @@ def add(
 
 
 def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
-    """Return the winner with its newest time in each state of the L2, of all its rounds, and what the vendor took
-    there.
+    """Return the winner with its newest time in each state of the L2 and the vendor's time in the same round.
 
-    Raise StoreError if a row is not as it was stored.
+    `rounds` has all measurements of the winner. Raise StoreError for an invalid row.
     """
     newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
     for cache, (number, ours_us) in newest.items():
@@ -131,7 +130,7 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
 
 
 def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
-    """Return the query of `versions`: of the vendor in those rounds, run and number, of the problem's finals."""
+    """Return the query for `versions`. `finals` selects the run and the round of each final."""
     run = schema.run.c
     columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
     rounds = finals.subquery()
@@ -144,7 +143,8 @@ def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
     )
 
 
-# The query of `median_us`: of the problem's newest final with a right routine in this state, the fastest one.
+# The query for `median_us`: the fastest right routine in the problem's newest final that has a right routine in the
+# given state of the L2.
 NEWEST_RIGHT = (
     select(VENDOR.c.id, VENDOR.c.median_us)
     .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
@@ -162,7 +162,7 @@ def median_us(row: Row) -> float:
 
 
 def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
-    """Return the driver, library and version of each."""
+    """Return the driver, library and version in each row."""
     found = set()
     for row in rows:
         with records.reading(row["id"], KIND):
