@@ -1,4 +1,4 @@
-"""The fields of a trial that other autotuners have too: time, invalidity, compile and benchmark time."""
+"""The fields of a trial that other autotuners have too: time, failure, compile time and benchmark time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tsm2_tune.tuner.results.exchange.entry import Entry
 from tsm2_tune.tuner.results.merge.union import Timed, TrialKey
 from tsm2_tune.tuner.results.trial import Outcome
 
-TIMED = (Outcome.OK, Outcome.BEHIND)  # of the latter by its first look; others have no word for it
+TIMED = (Outcome.OK, Outcome.BEHIND)  # BEHIND with the time of its first launches
 TIME = "time"  # the objective of every entry
 RESOURCES = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes")  # columns of `trial`
-WORDS = {  # of a trial that failed, in Kernel Tuner: it has none for a wrong result, nor for one that takes too long
+WORDS = {  # Kernel Tuner's words for failures; it has none for a wrong result and for a time-out
     Outcome.COMPILE_FAILED: "CompilationFailedConfig",
     Outcome.LAUNCH_FAILED: "RuntimeFailedConfig",
     Outcome.WRONG_RESULT: "RuntimeFailedConfig",
@@ -31,20 +31,20 @@ class Result:
     tunables: dict[str, int | str]  # by name
     outcome: Outcome
     compile_ms: float
-    other_ms: float  # verifying and timing
+    other_ms: float  # time for verifying and timing
     ended_at: str  # ISO 8601, UTC
     time_ms: float | None  # the median of its newest measurement; None if it failed
-    samples_ms: list[float]  # of that one
+    samples_ms: list[float]  # samples of the newest measurement
     measured: dict[str, float]  # further numbers: the rate and the kernel's resources
 
     @property
     def time(self) -> float | str:
-        """The time, or a word for the failure."""
+        """Return the time, or the word for the failure."""
         return WORDS[self.outcome] if self.time_ms is None else self.time_ms
 
 
 def results(entry: Entry) -> Iterator[Result]:
-    """Yield the entry's results, by configuration."""
+    """Yield the entry's results, sorted by configuration."""
     for key, tried in sorted(entry.part.trials.items(), key=lambda item: item[0]):
         values = tried.values
         timed = _newest(entry, key) if values["outcome"] in TIMED else None
@@ -67,7 +67,7 @@ def results(entry: Entry) -> Iterator[Result]:
 
 
 def metadata(entry: Entry) -> dict[str, Any]:
-    """Where and how the trials were made: by the newest of their runs."""
+    """Return the device, compiler and settings of the newest run of the trials."""
     run = entry.newest_run
     names = ("device_name", "compute_capability", "driver", "toolkit", "flags")
     return {
@@ -79,7 +79,7 @@ def metadata(entry: Entry) -> dict[str, Any]:
 
 
 def _newest(entry: Entry, key: TrialKey) -> Timed | None:
-    """Return the trial's time in its last final in the entry's state of the L2, or its own."""
+    """Return the trial's time in its last final in the entry's state of the L2, or its own time without a final."""
     finals = (one.timed[key] for one in entry.part.rounds if key in one.timed)
     of_state = [timed for timed in finals if timed.values["cache"] == entry.cache]
     return of_state[-1] if of_state else entry.part.trials[key].first

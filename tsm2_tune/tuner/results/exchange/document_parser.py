@@ -26,12 +26,12 @@ DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
 
 
 def parse_file(path: Path) -> ParsedTrials:
-    """Read the trials of an exchange file. Raise InputError for another tool's file, and for one that was altered."""
+    """Read the trials of an exchange file. Raise InputError for another tool's file or an altered file."""
     return _read(path, parse_document)
 
 
 def refuse_others(path: Path) -> None:
-    """Raise InputError if the file is another tool's, or of another version than this program reads."""
+    """Raise InputError if the file is from another tool, or has a version that this program does not read."""
     _read(path, lambda found: refuse_version(found[NAME]))
 
 
@@ -54,8 +54,10 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
 
 
 def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
-    """Return the trials of a document of one of DOCUMENTS. Raise one of WRONG if this program would write another
-    one."""
+    """Return the trials of a document that a function of DOCUMENTS made.
+
+    Raise an exception of WRONG if this program would write another document for these trials.
+    """
     entry = entry_of(document[NAME])
     form = "kernel-tuner-cache" if "cache" in document else "t4"
     if DOCUMENTS[form](entry) != document:
@@ -64,7 +66,7 @@ def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
 
 
 def _parse_entry(entry: Entry) -> ParsedTrials:
-    """Return the entry's trials whose kernels this program makes so, and why the others are left out."""
+    """Return the entry's trials whose kernels this program renders unchanged, and why the others are left out."""
     parsed, part = ParsedTrials(), stamped(entry)
     trials = dict(part.trials)
     for key, tried in part.trials.items():
@@ -86,7 +88,7 @@ def _parse_entry(entry: Entry) -> ParsedTrials:
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
-    """The trial's kernel as it is made here; None, and why, where that is another one."""
+    """Return the trial's kernel as this program renders it. If it differs, return None and the reason."""
     values = tried.values
     config = records.config_of(values["family"], values["config"], values["tunables"])
     if not records.is_of_this_version(config, problem):
@@ -115,7 +117,7 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
 
 
 def _once(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    """Return the object of these members. Raise ValueError if one is there twice."""
+    """Return the object of these members. Raise ValueError if a name occurs twice."""
     found = dict[str, Any]()
     for name, value in members:
         if name in found:

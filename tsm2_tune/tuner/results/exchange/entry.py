@@ -1,7 +1,7 @@
-"""All that the database has of some trials of one problem on one device, as a JSON object and back.
+"""Convert the rows of some trials of one problem on one device to a JSON object and back.
 
-It is the member `tsm2_tune` of every file in another autotuner's format: these have no place for a compiler's flags,
-a verdict, several times of one trial, or a time to the last digit.
+The object is the member `tsm2_tune` of every file in another autotuner's format, since these formats have no fields
+for compiler flags, a verdict, several times of one trial, or a time to the last digit.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.results.validation import checked
 
 NAME, VERSION = "tsm2_tune", 2
-# Members that older versions did not write; left out if they are null.
+# Members that older versions did not write. They are omitted if they are null.
 LATER = frozenset({"slowed", "first_basis", "space_configurations", "search_ended"})
-RATIO = "verdict_worst_ratio"  # infinite where a value is NaN; JSON has no infinity, and null stands for it
+RATIO = "verdict_worst_ratio"  # infinite if a value is NaN; null stands for it, since JSON has no infinity
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,17 @@ class Entry:
     problem: Problem
     cache: Cache
     part: Part
-    version: int = VERSION  # of the record; 1 has numbers in the place of stamps, and no identities of finals
+    version: int = VERSION  # of the record; version 1 has numbers instead of stamps, and no identities
 
     @property
     def newest_run(self) -> dict[str, Any]:
-        """The values of the trials' run that started last."""
+        """Return the values of the trials' run that started last."""
         newest = max((tried.run for tried in self.part.trials.values()), key=lambda run: str(run[STARTED_AT]))
         return dict(zip(RUN, newest, strict=True))
 
 
 def record_of(entry: Entry) -> dict[str, Any]:
-    """The entry as an object of plain JSON; equal entries have equal ones."""
+    """Return the entry as an object of plain JSON. Equal entries have equal objects."""
     part, keys = entry.part, sorted(entry.part.trials)
     runs = sorted(set(_runs(part)), key=lambda run: (run[STARTED_AT], str(run)))
     run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
@@ -90,8 +90,9 @@ def record_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(record: Any) -> Entry:
-    """The entry of a record from anywhere: each value is checked. InputError, LookupError, TypeError or ValueError
-    where it is not as `record_of` makes it.
+    """Return the entry of an untrusted record, whose values are all checked.
+
+    Raise InputError, LookupError, TypeError or ValueError if `record_of` would make another record.
     """
     top = refuse_version(record)
     problem, cache = parse_problem(_member(top, "problem")), Cache(_member(top, "cache"))
@@ -114,14 +115,14 @@ def entry_of(record: Any) -> Entry:
 
 
 def stamped(entry: Entry) -> Part:
-    """Return the entry's part. Finals of an older version get the stamps and identities that a migration gives."""
+    """Return the entry's part. Finals of an older version get the same stamps and identities as in a migration."""
     if entry.version > 1:
         return entry.part
     return part_of(entry.part.trials.values(), numbered_finals(entry.problem, entry.part.rounds))
 
 
 def refuse_version(record: Any) -> Mapping[str, Any]:
-    """The members of a record from anywhere. TypeError or ValueError where it is of another version, or none."""
+    """Return the members of an untrusted record. Raise TypeError or ValueError for another version or none."""
     top = _object(record)
     if top.get("version") not in (1, VERSION):
         raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
@@ -206,12 +207,12 @@ def _run_of(members: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
 
 
 def _samples(members: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The samples as rows."""
+    """Return the samples as rows."""
     return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(members, "samples_us")))]
 
 
 def _values(members: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """The values of a row of the table, but for what numbers it."""
+    """Return the values of a row of the table, without its ids."""
     columns = [one for one in table.columns if one.name not in IDS]
     return checked(_row(members, [one.name for one in columns]), columns)
 
@@ -224,7 +225,7 @@ def _row(members: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _members(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values as members."""
+    """Return the values as members of a JSON object."""
     known = ((name, value) for name, value in values.items() if value is not None or name not in LATER)
     return {name: None if name == RATIO and value == math.inf else value for name, value in known}
 

@@ -1,7 +1,7 @@
 """The cache of Kernel Tuner 1.5, which its simulation mode replays: the trials of one kernel family.
 
-The key of an entry joins the values of its tunables. `cache` is the last member: of any other file Kernel Tuner
-thinks that it was cut off.
+The key of an entry joins the values of its tunables. `cache` must be the last member: otherwise Kernel Tuner takes
+the file for truncated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
 
 
 def document(entry: Entry) -> dict[str, Any]:
-    """Return the entry, whose trials are of one family, as a cache."""
+    """Return the entry as a cache. Its trials must have one family."""
     found = list(results(entry))
     names = list(found[0].tunables)
     problem = entry.problem

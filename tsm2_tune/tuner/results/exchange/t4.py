@@ -1,7 +1,7 @@
 """T4, the auto-tuning community's format of results, version 1.0.0: all trials of a problem, of every family.
 
-https://github.com/odgaard/TuningSchema. The schema says `compilation_time`, and what reads such files `compilation`
-and `benchmark`: both are there.
+https://github.com/odgaard/TuningSchema. The schema names `compilation_time`. Programs that read T4 expect
+`compilation` and `benchmark`. The document has all of these members.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ INVALIDITY = {
     Outcome.TIMED_OUT: "timeout",
     Outcome.CRASHED: "runtime",
 }
-UNITS = {"GFLOP/s": "GFLOP/s", "local_bytes": "B", "smem_bytes": "B", "spill_bytes": "B"}  # of others none
+UNITS = {"GFLOP/s": "GFLOP/s", "local_bytes": "B", "smem_bytes": "B", "spill_bytes": "B"}  # others have no unit
 
 
 def document(entry: Entry) -> dict[str, Any]:

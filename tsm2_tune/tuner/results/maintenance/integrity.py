@@ -25,16 +25,16 @@ from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import quarantine
 
 RESTORE = "restore a copy"
-SOON_US = 24 * 3600 * 10**6  # tolerated difference of clocks
-MOST_OF_A_KIND = 20  # findings; the others are counted
+SOON_US = 24 * 3600 * 10**6  # tolerated difference between two machines' clocks
+MOST_OF_A_KIND = 20  # findings of one kind that are listed; further findings are counted
 MOST_INTEGRITY = 20  # lines of SQLite's integrity check
 
-HEX, HEX_DIGITS = "0123456789abcdef", 64  # of a SHA-256
+HEX, HEX_DIGITS = "0123456789abcdef", 64  # the digits and the length of a SHA-256
 
 TRIAL, TIME, RUN, VENDOR = schema.trial.c, schema.measurement.c, schema.run.c, schema.vendor_measurement.c
 _OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
 _RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
-# What no trial is; its outcome itself is checked where the row is read.
+# Conditions that no valid trial meets. The outcome is checked when the row is read.
 CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
     "is ok, but has no right result or no time": and_(
         TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)
@@ -60,8 +60,8 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
 def check(place: Path | Address) -> tuple[Finding, ...]:
     """Return the findings about a database. Nothing is changed. The last finding counts its contents.
 
-    A file is checked in a copy, so that runs on it go on. Of a server only the rows are checked, since it keeps its
-    files itself. Raise StoreError if there is no database of ours that this version knows.
+    A copy of a file is checked, so that runs on the file continue. On a server only the rows are checked, since the
+    server maintains its files. Raise StoreError if there is no database of a version that this program knows.
     """
     if isinstance(place, Address):
         with Database.open(place, create=False) as database:
@@ -120,7 +120,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
 
 
 def _found(database: Database) -> list[Finding]:
-    """Return what is found in the rows; if that is nothing, what the winners are refused for."""
+    """Return the findings about rows. If there are none, return the error of reading the winners, if any."""
     found = list(_in_rows(database))
     if not any(one.state is State.PROBLEM for one in found):
         try:
@@ -132,7 +132,7 @@ def _found(database: Database) -> list[Finding]:
 
 
 def _in_rows(database: Database) -> Iterator[Finding]:
-    """Yield contradictions between rows, then unused rows, then the counts of what there is."""
+    """Yield contradictions between rows, then unused rows, then the counts of the contents."""
     faulty = list[StoreError]()
     with database.transaction() as connection:
         try:
@@ -172,7 +172,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _refused(error: StoreError) -> Finding:
-    """Return a row that is not as it was stored."""
+    """Return the finding for an invalid row."""
     found, _, remedy = in_a_line(str(error)).partition("): ")
     return problem("row", f"{found})", remedy=remedy)
 
@@ -197,7 +197,7 @@ def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
 
 
 def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
-    """Yield duplicates."""
+    """Yield the duplicate finals of a part."""
     where = f"of {asked.text} on {device}"
     known = Counter(map(_final_key, part.rounds))
     for one in part.rounds:
@@ -212,12 +212,12 @@ def _final_key(one: Round) -> object:
 
 
 def _is_outdated(asked: Problem, tried: Tried) -> bool:
-    """Return whether the trial competes, though this program makes another kernel, or none."""
+    """Return whether the trial competes although this program renders its kernel differently or not at all."""
     return not tried.values["superseded"] and records.current_kernel(asked, tried.values) is None
 
 
 def _of_the_future(database: Database) -> Iterator[Finding]:
-    """Runs and trials of a clock that was ahead."""
+    """Yield runs and trials from the future, which a clock that was ahead has stored."""
     latest = logical_clock.after(None) + SOON_US
     date = datetime.fromtimestamp(latest / 1e6, UTC).isoformat(timespec="seconds")
     late = {
@@ -245,7 +245,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
         before = connection.execute(claims).scalar_one()
     if database.is_shared:
         return
-    Claims(database, "").remove_dead()  # of the copy
+    Claims(database, "").remove_dead()  # only in the copy
     with database.transaction() as connection:
         dead = before - connection.execute(claims).scalar_one()
     if dead:
@@ -255,7 +255,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first of each kind, and how many more there are."""
+    """Yield the first MOST_OF_A_KIND findings of each kind, and the number of further findings."""
     counts, last = Counter[str](), list[Finding]()
     for one in found:
         counts[one.name] += 1

@@ -16,17 +16,17 @@ from tsm2_tune.tuner.results.storage.addresses import Address, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.postgresql import schema_at
 
-HEADER_BYTES = 100  # of SQLite's, which counts changes
+HEADER_BYTES = 100  # length of a SQLite file's header, which has a counter of changes
 
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
     """The result of a migration."""
 
-    before: int  # the schema
+    before: int  # the schema before the migration
     now: int
-    steps: tuple[str, ...]  # a sentence for each schema between
-    kept: Path | None  # the copy of before
+    steps: tuple[str, ...]  # one sentence for each step
+    kept: Path | None  # the copy of the old file; None without a copy
 
     def __str__(self) -> str:
         if self.before == self.now:
@@ -35,10 +35,10 @@ class Migrated:
 
 
 def migrate(place: Path | Address, *, keep: bool) -> Migrated:
-    """Bring a database to this version's schema, in one transaction; if `keep`, copy the file before.
+    """Migrate a database to this version's schema, in one transaction. With `keep`, copy the file first.
 
-    Raise InputError for a copy of a server's. Raise StoreError if the database cannot be used or written, or where
-    the copy's name is taken.
+    Raise InputError if `keep` is given for a server. Raise StoreError if the database cannot be used or written, or
+    if the copy's name is taken.
     """
     if keep and isinstance(place, Address):
         raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
@@ -53,7 +53,7 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
     if before == now:
         return Migrated(before, now, (), None)
     kept = _backup(place, before) if keep and isinstance(place, Path) else None
-    with Database.open(place, create=True):  # and so it must be writable
+    with Database.open(place, create=True):  # `create` requires a writable database
         pass
     sentences = (
         " ".join((one.__doc__ or "").split()) for one in schema_versions.MIGRATIONS[before - schema_versions.OLDEST :]
@@ -88,9 +88,9 @@ def _schema_of(place: Path | Address) -> int:
 
 
 def _backup(path: Path, before: int) -> Path:
-    """Return the name of a copy of the database, which is whole wherever it is.
+    """Copy the database. Return the name of the copy, which exists only if it is complete.
 
-    Raise StoreError if another file has it.
+    Raise StoreError if another file has the name.
     """
     into = path.with_name(f"{path.name}.schema-{before}")
     part = into.with_name(f"{into.name}.part")

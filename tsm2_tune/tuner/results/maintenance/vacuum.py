@@ -1,4 +1,4 @@
-"""Remove rows that nothing refers to, and return their space to the disk."""
+"""Delete rows that no trial refers to, and return their space to the disk."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 
-MOST_SECONDS = 20.0  # the longest wait of other runs, which give up after BUSY_TIMEOUT_SECONDS
+MOST_SECONDS = 20.0  # the longest lock; other runs wait for it up to BUSY_TIMEOUT_SECONDS
 
 
 ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
@@ -29,10 +29,10 @@ ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
 class Vacuumed:
     """The result of vacuuming."""
 
-    removed: Mapping[str, int]  # rows of each table, if any
-    before_bytes: int = 0  # of the file; 0 of a server
+    removed: Mapping[str, int]  # number of rows by table, without zeros
+    before_bytes: int = 0  # size of the file; 0 for a server
     after_bytes: int = 0
-    is_compact: bool = True  # else that took too long
+    is_compact: bool = True  # False if rewriting the file took too long
 
     def __str__(self) -> str:
         rows = ", ".join(f"{count} of {table}" for table, count in self.removed.items())
@@ -41,10 +41,10 @@ class Vacuumed:
 
 
 def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
-    """Remove rows that no trial has, and claims of runs that have ended; then write a file anew without gaps.
+    """Delete rows that no trial refers to, and claims of runs that have ended. Then rewrite a file without gaps.
 
-    Runs on the database go on: they wait for each of the two, and for the second one MOST_SECONDS at the most, or as
-    long as it takes if nobody else uses the database, who is `alone`. Raise StoreError if it cannot be written.
+    Other runs wait for each of the two steps. Rewriting stops after MOST_SECONDS, unless `alone` says that no other
+    run uses the database. Raise StoreError if the database cannot be written.
     """
     if isinstance(place, Address):
         return Vacuumed(_removed(place))
@@ -55,7 +55,7 @@ def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
 
 
 def _removed(place: Path | Address) -> Mapping[str, int]:
-    """Return the rows that were removed of each table, if any."""
+    """Delete the unused rows. Return their number by table, without zeros."""
     claims = select(func.count()).select_from(schema.claim)
     with Database.open(place, create=False) as database:
         with database.transaction(writes=True) as connection:
@@ -64,18 +64,18 @@ def _removed(place: Path | Address) -> Mapping[str, int]:
         Claims(database, "").remove_dead()
         with database.transaction() as connection:
             dead = claimed - connection.execute(claims).scalar_one()
-        if dead > 0:  # else others have claimed something meanwhile
+        if dead > 0:  # it is negative if other runs have added claims meanwhile
             removed[schema.claim.name] = dead
     return removed
 
 
 def _compact(path: Path, *, alone: bool) -> bool:
-    """Return whether the file was written anew: not where that takes too long.
+    """Rewrite the file. Return False if that takes too long.
 
-    Then, or after a kill, it is as it was.
+    The file is then unchanged, as it is after a kill.
     """
     with closing(databases.connected(path, "rw")) as connection:
-        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # the new file
+        connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # VACUUM attaches the new file
         timer = threading.Timer(MOST_SECONDS, connection.interrupt)
         if not alone:
             timer.start()

@@ -1,1 +1,1 @@
-"""Import trials from other databases and from texts into a database."""
+"""Import trials from other databases and from texts of trials into a database."""

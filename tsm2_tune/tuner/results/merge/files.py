@@ -16,14 +16,14 @@ from tsm2_tune.tuner.results.storage import database
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
 
-PARSERS = {Kind.TEXT: parse_file, Kind.EXCHANGE: exchange.parse_file}  # of what is no database
+PARSERS = {Kind.TEXT: parse_file, Kind.EXCHANGE: exchange.parse_file}  # parsers of files that are not databases
 REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kind.EXCHANGE: exchange.refuse_others}
 
 
 def refuse(path: Path | Address) -> None:
-    """Raise InputError or StoreError for a file that `opened` would refuse by its beginning.
+    """Raise InputError or StoreError for a file that `opened` would refuse after its first bytes.
 
-    Such a file cannot be read, is no database or text of this program, or is of a newer version.
+    The file cannot be read, is no database or text of this program, or has a newer version.
     """
     if isinstance(path, Address):
         with Database.open(path, create=False):
@@ -35,9 +35,9 @@ def refuse(path: Path | Address) -> None:
 def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
     """Open a copy of a database in the current schema, or a database made from a text.
 
-    The second value has a sentence for each configuration that is left out. The file itself is only read, and so is a
-    server's database. Raise InputError for a file that is not regular, that this program would write otherwise, or
-    that cannot be copied, and StoreError as Database.open.
+    The second value has a sentence for each configuration that is left out. The file or the server's database is only
+    read. Raise InputError if the file is not regular, was altered, or cannot be copied. Raise StoreError as
+    Database.open.
     """
     if isinstance(path, Address):
         with Database.open(path, create=False) as found:
@@ -84,7 +84,7 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
 
 
 def parsed_trials(path: Path | Address, show: Callable[[float], object]) -> ParsedTrials | None:
-    """Read the trials of a text, or return None for a database. Call `show` with the share that is read.
+    """Read the trials of a text, or return None for a database. Call `show` with the fraction that is read.
 
     Raise InputError for a text without trials, and as `opened`.
     """

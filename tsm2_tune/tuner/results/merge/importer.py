@@ -1,4 +1,4 @@
-"""Import one database's trials into another. Importing twice changes nothing; after a kill it adds the rest."""
+"""Import one database's trials into another. A second import changes nothing; after a kill it adds the rest."""
 
 from __future__ import annotations
 
@@ -54,15 +54,15 @@ class Imported:
 
 Into = Callable[[], AbstractContextManager[Database]]
 Source = Callable[[str], Row]  # returns the kernel with a digest
-Show = Callable[[float], object]  # is called with the share that is done
-New = tuple[tuple[str, Problem], Part]  # device and problem, and what is known of them
+Show = Callable[[float], object]  # is called with the fraction that is done
+New = tuple[tuple[str, Problem], Part]  # device and problem, and their part
 
 
 def merge(into: Into, other: Database, show: Show) -> Imported:
-    """Add to the database that `into` opens the rows of the other one that it lacks.
+    """Add the rows of the other database to the database that `into` opens, if it lacks them.
 
     Transactions are short, so that no other writer waits for long. After a kill, the same call adds the rest. The
-    other database is read whole first. Raise StoreError if either cannot be used or has a damaged row.
+    other database is read completely first. Raise StoreError if either cannot be used or has a damaged row.
     """
 
     def source(digest: str) -> Row:
@@ -78,7 +78,7 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
 def merge_parts(
     into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
 ) -> Imported:
-    """Add these parts, as `merge` does. Call `show` with the share that is added."""
+    """Add these parts, as `merge` does. Call `show` with the fraction that is added."""
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
@@ -111,7 +111,7 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 
 @repeated
 def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
-    """Merge the first of these problems in one transaction. Return each one's part before and after."""
+    """Merge problems in one transaction, until HOLD_SECONDS have passed. Return each one's part before and after."""
     merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:
         writer = Writer(connection, source)
@@ -142,7 +142,7 @@ def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
 
 @contextmanager
 def _of(of: Database) -> Iterator[None]:
-    """Name the database in a StoreError about one of its rows."""
+    """Add the database's name to a StoreError about one of its rows."""
     try:
         yield
     except (Lost, _Told):
@@ -153,4 +153,4 @@ def _of(of: Database) -> Iterator[None]:
 
 
 class _Told(StoreError):
-    """Names the database."""
+    """An error whose message names the database."""

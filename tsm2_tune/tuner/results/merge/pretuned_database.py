@@ -1,4 +1,4 @@
-"""Read-only databases of the package's own texts of trials, made once and kept in the cache."""
+"""Read-only databases made from the package's texts of trials. Each is made once and kept in the cache."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SUFFIX = ".db"
 
 @contextmanager
 def opened(name: str) -> Iterator[Database]:
-    """The database of the text that is named, such as pretuned:h100, which can only be read.
+    """Open the read-only database of the text with this name, for example pretuned:h100.
 
-    Raise InputError for a name that the package does not have, and where the cache cannot be written.
+    Raise InputError if the package has no text of this name, or if the cache cannot be written.
     """
     with pretuned.named(name) as text:
         key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + text.read_bytes())

@@ -35,7 +35,7 @@ from tsm2_tune.tuner.results.trial import Measurement
 from tsm2_tune.tuner.results.validation import Row, checked
 
 FINAL = ("final", "final_stamp")
-_Kernels = list[tuple[Row, Timed]]  # times of a trial in finals, with their rows
+_Kernels = list[tuple[Row, Timed]]  # the rows and times of a trial in finals
 IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", *FINAL})
 
 
@@ -52,10 +52,8 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
 
 
 class Reader:
-    """Reads parts of one database, each in a transaction, since one transaction may not read the whole of a large
-    file.
-
-    With `tell`, a damaged row is left out and its error passed to `tell`. Without it the error is raised.
+    """Reads parts of one database, each in its own transaction: one transaction may not read all of a large file.
+    With `tell`, a damaged row is left out and its error is passed to `tell`. Without `tell`, the error is raised.
     """
 
     def __init__(self, connection: Connection, tell: Callable[[StoreError], object] | None = None) -> None:
@@ -99,7 +97,7 @@ class Reader:
         return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
 
     def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:
-        """Return a trial, and its times in finals."""
+        """Return the trial in a row, and its rows and times in finals."""
         firsts, finals = dict[int, Timed](), list[tuple[Row, Timed]]()
         first: Measurement | None = None
         for one, samples in measured:
@@ -112,7 +110,7 @@ class Reader:
                 first = time if one["round"] == 0 else first
         source = self.source(row["source_digest"])
         problem = self._one(schema.problem, row["problem_id"])
-        records.trial(row, problem=problem, source=source, first=first)  # is as it was stored
+        records.trial(row, problem=problem, source=source, first=first)  # raises for an invalid row
         others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
         tried = Tried(self._run(row["run_id"]), _values(row, schema.trial), firsts.get(0), others)
         return tried, finals
@@ -169,7 +167,7 @@ class Reader:
 
 
 class Writer:
-    """Writes into a database, in one transaction. `source` gives the kernels, by digest, that the database lacks."""
+    """Writes into a database, in one transaction. `source` returns, by digest, kernels that the database lacks."""
 
     def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
         self._connection, self._source = connection, source
@@ -177,10 +175,7 @@ class Writer:
         self._digests: set[str] = set()  # of kernels that the database has
 
     def write(self, device_name: str, problem: Problem, part: Part) -> None:
-        """Let the database have this part in the place of what it has of the device and problem.
-
-        Trials keep their numbers.
-        """
+        """Replace the database's rows of this device and problem with this part. Trials keep their numbers."""
         problem_id, ids = _problem_id(self._connection, problem), dict[TrialKey, int]()
         if problem_id < 0:
             problem_id = _added(self._connection, schema.problem, [row_values.problem_values(problem)])[0]
@@ -211,7 +206,7 @@ class Writer:
         self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
-        """Remove all times of the device and problem, and doubled trials. Return the numbers of the others."""
+        """Delete all times of the device and problem, and duplicate trials. Return the ids of the other trials."""
         trial = schema.trial
         of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         ids, doubled = _ids(self._connection, and_(*of_part))
@@ -253,9 +248,9 @@ class Writer:
 
 
 def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
-    """Yield the times of trials with the numbers of their rounds, and the finals that they are of.
+    """Yield the times of trials with the numbers of their rounds and their finals.
 
-    What was in no final comes last: by that it is known to be new to them.
+    A time outside finals comes last. Its trial is thereby known to be newer than the finals.
     """
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
@@ -273,7 +268,7 @@ def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | 
 def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
     """Return the ids of the stored trials by key, and the ids of duplicates.
 
-    Each basis becomes the trial's id until it is written again, so that two trials may exchange theirs.
+    Set each basis to the trial's id until it is written again, so that two trials can exchange their bases.
     """
     trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
     for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
@@ -290,20 +285,20 @@ def _values(row: Row, table: Table) -> dict[str, Any]:
 
 
 def _problem_id(connection: Connection, problem: Problem) -> int:
-    """Return the number of the problem; -1 if the database has none."""
+    """Return the id of the problem; -1 if the database lacks it."""
     found = _id_of(connection, schema.problem, row_values.problem_key(problem))
     return -1 if found is None else found
 
 
 def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """Return the number of a row with these values; None if there is none."""
+    """Return the id of a row with these values; None if there is no row."""
     found = connection.execute(_with_values(table, tuple(values)), values).scalar()
     return None if found is None else int(found)
 
 
 @cache
 def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
-    """Return a query for rows by these columns: made once, which takes longer than to execute it."""
+    """Return a query for rows by these columns. It is cached, since building it takes longer than executing it."""
     query = select(table.c.id)
     for name in names:
         column = table.c[name]
@@ -314,16 +309,16 @@ def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
 
 
 def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]]) -> list[int]:
-    """Add these rows and return their numbers, in order."""
+    """Insert these rows and return their ids, in order."""
     statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
     found = list[int]()
-    for _, same in groupby(values, key=dict.keys):  # one statement takes rows of the same columns
+    for _, same in groupby(values, key=dict.keys):  # all rows of a statement have the same columns
         found += connection.execute(statement, list(same)).scalars()
     return found
 
 
 def _added_once(connection: Connection, table: Table, values: dict[str, Any]) -> int:
-    """Return the number of the row with these values, which is added if there is none."""
+    """Return the id of the row with these values. Insert the row if it does not exist."""
     found = _id_of(connection, table, values)
     return _added(connection, table, [values])[0] if found is None else found
 

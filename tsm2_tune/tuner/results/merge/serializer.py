@@ -1,10 +1,10 @@
 """Write right trials as a text: one line of JSON each, in an order that depends on the trials alone.
 
-The first line names the members of the other lines and counts them, so that a text that lost its end is refused. A
-trial's line refers to its run, basis and kernel by the beginnings of their digests. It has the configuration, from
-which this program renders the kernel; the digest shows whether that is the kernel that was measured. A time is the
-median with its interval, to the last digit, and the number of samples. A ratio of an error to its bound has three
-digits.
+The first line names the members of the other lines and counts the lines, so that a truncated text is refused. A
+trial's line refers to its run, basis and kernel by the beginnings of their digests. The line has the configuration,
+from which this program renders the kernel. The kernel's digest shows whether the rendered kernel is the measured
+kernel. A time is the median with its interval, to the last digit, and the number of samples. A ratio of an error to
+its bound has three digits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, Tried
 
 NAME, VERSION = "tsm2-tune trials", 4
-DIGITS, SOURCE_DIGITS = 8, 16  # of a digest: of a run or basis; of a kernel
+DIGITS, SOURCE_DIGITS = 8, 16  # digits of a run's or basis's digest; of a kernel's digest
 TOOLS = tuple(name for name in RUN if name != "started_at")
 TIME = ("final", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")
 OF_TRIAL = (  # columns of the table `trial`, written unchanged
@@ -35,8 +35,8 @@ LINES = {
     "trial": ("problem", "config", "source", "basis", "stamp", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
-# Older versions that can be read. Version 3 has numbered finals, and neither bases nor digests of machine code;
-# version 2 has no strategies either.
+# Older versions that can be read. Version 3 numbers its finals, and lacks bases and digests of machine code.
+# Version 2 also lacks strategies.
 TIME_OF_3 = ("round", *TIME[1:])
 LINES_OF_3 = {
     **{kind: LINES[kind] for kind in ("tools", "run")},
@@ -52,7 +52,7 @@ HEAD = {
     "units": "us: microseconds, the median of so many samples with its 95 % confidence interval; rates: 1e9 a second",
 }
 
-Entry = tuple[Problem, Part]  # of one device
+Entry = tuple[Problem, Part]  # a problem on the text's device
 
 
 def text_of(entries: Iterable[Entry]) -> str:

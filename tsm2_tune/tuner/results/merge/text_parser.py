@@ -1,4 +1,4 @@
-"""Read a text of trials into the parts of a database. It may be from anywhere: each value is checked."""
+"""Read a text of trials into the parts of a database. The text is untrusted, so each value is checked."""
 
 from __future__ import annotations
 
@@ -56,12 +56,12 @@ from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked
 
-MOST_VALUES = 4_000_000  # of a file
-MOST_BYTES = 64_000_000  # of a file; a text of 5,000 trials has 1.2 MB
+MOST_VALUES = 4_000_000  # values in a file
+MOST_BYTES = 64_000_000  # bytes in a file; a text of 5,000 trials has 1.2 MB
 FIRST = f'{{"{NAME}":'  # the beginning of a text of trials
 DATABASE = b"SQLite format 3"  # the beginning of a database
 MOST_SPACE = 256  # bytes before the first brace of another JSON object
-LINES_SHOWN = 100  # after so many lines how far a reader is
+LINES_SHOWN = 100  # lines between two reports of progress
 UNTOLD = "right, by a text of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
@@ -82,17 +82,17 @@ class Kind(Enum):
     """The kinds of files that can be imported, told apart by how they begin."""
 
     DATABASE = auto()
-    TEXT = auto()  # of trials
-    EXCHANGE = auto()  # a JSON object, as other autotuners write and read
+    TEXT = auto()  # a text of trials
+    EXCHANGE = auto()  # a JSON object in another autotuner's format
 
 
 def kind_of(path: Path) -> Kind:
     """Return the file's kind; an empty file is a database.
 
-    Raise InputError if it is of no kind or cannot be read.
+    Raise InputError if the file has another kind or cannot be read.
     """
     try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # before opening it: a pipe would wait, a device never end
+        if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
             raise InputError(f"cannot import {path}: it is no regular file; name a database or a text of trials")
         with path.open("rb") as file:
             begin = file.read(MOST_SPACE)
@@ -113,9 +113,9 @@ def kind_of(path: Path) -> Kind:
 
 
 def parse_file(path: Path, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
-    """Read the trials of a text. Raise InputError, with the line, if this program would write it otherwise.
+    """Read the trials of a text. Raise InputError, with the line, if this program would write the line differently.
 
-    Call `show` with the share of the text that is read.
+    Call `show` with the fraction of the text that is read.
     """
     content = content_of(path)
     reader, stream = _Reader(), BytesIO(content)
@@ -132,7 +132,7 @@ def parse_file(path: Path, show: Callable[[float], object] = lambda share: None)
 
 
 def content_of(path: Path) -> bytes:
-    """Return the file's content. Raise InputError if it is larger than such files are."""
+    """Return the file's content. Raise InputError if it exceeds MOST_BYTES or MOST_VALUES."""
     with path.open("rb") as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES or content.count(b",") > MOST_VALUES:  # a short value takes 100 bytes of memory
@@ -153,7 +153,7 @@ def refuse_others(path: Path) -> None:
 
 
 def _unlike(path: Path, number: int, error: Exception) -> InputError:
-    """Return the error for a line that this program would write otherwise."""
+    """Return the error for a line that this program would write differently."""
     message = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
     return InputError(
         f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}):"
@@ -163,11 +163,11 @@ def _unlike(path: Path, number: int, error: Exception) -> InputError:
 
 Place = tuple[str, Problem]  # device and problem
 At = str | int  # a final's identity, or the number that an earlier version wrote
-_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # of kernels, and of the vendor by library
+_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and times of the vendor by library
 
 
 class _Reader:
-    """Reads the lines of a text. A line comes after those that it refers to."""
+    """Reads the lines of a text. A line comes after the lines that it refers to."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[str, ...]] = LINES
@@ -215,7 +215,7 @@ class _Reader:
             self._missing = line["count"]
 
     def finish(self) -> ParsedTrials:
-        """Return all that was read. Raise ValueError if the number of lines is not that of the first line."""
+        """Return all trials that were read. Raise ValueError if the first line has another number of lines."""
         if self._missing and self._lines is LINES:
             raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
         for place, trials in self._trials.items():

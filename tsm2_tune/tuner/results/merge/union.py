@@ -1,14 +1,15 @@
 """The union of two databases' trials and finals of one problem on one device.
 
-It is a join in a semilattice: every fact has an identity, and a fixed order chooses between two versions of a fact.
-So the union is commutative, associative and idempotent.
+Every row has an identity, and a fixed order chooses between two versions of a row. So the union is commutative,
+associative and idempotent: a join in a semilattice.
 
-- A trial's identity is its configuration, its basis and its kernel. Two tries of one trial become one: its outcome is
-  the first by PRECEDENCE, it has the times of both, and it is superseded if the try with the greater stamp is.
-- If one configuration has several kernels on one basis, one competes: the one that this program renders, else the
-  newest. The others are superseded, even if that one is too.
+- A trial's identity is its configuration, its basis and its kernel. Two tries of the same trial are joined: the
+  outcome is the first by PRECEDENCE, the times of both are kept, and the trial is superseded if the try with the
+  greater stamp is superseded.
+- If a configuration has several kernels on the same basis, only the kernel that this program renders competes, or the
+  newest kernel if this program renders none of them. All others are superseded, even if the chosen kernel is too.
 - A time's identity is its run, the state of the L2 and the numbers themselves.
-- A final has an identity of its own. Stamps order finals and trials: see logical_clock.py.
+- A final has its own identity. Stamps order finals and trials: see logical_clock.py.
 """
 
 from __future__ import annotations
@@ -30,17 +31,17 @@ from tsm2_tune.tuner.results.validation import MOST_STAMP, Row
 
 TrialKey = tuple[str, str]  # configuration, digest of basis and kernel
 RunKey = tuple[Any, ...]  # the values of a row of `run`, in the order of its columns
-Values = Mapping[str, Any]  # of a row, by column
+Values = Mapping[str, Any]  # a row's values by column
 K = TypeVar("K")
 
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
 KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
-# Columns of `trial` that the union does not take from the kept try, but joins by rules of their own.
+# Columns of `trial` that have their own rules in the union. All other columns come from the kept try.
 JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")
 
-# The first of two outcomes counts. A fault that was found once is a fault; a kernel that gave a right result once can
-# be compiled, be launched and end in time.
+# Of two outcomes, the earlier in this list counts. A fault that was found once is a fault. A kernel that once gave a
+# right result can be compiled and launched, and ends in time.
 PRECEDENCE = (
     Outcome.WRONG_RESULT,
     Outcome.CRASHED,
@@ -58,7 +59,7 @@ class Timed:
     """A row of `measurement` or `vendor_measurement`, with its samples in order, which a summary lacks."""
 
     run: RunKey
-    values: Values  # all but ids and the number of the round
+    values: Values  # without ids and the number of the round
     samples_us: tuple[float, ...]
 
     @property
@@ -69,18 +70,18 @@ class Timed:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The order of times with one key: the least is kept. A time with samples comes before a summary."""
+        """The order of times with the same key: the least is kept. A time with samples comes before a summary."""
         return not self.samples_us, _sort_key(self.values), self.samples_us, _sort_key(self.run)
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A trial with the times that are its own."""
+    """A trial with its own times, which are in no final."""
 
     run: RunKey
-    values: Values  # of a row of `trial`, all but ids
+    values: Values  # values of a row of `trial`, without ids
     first: Timed | None  # round 0
-    others: tuple[Timed, ...] = ()  # below 0, in the order of their keys
+    others: tuple[Timed, ...] = ()  # rounds below 0, in the order of their keys
 
     def __post_init__(self) -> None:
         _refuse_stamp(self.values["stamp"])
@@ -97,7 +98,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The order of tries of one kernel: the least is kept.
+        """The order of tries of the same kernel: the least is kept.
 
         No merge changes a rank, so the order of merges does not matter. A try from a text has no duration and comes
         last, because it lacks other values too.
@@ -136,7 +137,7 @@ class Round:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """All that a database has of one problem on one device."""
+    """All rows of a database for one problem on one device."""
 
     trials: Mapping[TrialKey, Tried] = field(default_factory=dict)
     rounds: Sequence[Round] = ()  # in the order of their stamps
@@ -149,7 +150,7 @@ class Part:
 
 
 def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
-    """Return the part of these trials and finals. Those with the same identity become one."""
+    """Return the part of these trials and finals. Trials or finals with the same identity are joined."""
     every, finals = dict[TrialKey, Tried](), dict[str, Round]()
     for tried in trials:
         every[tried.key] = _join_tries(every[tried.key], tried) if tried.key in every else tried
@@ -161,8 +162,8 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
 def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
     """Yield finals of a text of version 2 or 3, numbered from 1, with stamps and identities.
 
-    They follow from the text alone, so that it adds nothing when it is imported again. An identity is a digest of
-    the run, the problem and one of the times: the vendor's least, else the fastest kernel's.
+    Stamps and identities depend on the text alone, so that a second import adds nothing. An identity is a digest of
+    the run, the problem and one time: the vendor's least time, or the fastest kernel's without the vendor.
     """
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
@@ -234,7 +235,7 @@ def _join_tries(one: Tried, other: Tried) -> Tried:
     states = max((tried.values["stamp"], tried.values["superseded"]) for tried in (one, other))
     verdicts = [(tried.values["verified_code"] or "", tried.values["full_verdict"]) for tried in (one, other)
                 if tried.values["outcome"] == kept.values["outcome"] and tried.values["full_verdict"]]  # fmt: skip
-    code, verdict = max(verdicts, default=("", None))  # one with a digest of machine code is greater
+    code, verdict = max(verdicts, default=("", None))  # a verdict with a digest of machine code is greater
     values = {
         **kept.values,
         "is_between": min(kept.values["is_between"], left.values["is_between"]),
@@ -274,5 +275,5 @@ def _refuse_stamp(stamp: int) -> None:
 
 
 def _sort_key(values: object) -> str:
-    """Return a text that orders values, the same for equal ones."""
+    """Return a text that orders values. Equal values have equal texts."""
     return json.dumps(values, sort_keys=True, default=list)
