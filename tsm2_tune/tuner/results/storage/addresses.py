@@ -1,4 +1,4 @@
-"""The values of `--db`: a file, a database of a PostgreSQL server, or the package's own trials.
+"""The values of `--db`: a file, a database on a PostgreSQL server, or the package's own trials.
 
 Messages show no password.
 """
@@ -16,19 +16,19 @@ from urllib.parse import unquote
 from tsm2_tune.errors import StoreError
 
 DEFAULT_DATABASE = "results.db"
-PREFIX = "pretuned:"  # of the name of trials that the package brings
+PREFIX = "pretuned:"  # begins the name of trials that the package contains
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
-# What is meant for one, though it is spelt otherwise: a scheme after a space or a quote, or with one slash.
+# A mistyped address: its scheme follows a space or a quote, or has only one slash.
 _MISTYPED = re.compile(
     r".*://|[^\w./]*[A-Za-z][\w+.-]*\s*:\s*/|[^\w./]*postgres[\w+.-]*\s*(:|;|//).*@", re.IGNORECASE | re.DOTALL
 )
-_AFTER_SCHEME = re.compile(r"([:;]/*|//).*@", re.DOTALL)  # user and password, wherever one of them begins
-# A port that is no number: the password where the @ and the host are missing.
+_AFTER_SCHEME = re.compile(r"([:;]/*|//).*@", re.DOTALL)  # user and password after a scheme
+# A port that is not a number. It is a password if the @ and the host are missing.
 _NO_PORT = re.compile(r"(?<=://)([^:@/?[]*):(?!\d+([/?,]|$))[^@/?]*(?=[/?]|$)")
-# From the first colon to the last @: users may have an @ too, and one that was not written %40 hides too much.
+# From the first colon to the last @, since a password may contain an @. It hides too much rather than too little.
 _PASSWORD = re.compile(r"(?<=://)([^:]*):.*@", re.DOTALL)
-# Parameters of libpq whose values may be shown. All others may be secret, whatever they are called.
+# Parameters of libpq whose values may be shown. All others are treated as secret.
 _SHOWN = frozenset(
     re.findall(
         r"\w+",
@@ -38,7 +38,7 @@ _SHOWN = frozenset(
     )
 )
 _PARAMETER = re.compile(r"([^?&;#=]*)=([^&;#]*)")
-# A connection string, such as "host=h dbname=n": it is no file's name, and may have a password.
+# A connection string, for example "host=h dbname=n". It is not the name of a file, and may have a password.
 _KEYWORDS = re.compile(
     rf"(?:^|[\s'\"])({'|'.join(_SHOWN)}|\w*password|passfile|servicefile|\w+_(?:secret|key))\s*=", re.IGNORECASE
 )
@@ -55,7 +55,7 @@ class Address:
 
 
 def shown_name(name: str | PathLike[str]) -> str:
-    """Return the name of a database as messages have it: an address without what may be secret."""
+    """Return the name of a database for messages: an address without its secrets."""
     text = os.fspath(name)
     if _SCHEME.match(text):
         text = _NO_PORT.sub(r"\1:***", _PASSWORD.sub(r"\1:***@", text))
@@ -73,7 +73,7 @@ def _shown_parameter(found: re.Match[str]) -> str:
 
 
 def is_address(name: str | PathLike[str]) -> bool:
-    """Return whether it names no file: an address, also a mistyped one, or a connection string."""
+    """Return whether the name is an address, a mistyped address or a connection string, and not a file's name."""
     text = os.fspath(name)
     return any(is_one(text) for is_one in (_SCHEME.match, _MISTYPED.match, _KEYWORDS.search))
 
@@ -85,8 +85,8 @@ def command_on(command: str, database: str | PathLike[str], program: str = "tsm2
 
 
 def tune_first(name: str | PathLike[str]) -> str:
-    """Return the end of a sentence on a database without results: how to get some."""
-    from tsm2_tune.pretuned import pretuned  # a command line is parsed without it
+    """Return the end of a message about a database without results. It says how to get results."""
+    from tsm2_tune.pretuned import pretuned  # imported here, since parsing a command line does not need it
 
     text = os.fspath(name)
     if text.lower() in [one.name for one in pretuned()]:
@@ -98,20 +98,20 @@ def tune_first(name: str | PathLike[str]) -> str:
 
 
 def is_bundled(name: str | PathLike[str]) -> bool:
-    """Return whether it names trials that the package brings."""
+    """Return whether the name stands for trials that the package contains."""
     return os.fspath(name).lower().startswith(PREFIX)
 
 
 def without_password(name: str) -> str:
-    """Return the name of a database without its password, by which another machine opens it with its own."""
+    """Return the name of a database without its password, for another machine with its own password."""
     return _PASSWORD.sub(lambda found: f"{found[1]}@", name) if _SCHEME.match(name) else name
 
 
 def place_of(name: str | PathLike[str]) -> Path | Address:
     """Return the file or address that `--db` names.
 
-    Raise StoreError for an empty name, which Path would take for the working folder, for the address of another kind
-    of server, and for the package's own trials, which cannot be written.
+    Raise StoreError for an empty name, which Path would take for the working folder. Raise it also for the address of
+    another kind of server, and for the package's own trials, which are read-only.
     """
     text = os.fspath(name)
     if is_bundled(text):

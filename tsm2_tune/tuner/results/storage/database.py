@@ -1,7 +1,7 @@
-"""Opening a database. Of a file: what SQLite refuses, and whatever else it can be, each in one sentence.
+"""Open a database, run transactions, and report each error in one sentence.
 
-A file may be from anywhere. SQLite is told to trust nothing that stands in it, its tables and its view are compared
-with this program's before anything is read, and what is read is bounded by the size of the file, in time and memory.
+A file is untrusted input. SQLite is configured to trust nothing in it. Its tables and its view are compared with this
+program's before any row is read. The file's size limits the time and the memory of each query.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ from tsm2_tune.tuner.runs.signals import held
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.storage.postgresql import Server
 
-LEAST_FREE_BYTES = 1 << 20  # of a disk that is not full
+LEAST_FREE_BYTES = 1 << 20  # a disk with less free space counts as full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
-MOST_VALUE_BYTES = 1 << 20  # of a text, and of a row; a kernel's text, the longest, has 60 KB
-# Steps of SQLite's machine in a transaction. The view, the longest query, takes one for each byte of a file of
-# 100,000 trials; pages that lead in circles would take steps without end.
+MOST_VALUE_BYTES = 1 << 20  # limit for a value and for a row; the longest value, a kernel's text, has 60 KB
+# Limit for the steps of SQLite's virtual machine in a transaction. The view, the longest query, takes one step for
+# each byte of a file of 100,000 trials. Pages that refer to each other in a cycle would take steps without end.
 STEPS, STEPS_PER_BYTE = 10**8, 50
 STEPS_AT_A_TIME = 10**5
-# What a query may give: more than the file has only where tables are joined, or where rows share pages, as none of
-# ours do.
+# Limit for the bytes that a query returns. They exceed the file's size only if tables are joined, or if rows share
+# pages, which no file of this program does.
 READ_BYTES, READ_PER_BYTE, ROW_BYTES = 1 << 20, 4, 100
 UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 LIMITS = {
@@ -53,9 +53,9 @@ LIMITS = {
     sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
-DETAIL_CHARACTERS = 200  # of SQLite's own message
+DETAIL_CHARACTERS = 200  # shown of SQLite's own message
 
-# SQLite's primary result code -> what is wrong and what to do.
+# SQLite's primary result code -> the error and its remedy.
 REMEDIES = {
     sqlite3.SQLITE_NOTADB: "is no SQLite database: name another file with --db",
     sqlite3.SQLITE_CORRUPT: "is a damaged database: restore a copy of it, or name another file with --db",
@@ -73,28 +73,28 @@ REMEDIES = {
 
 
 class Database:
-    """A database of ours, open: every use of it is one transaction."""
+    """An open database of this program. Every use of it is one transaction."""
 
     def __init__(
         self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
     ) -> None:
         self.path = path  # the name in messages
         self._engine, self._server, self._file = engine, server, file
-        self._is_copy = False  # writes would be lost
-        self._opened: tuple[Path, os.stat_result] | None = None  # the file, as it was when it was opened for writing
+        self._is_copy = False  # whether it is a copy, in which writes would be lost
+        self._opened: tuple[Path, os.stat_result] | None = None  # the file when it was opened for writing
 
     @classmethod
     @contextmanager
     def open(cls, place: Path | Address, *, create: bool) -> Iterator[Database]:
-        """The database at `place`. With `create` it is made where it is missing, and must be writable.
+        """Open the database at `place`. With `create`, create it if it is missing, and require that it is writable.
 
-        Raise StoreError if it cannot be used: missing, no database, another program's, a newer version's, locked, or
-        not writable. One of an older schema is migrated; of a file that cannot be written a copy is, without
-        `create`, which can only be read.
+        An older schema is migrated. Without `create`, a file that is not writable is migrated in a read-only copy.
+        Raise StoreError if the database cannot be used: it is missing, locked, not writable, no database, another
+        program's, or a newer version's.
         """
         if isinstance(place, Address):
             from tsm2_tune.tuner.results.storage.postgresql import (
-                Server,  # a file does not wait for what speaks to one
+                Server,  # imported here, since files do not need it
             )
 
             with Server.open(place, create=create) as server:
@@ -118,7 +118,7 @@ class Database:
     @classmethod
     @contextmanager
     def copied(cls, path: Path) -> Iterator[Database]:
-        """A copy of the file as it is now, unchecked, which nobody else sees and which is gone at the end.
+        """Open a private, unchecked copy of the file's current state. The copy is deleted at the end.
 
         Raise StoreError as `copy`.
         """
@@ -131,7 +131,7 @@ class Database:
 
     @classmethod
     def refuse_others(cls, path: Path) -> None:
-        """Raise StoreError if the file is no database of ours, or a newer version's. Of the file little is read."""
+        """Raise StoreError if the file is not a database of this program, or a newer version's. Read little of it."""
         refuse_unopenable(path, create=False)
         mode, file = (UNCHANGED, Unchanged(path)) if network_of(path) else ("ro", None)
         database = cls(path, _engine(path, partial(connected, path, mode)), file=file)
@@ -145,15 +145,15 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several machines may write at once."""
+        """Whether several machines may write at the same time."""
         return self._server is not None
 
     def now(self, connection: Connection) -> float:
-        """Return the seconds since 1970 by the clock that all writers share: the machine's or the server's."""
+        """Return the seconds since 1970 by the clock that all writers share: the machine's or the server's clock."""
         return time.time() if self._server is None else self._server.now(connection)
 
     def _prepare(self, *, create: bool) -> None:
-        """Create or migrate the file where needed, and see that it is ours."""
+        """Create or migrate the file if necessary, and check that it is this program's."""
         with self.transaction() as connection:
             found = self._found(connection, create=create)
             if found:
@@ -172,9 +172,9 @@ class Database:
             self._is_copy = True
 
     def _found(self, connection: Connection, *, create: bool) -> int:
-        """Return the schema of the file, which is ours; with `create` 0 if it has nothing yet.
+        """Return the schema version of the file; with `create`, 0 if the file is empty.
 
-        StoreError of others.
+        Raise StoreError if the file is not a database of this program.
         """
         found = schema_versions.found_version(connection, str(self.path))
         if found:
@@ -184,13 +184,13 @@ class Database:
         return found
 
     def become_read_only(self, name: Path) -> None:
-        """Refuse what would be written, and call the database so."""
+        """Refuse later writes, and use `name` in messages."""
         self.path, self._is_copy = name, True
 
     def migrate(self) -> None:
-        """Bring the database to this program's schema. Raise StoreError if it cannot be written."""
+        """Migrate the database to this program's schema. Raise StoreError if it cannot be written."""
         with self.transaction(writes=True) as connection:
-            found = schema_versions.found_version(connection, str(self.path))  # again: now nobody else can change it
+            found = schema_versions.found_version(connection, str(self.path))  # again, with the lock
             if found < schema_versions.version():
                 schema_versions.upgrade(connection, found)
                 sqlite_schema.refuse_others(connection, str(self.path), schema_versions.version())
@@ -198,11 +198,11 @@ class Database:
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 
     def digest(self) -> str:
-        """Another one whenever anything else is stored."""
+        """Return a digest that changes whenever the contents change."""
         if self._server is not None:
             return self._server.digest()
         found = hashlib.sha256()
-        for beside in ("", "-wal"):  # writes that SQLite has not moved to the file yet
+        for beside in ("", "-wal"):  # -wal has writes that SQLite has not moved to the file yet
             file = Path(f"{self.path}{beside}")
             if file.is_file():
                 found.update(file.read_bytes())
@@ -212,13 +212,13 @@ class Database:
     def transaction(
         self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
     ) -> Iterator[Connection]:
-        """One transaction; what is refused becomes a StoreError.
+        """Run one transaction. Raise StoreError for an error of SQLite or of the server.
 
-        One that writes excludes others; on a server those alone that are `about` the same, where it says so. What
-        need not be `durable` may be gone when a server fails.
+        A transaction that writes excludes all other writers. With `about`, a server excludes only writers with the
+        same `about`. Without `durable`, the changes may be lost if a server fails.
 
-        A signal that ends a run waits for the end of the transaction: raised in the middle of SQLAlchemy, it would
-        leave a connection open, by which this very process would be locked out.
+        A signal that ends a run is raised after the transaction. If it were raised within SQLAlchemy, it would leave
+        a connection open, whose lock would block this process.
         """
         with held():
             if self._server is not None:
@@ -244,21 +244,21 @@ class Database:
                     self._file.check()
         except DBAPIError as error:
             raise refused(self.path, error.orig) from error
-        except (UnicodeDecodeError, MemoryError) as error:  # SQLite's message quotes bytes that are no text
+        except (UnicodeDecodeError, MemoryError) as error:  # SQLite's message quotes bytes that are not UTF-8
             raise StoreError(f"{self.path} {REMEDIES[sqlite3.SQLITE_CORRUPT]}") from error
 
     @repeated
     def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
-        """Return the rows of the query, read in a transaction of its own. Raise StoreError as `transaction`."""
+        """Return the rows of the query, read in a separate transaction. Raise StoreError as `transaction`."""
         with self.transaction() as connection:
             return fetched(connection, query, values)
 
 
 def copy(path: Path, into: Path) -> None:
-    """Copy the database at `path` as it is now to a new file; it is only read.
+    """Copy the current state of the database at `path` to a new file. The database is only read.
 
-    Raise StoreError if it cannot be read, is no database, or where a program was ended while it wrote; of the new
-    file where that cannot be made, or its disk is full.
+    Raise StoreError if the database cannot be read, is no database, or was left by a program that ended while it
+    wrote. Raise StoreError also if the new file cannot be created or its disk is full.
     """
     refuse_unopenable(path, create=False)
     _back_up(path, into, partial(sqlite3.connect, into)).close()
@@ -271,7 +271,7 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
         unchanged = Unchanged(path) if network_of(path) else None
         with closing(connected(path, UNCHANGED if unchanged else "ro")) as source:
             source.execute("BEGIN")
-            source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, and not for ever
+            source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, but only for the time-out
             at = into
             target = opened()
             source.backup(target)
@@ -286,7 +286,7 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
 
 
 def _half_written(path: Path, error: object) -> StoreError | None:
-    """Return an error that the file needs recovery first, if SQLite refuses to read it for that reason."""
+    """Return the error that the file needs recovery first, if SQLite refuses to read it for that reason."""
     unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
     if not unmended or not os.path.exists(f"{path}-journal"):
         return None
@@ -297,7 +297,7 @@ def _half_written(path: Path, error: object) -> StoreError | None:
 
 
 def refused(path: object, error: object) -> StoreError:
-    """Return the error, with its remedy, for one of SQLite's."""
+    """Return the error, with its remedy, for an error of SQLite."""
     code = code_of(error)
     message = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({message}): restore a copy, or name another file with --db"
@@ -306,14 +306,14 @@ def refused(path: object, error: object) -> StoreError:
 
 
 def code_of(error: object) -> int:
-    """SQLite's primary result code."""
+    """Return SQLite's primary result code of an error."""
     refusal = error.orig if isinstance(error, DBAPIError) else error
     code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
 
 
 def _refuse_moved(path: Path, opened: os.stat_result) -> None:
-    """Raise StoreError where the file that was opened is not there: SQLite would go on to write into it."""
+    """Raise StoreError if the path no longer has the opened file. SQLite would continue to write into that file."""
     try:
         is_there = os.path.samestat(os.stat(path), opened)
     except OSError:
@@ -323,7 +323,7 @@ def _refuse_moved(path: Path, opened: os.stat_result) -> None:
 
 
 def _full_folder(path: object) -> str:
-    """Return the folder that has no room left: the file's own, or the one in which SQLite sorts what is large."""
+    """Return the folder on the full disk: the file's folder, or the folder in which SQLite sorts large results."""
     own = os.path.dirname(os.path.abspath(str(path)))
     for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
         with suppress(OSError):
@@ -337,7 +337,7 @@ def fetched(
     connection: Connection, query: Executable, values: Mapping[str, Any] | None = None
 ) -> Sequence[RowMapping]:
     """Return the rows of the query. Raise StoreError if they have more bytes than the file can hold."""
-    left = connection.info.get("read_bytes", math.inf)  # a server bounds what it gives
+    left = connection.info.get("read_bytes", math.inf)  # a server has no limit here
     found = []
     for row in connection.execute(query, values).mappings():
         left -= ROW_BYTES + sum(len(value) for value in row.values() if isinstance(value, str | bytes))
@@ -348,7 +348,7 @@ def fetched(
 
 
 def _engine_of_copy(path: Path) -> Engine:
-    """One connection, to a copy of the file in a temporary one without a name."""
+    """Return an engine with a single connection to a copy of the file, a temporary database without a name."""
 
     def copied() -> sqlite3.Connection:
         return _back_up(path, Path(tempfile.gettempdir()), partial(_opened, "", uri=False))
@@ -357,7 +357,7 @@ def _engine_of_copy(path: Path) -> Engine:
 
 
 def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
-    """Connections in which SQLite alone, and not Python's driver, begins and ends transactions."""
+    """Return an engine whose transactions are begun and ended by SQL statements and not by Python's driver."""
     engine = create_engine("sqlite://", creator=opened, poolclass=pool)
 
     @event.listens_for(engine, "begin")
@@ -365,7 +365,7 @@ def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Poo
         size_bytes = sum(os.path.getsize(part) for part in (path, f"{path}-wal") if os.path.exists(part))
         connection.info.update(path=path, read_bytes=READ_BYTES + READ_PER_BYTE * size_bytes)
         _bound(connection.connection.driver_connection, STEPS + STEPS_PER_BYTE * size_bytes)
-        # IMMEDIATE takes the write lock at once: a transaction that reads first could not wait for it later.
+        # IMMEDIATE takes the write lock at the beginning: a transaction that reads first could not wait for it later.
         writes = connection.get_execution_options().get("writes")
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
@@ -373,7 +373,7 @@ def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Poo
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection of SQLite's own, in one of its modes, that expects nothing good of the file."""
+    """Return a connection of Python's `sqlite3` in one of SQLite's modes, hardened against a malicious file."""
     return _opened(f"{_absolute(path).as_uri()}?mode={mode}", uri=True)
 
 
@@ -391,10 +391,10 @@ def _opened(name: str, *, uri: bool) -> sqlite3.Connection:
 
 
 def _absolute(path: Path) -> Path:
-    """Return the whole path. Raise StoreError if the working folder is gone."""
+    """Return the absolute path. Raise StoreError if the working folder does not exist."""
     try:
         return path.absolute()
-    except OSError as error:  # only a relative path is looked up here
+    except OSError as error:  # only a relative path needs the working folder
         raise StoreError(
             f"{path} cannot be found ({error.strerror}: the working folder):"
             " go to a folder that is there, or name the whole path with --db"
@@ -402,21 +402,21 @@ def _absolute(path: Path) -> Path:
 
 
 def _harden(connection: sqlite3.Connection) -> None:
-    """Have SQLite expect nothing good of the file."""
+    """Harden SQLite against a malicious file."""
     for limit, most in LIMITS.items():
         connection.setlimit(limit, most)
-    connection.execute("PRAGMA trusted_schema = OFF")  # a view in a file from elsewhere runs no functions
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view in an untrusted file runs no functions
     connection.execute("PRAGMA cell_size_check = ON")
-    connection.execute("PRAGMA mmap_size = 0")  # a file that shrinks while it is read ends no process
+    connection.execute("PRAGMA mmap_size = 0")  # otherwise a file that shrinks while it is read would end the process
     if sys.version_info >= (3, 12):
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
         connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
 
 
 def _bound(connection: Any, steps: int) -> None:
-    """Let SQLite's machine take so many steps from now on, and no more.
+    """Limit the steps that SQLite's virtual machine takes from now on.
 
-    The handler has no Python of its own, in which a Ctrl-C would be taken for its answer.
+    The handler runs no Python code, in which SQLite would take a Ctrl-C for the handler's answer.
     """
     answers = chain(repeat(0, steps // STEPS_AT_A_TIME), repeat(1))
     connection.set_progress_handler(answers.__next__, STEPS_AT_A_TIME)

@@ -1,4 +1,4 @@
-"""Refuse a file that is unsafe to open, before SQLite opens it and the files beside it."""
+"""Refuse an unsafe file before SQLite opens it and the files beside it."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage.addresses import tune_first
 
 COMPANIONS = ("-journal", "-wal", "-shm")  # files that SQLite opens beside a database
-NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another one
+NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that names another journal
 
 
 def refuse_unopenable(path: Path, *, create: bool) -> None:
-    """Raise StoreError if no database can be opened there."""
+    """Raise StoreError if no database can be opened at the path."""
     _refuse_name(path)
-    if os.path.isdir(path):  # unlike Path's, these do not raise below a folder that cannot be read
+    if os.path.isdir(path):  # unlike Path.is_dir, it does not raise below an unreadable folder
         raise StoreError(f"{path} is a folder: name a file with --db")
     if not create and not os.path.exists(path):
         raise StoreError(f"no database {path}: {tune_first(path)}")
-    if os.path.exists(path) and not os.path.isfile(path):  # SQLite would wait for who writes into a FIFO
+    if os.path.exists(path) and not os.path.isfile(path):  # SQLite would wait for a FIFO's writer
         raise StoreError(f"{path} is no regular file: name another with --db")
     _refuse_companions(path)
 
 
 def _refuse_name(path: Path) -> None:
-    """Raise StoreError if no file can be called so, or beside it as SQLite does, or where nobody may look for it."""
+    """Raise StoreError if the file's or a companion's name is invalid, or if the folder cannot be searched."""
     try:
         os.lstat(f"{path}{max(COMPANIONS, key=len)}")
     except (FileNotFoundError, NotADirectoryError):
@@ -38,10 +38,10 @@ def _refuse_name(path: Path) -> None:
 
 
 def _refuse_companions(path: Path) -> None:
-    """Raise StoreError if SQLite would follow what lies beside the file: a FIFO, a link, or a journal's other name.
+    """Raise StoreError if a file beside the database is a FIFO, a link, or a journal that names another file.
 
-    A journal that ends with the name of a file, as one of a transaction in several databases does, has SQLite remove
-    that file. This program makes no such one.
+    SQLite removes a file if the end of a journal names it, as in a transaction over several databases. This program
+    writes no journal with a name.
     """
     for suffix in COMPANIONS:
         beside = f"{path}{suffix}"

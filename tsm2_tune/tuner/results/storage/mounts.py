@@ -1,6 +1,7 @@
-"""Files on a network's file system, where SQLite's locks may not hold between machines.
+"""Files on network file systems, where SQLite's locks may not hold between machines.
 
-Such a database is not written. It may be read while it stays as it is: without locks, and without a file beside it.
+A database on a network file system is never written. It is read without locks and without a file beside it, as long
+as it does not change.
 """
 
 from __future__ import annotations
@@ -13,27 +14,27 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage.addresses import EXAMPLE
 
 MOUNTS = Path("/proc/self/mountinfo")
-# How their types begin there, behind "fuse." where a process serves them.
+# The first letters of network file systems' types. A type may have the prefix "fuse.".
 NETWORK = (
     *("nfs", "cifs", "smb", "9p", "lustre", "beegfs", "gpfs", "ceph", "glusterfs", "afs", "pvfs", "orangefs"),
     *("panfs", "sshfs", "s3fs", "gcsfuse", "rclone", "juicefs", "davfs", "wekafs"),
 )
-UNCHANGED = "ro&immutable=1"  # SQLite's mode for a file that stays as it is: it takes no lock and makes no file
+UNCHANGED = "ro&immutable=1"  # SQLite's mode for a file that does not change: it takes no lock and creates no file
 _ESCAPED = re.compile(r"\\([0-7]{3})")
-COUNTER = slice(24, 28)  # of a database's first bytes: another number after each transaction that wrote
+COUNTER = slice(24, 28)  # bytes of a database's header that change with each transaction that writes
 
 
 def free_bytes_of(folder: str | Path) -> int | None:
-    """Return the space that is left on the folder's disk; None if its file system does not tell."""
+    """Return the free bytes on the folder's disk; None if they are unknown."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize if found.f_blocks and found.f_frsize else None
 
 
 def network_of(path: Path) -> str:
-    """Return the type of the network's file system that the path is on; "" where it is on none, or nobody tells."""
+    """Return the type of the path's network file system; "" if it is local or unknown."""
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
-        place = Path(os.path.realpath(path))  # not where the working folder is gone
+        place = Path(os.path.realpath(path))  # raises if the working folder does not exist
     except OSError:
         return ""
     longest, kind = -1, ""
@@ -54,14 +55,14 @@ def refusal(path: Path, kind: str) -> StoreError:
 
 
 class Unchanged:
-    """A database file as it is now, which is to stay so while it is read."""
+    """A database file that must not change while it is read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._state = self._now()
 
     def check(self) -> None:
-        """Raise StoreError if anybody has written to it since."""
+        """Raise StoreError if another program has written to the file since."""
         if self._now() != self._state:
             raise StoreError(
                 f"{self._path} was written to while it was read: run this again when nobody tunes into it, or copy it"
@@ -75,7 +76,7 @@ class Unchanged:
         if beside:
             raise StoreError(f"{beside[0]} says that {self._path} is being written: wait until that has ended")
         try:
-            with self._path.open("rb") as file:  # opening it makes a network ask for what is new
+            with self._path.open("rb") as file:  # opening it makes a network file system fetch changes
                 found = os.fstat(file.fileno())
                 return found.st_size, found.st_mtime_ns, file.read(COUNTER.stop)[COUNTER]
         except OSError as error:

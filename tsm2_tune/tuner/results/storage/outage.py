@@ -7,17 +7,17 @@ import time
 from collections import defaultdict
 
 WAITING = "waiting for the database's server"  # the phase of a run that waits
-_seconds: defaultdict[int, float] = defaultdict(float)  # waited so far, by thread
-_since: dict[int, float] = {}  # when those that wait began to
+_seconds: defaultdict[int, float] = defaultdict(float)  # seconds waited so far, by thread
+_since: dict[int, float] = {}  # start of the wait, by waiting thread
 
 
 def begin(since: float) -> None:
-    """This thread waits, and has since then, on the monotonic clock."""
+    """Record that this thread has been waiting since `since`, on the monotonic clock."""
     _since.setdefault(threading.get_ident(), since)
 
 
 def end() -> None:
-    """This thread waits no more."""
+    """Record that this thread no longer waits."""
     thread, now = threading.get_ident(), time.monotonic()
     _seconds[thread] += now - _since.pop(thread, now)
 

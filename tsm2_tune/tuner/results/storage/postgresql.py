@@ -1,9 +1,9 @@
 """A database on a PostgreSQL server: its transactions, its locks, and its errors, each as one sentence.
 
-A transaction that writes takes an advisory lock, as SQLite's do: either one for the whole database, or one for its
-subject with a shared lock for the database. So no transaction has to be repeated because of another's writes. A
-transaction that the server aborts, such as at a restart, raises Lost. If the answer to a commit is lost, the receipt
-written in the transaction shows whether it was stored.
+A transaction that writes takes an advisory lock: the exclusive lock of the database, or the lock of its subject and a
+shared lock of the database. So no transaction has to be repeated because of another transaction's writes. If the
+server aborts a transaction, for example at a restart, Lost is raised. If the answer to a commit is lost, the receipt
+that the transaction wrote shows whether it was committed.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.storage.schema import APPLICATION_ID
 from tsm2_tune.tuner.results.trial import in_a_line
 
-LOCK_SECONDS = 90  # how long to wait for another program's lock: for longer than one that is gone can hold it
-IDLE_SECONDS = 60  # of a program that stands still in a transaction, until the server ends that
-DETAIL_CHARACTERS = 200  # of the server's own message
-KEPT_DAYS = 7  # receipts of runs that were killed
-CONNECTION = {  # of a machine that is gone a connection ends within a minute
+LOCK_SECONDS = 90  # how long to wait for a lock: longer than a dead connection can hold it
+IDLE_SECONDS = 60  # after which the server ends an idle transaction
+DETAIL_CHARACTERS = 200  # shown of the server's own message
+KEPT_DAYS = 7  # age at which receipts of killed runs are deleted
+CONNECTION = {  # the connection to a dead machine ends within a minute
     "connect_timeout": "10",
     "keepalives_idle": "30",
     "keepalives_interval": "10",
@@ -40,7 +40,7 @@ CONNECTION = {  # of a machine that is gone a connection ends within a minute
     "tcp_user_timeout": "60000",
     "application_name": "tsm2-tune",
 }
-# What statements and values of a session mean, whatever the server, its database or its user have set.
+# Settings that determine what statements and values mean. They override settings of the server, database and user.
 SESSION = {
     "backslash_quote": "safe_encoding",
     "bytea_output": "hex",
@@ -50,13 +50,13 @@ SESSION = {
     "default_transaction_isolation": "read committed",
     "default_transaction_read_only": "off",
     "exit_on_error": "off",
-    "extra_float_digits": "1",  # every digit: with fewer, what is read is not what was written
+    "extra_float_digits": "1",  # all digits, so that a number is read as it was written
     "idle_in_transaction_session_timeout": f"{IDLE_SECONDS}s",
     "idle_session_timeout": "0",
     "IntervalStyle": "postgres",
     "lock_timeout": f"{LOCK_SECONDS}s",
-    "quote_all_identifiers": "off",  # SQLAlchemy does not know "text" and the like as types
-    "row_security": "off",  # rows that a policy hides are an error, not a smaller result
+    "quote_all_identifiers": "off",  # SQLAlchemy does not recognise quoted types, for example "text"
+    "row_security": "off",  # a policy that hides rows raises an error instead of hiding them
     "standard_conforming_strings": "on",
     "statement_timeout": "0",
     "TimeZone": "UTC",
@@ -78,10 +78,10 @@ _WRITTEN = _RECEIVED.on_conflict_do_update(
     index_elements=[RECEIPT.c.owner],
     set_={"token": _RECEIVED.excluded.token, "written_at": _RECEIVED.excluded.written_at},
 )
-# What the server ends of itself: a transaction for another one's sake, all of them, or one that stood still.
+# SQLSTATEs for connections and transactions that the server ended: in a conflict, at a shutdown, or when idle.
 LOST = ("08", "40001", "40P01", "25P03", "57P01", "57P02", "57P03", "57P05", "53300")
-UNDEFINED = "42P01"  # a table
-# SQLSTATE -> what is wrong and what to do.
+UNDEFINED = "42P01"  # SQLSTATE: undefined table
+# SQLSTATE -> the error and its remedy.
 REMEDIES = {
     "55P03": "is locked by another program: wait until that has ended, then run this again",
     "42501": "may not be used so by this user ({message}): have its owner grant that, or name another with --db",
@@ -123,7 +123,7 @@ class Server:
         if not create and found == schema_versions.version():
             return
         with self.transaction(writes=True) as connection:
-            found = postgresql_schema.found_version(connection, self._place)  # again: now nobody else can change it
+            found = postgresql_schema.found_version(connection, self._place)  # again, with the lock
             if found < schema_versions.version():
                 postgresql_schema.upgrade(connection, found)
             is_old = RECEIPT.c.written_at < func.now() - text(f"interval '{KEPT_DAYS} days'")
@@ -150,7 +150,7 @@ class Server:
         except (
             NoResultFound,
             MultipleResultsFound,
-        ) as error:  # such as of a row that a trigger kept from being stored
+        ) as error:  # for example if a trigger suppressed a row
             raise StoreError(f"{self._place} {REMEDIES[UNDEFINED].format(message=in_a_line(str(error)))}") from error
 
     def now(self, connection: Connection) -> float:
@@ -168,7 +168,7 @@ class Server:
 
     @contextmanager
     def _begun(self, writes: bool, about: tuple[str, ...], durable: bool) -> Iterator[Connection]:
-        """Begin a transaction that reads a snapshot, or one that holds its lock for writing."""
+        """Begin a transaction that reads a snapshot, or a transaction that holds its lock for writing."""
         with self.engine.connect() as connection:
             connection.execution_options(
                 isolation_level="READ COMMITTED" if writes else "REPEATABLE READ", postgresql_readonly=not writes
@@ -179,17 +179,17 @@ class Server:
 
     @property
     def _writer(self) -> str:
-        """The owner of this thread's receipts: a thread has one transaction at a time."""
+        """Return the owner of this thread's receipts. A thread has at most one transaction."""
         return f"{self._name} {threading.get_ident()}"
 
     def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
-        """Return whether the transaction with this receipt was committed although its answer was lost.
+        """Return whether the transaction with this receipt was committed, if the answer to the commit was lost.
 
         Raise StoreError if the server stays unreachable.
         """
 
         def asked() -> bool:
-            try:  # the lock is free when the other transaction has ended, one way or the other
+            try:  # the lock is free after the lost transaction's commit or rollback
                 with self._begun(True, about, True) as connection:
                     query = select(RECEIPT.c.token).where(RECEIPT.c.owner == self._writer)
                     return connection.execute(query).scalar() == token
@@ -204,11 +204,11 @@ class Server:
             ) from error
 
     def _refused(self, error: DBAPIError) -> StoreError:
-        """Return the error, with its remedy, for one of the server's or the driver's."""
+        """Return the error, with its remedy, for an error of the server or the driver."""
         state = getattr(error.orig, "sqlstate", None) or ""
         lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
         message = in_a_line(lines[0])[:DETAIL_CHARACTERS]
-        if "no password supplied" in message:  # libpq's own words, which have no SQLSTATE
+        if "no password supplied" in message:  # an error of libpq, which has no SQLSTATE
             return StoreError(
                 f"{self._place} wants a password, and there is none here ({message}): write it into ~/.pgpass, or set"
                 " PGPASSWORD, on this machine"
@@ -254,7 +254,7 @@ def _locks(about: tuple[str, ...], durable: bool) -> str:
     """Return the statement that takes the lock of the transaction's subject, or the lock of the database."""
     if about:
         digest = hashlib.sha256("\0".join(about).encode()).digest()
-        number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the one for all
+        number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the lock of the database
         taken = (
             f"pg_advisory_xact_lock_shared({APPLICATION_ID}, 0), pg_advisory_xact_lock({APPLICATION_ID}, {number})"
         )
@@ -279,10 +279,10 @@ def _engine(address: Address) -> Engine:
     connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
     try:
         engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
-    except ArgumentError as error:  # such as more ports than hosts
+    except ArgumentError as error:  # for example more ports than hosts
         raise StoreError(f"{address} is no address ({error}): name the database as {EXAMPLE}") from None
 
-    @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy asks the server anything
+    @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's first query
     def begin(opened: Any, _: object) -> None:
         opened.execute(_SET_SESSION)
         opened.commit()
@@ -291,7 +291,7 @@ def _engine(address: Address) -> Engine:
 
 
 def _secret_parameters() -> set[str]:
-    """Return the parameters that libpq itself hides, and the one that names the file of passwords."""
+    """Return the parameters that libpq itself hides, and the parameter that names the password file."""
     known = {"password", "passfile", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
     try:
         from psycopg.pq import Conninfo
@@ -310,7 +310,7 @@ def url_of(address: Address) -> URL:
         raise StoreError(f"{address} has an @ or a / in its user or password: write %40 or %2F there")
     secrets = _secret_parameters()
     for name in url.query:
-        if name.lower() in secrets:  # it would stand in the list of processes
+        if name.lower() in secrets:  # the list of processes would show it
             raise StoreError(
                 f"{address} has {name.lower()} in its query: write it into ~/.pgpass or a service file, or set"
                 " PGPASSWORD"

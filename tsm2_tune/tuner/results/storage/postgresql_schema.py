@@ -25,9 +25,9 @@ from sqlalchemy.types import TypeEngine
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import schema, schema_versions
 
-own = MetaData()  # tables that only servers have
+own = MetaData()  # tables that only servers need
 
-# The one row says that the tables beside it are ours, and of which schema.
+# A single row. It marks the other tables as this program's, and has their schema version.
 VERSION = Table(
     "tsm2_tune",
     own,
@@ -35,7 +35,7 @@ VERSION = Table(
     Column("schema_version", Integer, nullable=False),
 )
 
-# The last transaction that each thread of a run has written in: its own, so that it can ask later.
+# The last writing transaction of each thread of a run. With its row the thread can check whether it was committed.
 RECEIPT = Table(
     "receipt",
     own,
@@ -45,13 +45,13 @@ RECEIPT = Table(
 )
 ENCODING = "UTF8"
 
-schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # for which the dialect is imported
+schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # the reason for importing the dialect
 
 
 def found_version(connection: Connection, place: str) -> int:
-    """Return the schema of the tables; 0 if there are none.
+    """Return the schema version of the tables; 0 if there are no tables.
 
-    Raise StoreError for another program's, newer or altered ones.
+    Raise StoreError if they are another program's, newer or altered.
     """
     encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
     if encoding != ENCODING:
@@ -76,7 +76,7 @@ def found_version(connection: Connection, place: str) -> int:
 
 
 def upgrade(connection: Connection, found: int) -> None:
-    """Bring the tables from schema `found` to this program's, inside the transaction that is open."""
+    """Migrate the tables from schema `found` to this program's, in the open transaction."""
     if found == 0:
         own.create_all(connection)
         connection.execute(VERSION.insert().values(id=1, schema_version=schema_versions.version()))
@@ -128,7 +128,7 @@ def _type_text(type_: TypeEngine[Any], connection: Connection) -> str:
 
 
 def _constraints(table: Table) -> set[tuple[str, str, tuple[str, ...], str]]:
-    """Return the table's keys as _CONSTRAINTS tells them."""
+    """Return the table's keys as the query _CONSTRAINTS returns them."""
     found = {(table.name, "p", tuple(one.name for one in table.primary_key), "")}
     for one in table.constraints:
         if isinstance(one, UniqueConstraint | ForeignKeyConstraint):

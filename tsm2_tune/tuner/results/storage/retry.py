@@ -12,18 +12,18 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import outage
 from tsm2_tune.tuner.runs.signals import is_stopping
 
-WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # a server is restarted within these
+WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # a server restarts in less than their sum
 A_MOMENT_SECONDS = 1.0
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Lost(StoreError):
-    """The server is unreachable, or aborted the transaction and stored nothing of it."""
+    """An error: the server is unreachable, or has rolled the transaction back."""
 
 
 class _Repeating(threading.local):
-    """Whether the thread is already in such a call."""
+    """Whether the thread is already in a call of `until_committed`."""
 
     is_on = False
 
@@ -34,7 +34,7 @@ _REPEATING = _Repeating()
 def until_committed(work: Callable[[], T]) -> T:
     """Return the result of `work`, repeated while its transaction is lost. Raise Lost if the last try is lost too.
 
-    After a signal that ends the run it waits no longer than a moment.
+    A signal that ends the run also ends the wait.
     """
     began, is_away = time.monotonic(), False
     try:
@@ -55,9 +55,9 @@ def until_committed(work: Callable[[], T]) -> T:
 
 
 def repeated(work: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function in `until_committed`. Inside another such call only the outer one repeats.
+    """Wrap a function in `until_committed`. In nested calls only the outermost call repeats.
 
-    The function may write in one transaction.
+    The function may write in one transaction only.
     """
 
     @wraps(work)

@@ -1,4 +1,4 @@
-"""The version of a database's schema: recognise it, create the tables, migrate those of the previous version."""
+"""The version of a database's schema: recognise it, create the tables, migrate tables of the previous version."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def refuse_unknown(found: int, path: str) -> None:
 
 
 def upgrade(connection: Connection, found: int) -> None:
-    """Bring the file from schema `found` to this program's, inside the transaction that is open."""
+    """Migrate the file from schema `found` to this program's, in the open transaction."""
     make(connection, found)
     connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     connection.exec_driver_sql(f"PRAGMA user_version = {version()}")
@@ -84,9 +84,7 @@ def _statements(name: str) -> tuple[str, ...]:
 
 
 def make(connection: Connection, found: int) -> None:
-    """Make tables, indices and view, or bring the tables from schema `found` to this program's and make the others
-    anew.
-    """
+    """Create tables, indices and view. If `found` is not 0, migrate the tables and recreate everything else."""
     if found == 0:
         for statement in statements(connection.dialect):
             connection.exec_driver_sql(statement)

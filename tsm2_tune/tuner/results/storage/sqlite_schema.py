@@ -22,16 +22,17 @@ Facts = tuple[object, ...]
 class Layout:
     """The schema of one table, as SQLite reports it."""
 
-    columns: frozenset[Facts]  # name, type, whether NOT NULL, place in the primary key, whether it is generated
-    constraints: frozenset[Facts]  # unique ones and foreign keys
-    statement: str  # the CREATE statement, from which all of this follows
-    words: frozenset[str]  # of the statement, which alone tells of checks and collations
+    columns: frozenset[Facts]  # name, type, NOT NULL, position in the primary key, whether it is generated
+    constraints: frozenset[Facts]  # unique constraints and foreign keys
+    statement: str  # the CREATE statement
+    words: frozenset[str]  # words of the statement, since only it shows checks and collations
 
 
 def refuse_others(connection: Connection, path: str, version: int) -> None:
-    """Raise StoreError if the file, of this schema version, has an object that this program does not make, or not so.
+    """Raise StoreError if the file has an object that this program does not create, or an altered object.
 
-    One of an older schema may lack tables and columns, which its migration adds. Its view and indices are made anew.
+    `version` is the file's schema version. A file with an older schema may lack tables and columns, which the
+    migration adds. The migration recreates its view and indices.
     """
     expected, is_current = made_here(), version == schema_versions.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
@@ -56,9 +57,9 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
 
 
 def refuse_dangling(connection: Connection, path: str) -> None:
-    """Raise StoreError if a measurement is of a trial or a run that is not there.
+    """Raise StoreError if a measurement refers to a trial or a run that does not exist.
 
-    The view of winners would leave it out in silence; what other rows lack shows where they are read.
+    The joins of the view would omit the measurement silently. Other dangling references raise when they are read.
     """
     found = connection.exec_driver_sql("PRAGMA foreign_key_check(measurement)").first()
     if found is not None:
@@ -69,13 +70,13 @@ def refuse_dangling(connection: Connection, path: str) -> None:
         )
 
 
-# Indices that SQLite makes for constraints have no text.
+# Indices that SQLite creates for constraints have no SQL text.
 _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS NOT NULL"
 
 
 @cache
 def made_here() -> dict[str, Layout]:
-    """Return each table with its layout in a new file."""
+    """Return each table's layout in a new file, by name."""
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         for statement in schema_versions.statements(connection.dialect):
@@ -87,7 +88,7 @@ def made_here() -> dict[str, Layout]:
 
 @cache
 def indices_made_here() -> dict[str, str]:
-    """Return each index that no constraint makes, with its statement."""
+    """Return the CREATE statement of each index that belongs to no constraint, by name."""
     dialect = sqlite.dialect()
     every = (index for table in schema.metadata.tables.values() for index in table.indexes)
     return {str(index.name): str(CreateIndex(index).compile(dialect=dialect)) for index in every}
@@ -104,10 +105,10 @@ def layout(connection: Connection, table: str) -> Layout:
         (name, kind, is_required, key, hidden)
         for _, name, kind, is_required, _, key, hidden in pragma_rows("table_xinfo", table)
     }
-    unique = {  # of an index its key alone: that of a table WITHOUT ROWID has all columns besides
+    unique = {  # only key columns: in a table WITHOUT ROWID an index has all others too
         (origin, is_unique, is_partial, *(column[2:] for column in pragma_rows("index_xinfo", index) if column[-1]))
         for _, index, is_unique, origin, is_partial in pragma_rows("index_list", table)
-        if origin != "c"  # else its statement tells
+        if origin != "c"  # "c": an index of a CREATE INDEX statement
     }
     foreign = {key[1:] for key in pragma_rows("foreign_key_list", table)}
     query = "SELECT sql FROM sqlite_master WHERE type = 'table' AND name = ?"
@@ -116,21 +117,21 @@ def layout(connection: Connection, table: str) -> Layout:
 
 
 def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
-    """Return whether the table is as this program makes it; one of an older schema may lack columns."""
+    """Return whether this program creates the table like this. A table of an older schema may lack columns."""
     found, expected = layout(connection, table), made_here()[table]
     return (
         (found.columns == expected.columns if is_current else found.columns <= expected.columns)
         and found.constraints == expected.constraints
-        and found.words <= expected.words | {"DEFAULT"}  # where a migration has added a column
+        and found.words <= expected.words | {"DEFAULT"}  # a migration adds columns with a DEFAULT
     )
 
 
 def _words(statement: str) -> frozenset[str]:
-    """Words and signs of a statement, without numbers and without the quotes of names."""
+    """Return the words and signs of a statement, without numbers and without the quotes of names."""
     found = re.findall(r"'\d*'|\w+|[^\w\s]", statement.replace('"', ""))
     return frozenset(word.upper() for word in found if not word.strip("'").isdigit())
 
 
 def _is_same_statement(statement: object, expected: str) -> bool:
-    """Return whether the statement is this one, but for white space."""
+    """Return whether the statements are the same except for white space."""
     return str(statement).split() == expected.split()
