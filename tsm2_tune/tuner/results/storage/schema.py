@@ -21,13 +21,13 @@ from sqlalchemy import (
 
 from tsm2_tune.tuner.results.best_view import best as best
 
-APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII, in SQLite's file header: this file is ours
+APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII; it marks this program's files in SQLite's file header
 
 metadata = MetaData()
 
 
 class _ServerText(TypeDecorator[str]):
-    """Text of a PostgreSQL server, in the order that SQLite has it. A server stores no NUL."""
+    """Text on a PostgreSQL server, with SQLite's order of texts. A server cannot store NUL characters."""
 
     impl = sqlalchemy.Text
     cache_ok = True
@@ -37,7 +37,7 @@ class _ServerText(TypeDecorator[str]):
 
 
 Text = sqlalchemy.Text().with_variant(_ServerText(collation="C"), "postgresql")
-Integer = sqlalchemy.Integer().with_variant(BigInteger(), "postgresql")  # SQLite's have 64 bits
+Integer = sqlalchemy.Integer().with_variant(BigInteger(), "postgresql")  # SQLite's integers have 64 bits
 
 run = Table(
     "run",
@@ -55,7 +55,7 @@ run = Table(
     Column("read_gbytes_per_s", Float, nullable=False),
     Column("copy_gbytes_per_s", Float, nullable=False),
     Column("gflops", Text, nullable=False),  # JSON: dtype -> measured FMA rate
-    Column("sms", Integer),  # multiprocessors; NULL of a run from before they were stored
+    Column("sms", Integer),  # multiprocessors; NULL in runs of versions that did not store them
     UniqueConstraint("id", "device_name"),  # for the foreign key of a trial's copy of the name
 )
 
@@ -73,7 +73,7 @@ problem = Table(
     UniqueConstraint("op", "dtype", "m", "n", "k"),
 )
 
-# Of a launch what is not the same for all trials of one source.
+# Columns of a launch that can differ between trials with the same source.
 LAUNCH_OF_TRIAL = ("rows_per_block", "splits")
 
 source = Table(
@@ -92,8 +92,9 @@ source = Table(
     Column("persistent", Integer, nullable=False, server_default="0"),  # 1 or 0
 )
 
-# A configuration is tried once for a device, a problem and a basis: the first UNIQUE keeps it so through kills,
-# restarts and two runs at a time. It needs the device's name here; the second foreign key ties it to the run's.
+# A configuration is tried once for each device, problem and basis. The first UNIQUE constraint ensures that across
+# kills, restarts and simultaneous runs. It needs a copy of the device's name; the second foreign key keeps the copy
+# equal to the run's name.
 trial = Table(
     "trial",
     metadata,
@@ -114,39 +115,37 @@ trial = Table(
     Column("blocks_per_sm", Integer),
     Column("spill_bytes", Integer),
     Column("guideline_broken", Text),
-    Column("verdict_correct", Integer),  # 1 or 0; NULL where it was never compared
+    Column("verdict_correct", Integer),  # 1 or 0; NULL if the result was never compared
     Column("verdict_worst_ratio", Float),
     Column("verdict_detail", Text),
     Column("floor_us", Float, nullable=False),
     Column("compile_seconds", Float, nullable=False),
     Column("total_seconds", Float, nullable=False),
     Column("ended_at", Text, nullable=False),
-    Column("compile_limit_seconds", Float),  # under which it was tried; NULL of a trial from before they were stored
+    Column("compile_limit_seconds", Float),  # the trial's limits; NULL if its version did not store them
     Column("run_limit_seconds", Float),
-    Column("full_verdict", Text),  # what the full verification of its kernel tried; NULL where there was none
-    Column("rows_per_block", Integer),  # of its launch; NULL of a trial from before, whose launch is its source's
+    Column("full_verdict", Text),  # the calls of the full verification; NULL if there was none
+    Column("rows_per_block", Integer),  # of its launch; NULL if the launch is the source's
     Column("splits", Integer),
-    Column(
-        "cache", Text, nullable=False, server_default="clean"
-    ),  # state of the L2 in which it was timed, or was to be
-    Column("is_between", Integer, nullable=False, server_default="0"),  # 1: of no search, see best_view.py
-    # 1: this program made another kernel of the configuration when it was last tuned; then its basis is none of now.
+    Column("cache", Text, nullable=False, server_default="clean"),  # state of the L2 for its timing
+    Column("is_between", Integer, nullable=False, server_default="0"),  # 1: no search made it, see best_view.py
+    # 1: when the problem was last tuned, the configuration had another kernel. The basis is then no valid basis.
     Column("superseded", Integer, nullable=False, server_default="0"),
-    Column("strategy", Text),  # of the search that tried it; NULL where none did, or from before they were stored
+    Column("strategy", Text),  # strategy of its search; NULL without a search, or if its version did not store it
     Column("stamp", Integer, nullable=False, server_default="0"),  # see logical_clock.py
-    Column("first_basis", Text),  # a superseded trial's basis when it was tried; NULL of one that counts
-    # Digests of the machine code that full_verdict is of, by each width of index; NULL where nobody stored it.
+    Column("first_basis", Text),  # the original basis of a superseded trial; NULL if not superseded
+    # Digests of the machine code that full_verdict is about, for each width of index; NULL if they were not stored.
     Column("verified_code", Text),
-    # Configurations in the space of the search that tried it; NULL if none did, or if nobody stored it.
+    # Size of the space of its search, in configurations; NULL without a search, or if it was not stored.
     Column("space_configurations", Integer),
-    # Why that search ended, a value of search.Why; NULL until it ends, and if nobody stored it.
+    # Why the search ended, a value of search.Why; NULL until it ends, or if it was not stored.
     Column("search_ended", Text),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
 
-# A winner is stale by the newest basis of its family on its device, which is found without a look at other trials. It
-# begins with what other queries do not name, so that SQLite takes it for none of these.
+# The condition of the index that finds the newest basis of a family on a device, on which it depends whether a winner
+# is stale. The index begins with columns that other queries do not name, so that SQLite does not use it for them.
 COUNTS = trial.c.superseded == sqlalchemy.text("0")
 newest_of_family = Index(
     "newest_of_family",
@@ -160,19 +159,19 @@ measurement = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("trial.id"), nullable=False),
-    Column("run_id", ForeignKey("run.id"), nullable=False),  # finals may be of a later run than the trial
-    # 0: the trial's own; 1, 2, ...: of finals, one for each state of the L2; -1, -2, ...: the own ones of the same
-    # trial in other databases, which were imported.
+    Column("run_id", ForeignKey("run.id"), nullable=False),  # the run of a final may be later than the trial's run
+    # 0: the trial's own measurement. 1, 2, ...: measurements in finals, with a round for each state of the L2.
+    # -1, -2, ...: the trial's own measurements from imported databases.
     Column("round", Integer, nullable=False),
     Column("median_us", Float, nullable=False),
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
-    Column("floor_us", Float, nullable=False),  # of the problem, by the ceilings of this measurement's run
+    Column("floor_us", Float, nullable=False),  # floor of the problem, from the ceilings of this measurement's run
     Column("cache", Text, nullable=False, server_default="clean"),
-    Column("summary_of", Integer),  # samples, where only their median and its interval are known; else NULL
-    Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL where nobody counted
-    Column("final", Text),  # identity and stamp of the final, see logical_clock.py; NULL of a trial's own times
+    Column("summary_of", Integer),  # number of samples, if the row is a summary without them; else NULL
+    Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL if not counted
+    Column("final", Text),  # identity and stamp of the final, see logical_clock.py; NULL outside finals
     Column("final_stamp", Integer),
     UniqueConstraint("trial_id", "round"),
 )
@@ -186,7 +185,7 @@ sample = Table(
     sqlite_with_rowid=False,
 )
 
-# What the vendor's libraries took in a final: in the round of this number, of the run that has it, of the problem.
+# The times of the vendor's libraries in a final, which the problem, the run and the number of the round identify.
 vendor_measurement = Table(
     "vendor_measurement",
     metadata,
@@ -221,22 +220,22 @@ vendor_sample = Table(
     sqlite_with_rowid=False,
 )
 
-# What a run has taken on, so that another one on the same database leaves it; only while the owner lives.
+# Configurations that a run has claimed, so that other runs on the database skip them while the owner lives.
 claim = Table(
     "claim",
     metadata,
     Column("device_name", Text, primary_key=True),
-    Column("problem", Text, primary_key=True),  # its text
-    Column("config", Text, primary_key=True),  # its text, or one of claims.NO_CONFIGURATIONS
+    Column("problem", Text, primary_key=True),  # the problem's text
+    Column("config", Text, primary_key=True),  # the configuration's text, or a value of claims.NO_CONFIGURATIONS
     Column("basis", Text, primary_key=True),
     Column("owner", Text, nullable=False),
-    Column("beat_at", Float, nullable=False),  # when the owner last said that it lives; seconds since 1970, UTC
-    # Owners that died while they tried the configuration, and the owner of now where it has tried it for a while.
+    Column("beat_at", Float, nullable=False),  # time of the owner's last heartbeat, in seconds since 1970, UTC
+    # Owners that died while they tried the configuration, plus the current owner if it has tried it for a while.
     Column("attempts", Integer, nullable=False, server_default="0"),
     sqlite_with_rowid=False,
 )
 
-# Kernels that hung or faulted on a device, which leaves them out: see quarantine.py.
+# Kernels that hung or faulted on a device, on which later runs skip them: see quarantine.py.
 quarantine = Table(
     "quarantine",
     metadata,
@@ -245,11 +244,11 @@ quarantine = Table(
     Column("tools", Text, primary_key=True),  # SHA-256 of compiler, flags and driver
     Column("toolkit", Text, nullable=False),
     Column("driver", Text, nullable=False),
-    Column("config", Text, nullable=False),  # of the last time, and so are the following
+    Column("config", Text, nullable=False),  # of the last failure, like the following columns
     Column("problem", Text, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("detail", Text, nullable=False),
-    Column("run_limit_seconds", Float),  # NULL where it faulted
+    Column("run_limit_seconds", Float),  # NULL if the kernel faulted
     Column("times", Integer, nullable=False),
     Column("last_at", Text, nullable=False),
     sqlite_with_rowid=False,
