@@ -395,7 +395,7 @@ def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None
 
 
 def preferred(found: Sequence[BestRow]) -> list[BestRow]:
-    """Return one winner for each device and problem: that of the first state of the L2 in PREFERRED that has one."""
+    """Return a winner for each device and problem: its winner in the first possible state of the L2 in PREFERRED."""
     by_place: dict[tuple[str, Problem], BestRow] = {}
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
         by_place.setdefault((row.device, row.problem), row)

@@ -52,7 +52,7 @@ class CurrentTrial:
     problem: Problem
     config: KernelConfig
     cache: Cache  # the state of the L2 for its timing
-    compiled: LoadedResources | None  # None if it was not loaded
+    compiled: LoadedResources | None  # None if the kernel was not loaded
     spill_bytes: int | None
     median_us: float | None  # median of its newest measurement; None if its result was wrong or it was not measured
     basis: str

@@ -64,7 +64,7 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Lock the file, since two migrations that keep a copy would write the same one.
+    """Lock the file, since two migrations that keep a copy would write the same copy.
 
     A file that cannot be opened is not locked here: the migration itself reports it.
     """

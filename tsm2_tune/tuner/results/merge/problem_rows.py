@@ -127,7 +127,7 @@ class Reader:
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
-        """Convert errors as stored.reading does, then pass them to `tell` if there is one."""
+        """Convert errors as records.reading does. With `tell`, pass them to it."""
         try:
             with records.reading(number, kind):
                 yield
@@ -172,7 +172,7 @@ class Writer:
     def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
         self._connection, self._source = connection, source
         self._runs: dict[RunKey, int] = {}
-        self._digests: set[str] = set()  # of kernels that the database has
+        self._digests: set[str] = set()  # digests of the kernels in the database
 
     def write(self, device_name: str, problem: Problem, part: Part) -> None:
         """Replace the database's rows of this device and problem with this part. Trials keep their numbers."""
@@ -279,7 +279,7 @@ def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[Tri
 
 
 def _values(row: Row, table: Table) -> dict[str, Any]:
-    """Return the row's values without ids. Raise TypeError or ValueError for a wrong one."""
+    """Return the row's values without ids. Raise TypeError or ValueError for an invalid value."""
     values = checked(row, table.columns)
     return {name: value for name, value in values.items() if name not in IDS}
 

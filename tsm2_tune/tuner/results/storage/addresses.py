@@ -79,7 +79,7 @@ def is_address(name: str | PathLike[str]) -> bool:
 
 
 def command_on(command: str, database: str | PathLike[str], program: str = "tsm2-tune") -> str:
-    """Return the command line that runs a command on the database. --db is left out for the default one."""
+    """Return the command line that runs a command on the database, without --db for the default database."""
     place = shown_name(database)
     return f"{program} {command}" + ("" if place == DEFAULT_DATABASE else f" --db {shlex.quote(place)}")
 

@@ -38,7 +38,7 @@ def network_of(path: Path) -> str:
     except OSError:
         return ""
     longest, kind = -1, ""
-    for line in lines:  # a later mount hides an earlier one of the same place
+    for line in lines:  # a later mount hides an earlier mount at the same place
         fields, _, of_source = line.partition(" - ")
         at = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), fields.split()[4])
         if place.is_relative_to(at) and len(at) >= longest:

@@ -125,7 +125,7 @@ trial = Table(
     Column("compile_limit_seconds", Float),  # the trial's limits; NULL if its version did not store them
     Column("run_limit_seconds", Float),
     Column("full_verdict", Text),  # the calls of the full verification; NULL if there was none
-    Column("rows_per_block", Integer),  # of its launch; NULL if the launch is the source's
+    Column("rows_per_block", Integer),  # rows per block of its launch; NULL if the launch is the source's
     Column("splits", Integer),
     Column("cache", Text, nullable=False, server_default="clean"),  # state of the L2 for its timing
     Column("is_between", Integer, nullable=False, server_default="0"),  # 1: no search made it, see best_view.py

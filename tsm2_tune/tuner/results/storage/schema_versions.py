@@ -33,7 +33,7 @@ def version() -> int:
 
 
 def found_version(connection: Connection, path: str) -> int:
-    """Return the schema version of the open file; 0 for an empty one.
+    """Return the schema version of the open file; 0 for an empty file.
 
     Raise StoreError for another program's database, or a schema that this program cannot migrate.
     """
