@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from tests.fabricated import plain_sql, trial, tuning_run
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
@@ -18,7 +16,6 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.records import config_of
-from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Claim, Search
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
@@ -137,8 +134,6 @@ def test_late_configuration_is_stored_beside_its_origin(name: str) -> None:
     assert not family.has(replace(some, evict_first=7), problem)
     for config in (some, other):
         assert config_of(name, config.text, config.json) == config
-    before = {key: value for key, value in some.tunables.items() if key != "evict_first"}
-    assert family.config_type.from_tunables(before) == some
 
 
 def test_a_policy_that_is_of_no_load_is_no_configuration() -> None:
@@ -163,13 +158,3 @@ def test_a_late_winner_of_before_is_tried_first() -> None:
     found = list(Search(InOrder(SPACE.kept), first=session.candidates_for(texts, SPACE)))
     assert [one.config.text for one in found[:2]] == [texts[0], texts[2]]
     assert [one.config for one in found[2:]] == [one.config for one in SPACE.kept if one.config.text != texts[2]]
-
-
-def test_a_winner_of_a_file_from_before_is_still_made_here(store: Store, path: Any) -> None:
-    """Its tunables lack the policy of loads, and its text is the one that this program has for it."""
-    some = ORDERED[0].config
-    store.add_trial(tuning_run(), trial(config=some, problem=R, source=render(R, some)))
-    plain_sql(path, "UPDATE trial SET tunables = json_remove(tunables, '$.evict_first')")
-    (row,) = store.best()
-    assert (row.config, row.stale) == (some.text, 0)
-    assert store.sources([row])[row.trial_id] == render(R, some)

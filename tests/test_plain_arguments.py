@@ -16,12 +16,13 @@ import pytest
 
 import tsm2_tune
 from tests.fabricated import GPU, PROBLEM, configuration, measurement, trial, tuning_run
-from tsm2_tune.api import confirm, tune
+from tsm2_tune.api import confirm
 from tsm2_tune.api import report as api_report
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs import dask_cluster
 from tsm2_tune.tuner.search.options import Options
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -94,7 +95,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     def stop(*arguments: Any) -> Any:
         raise Stopped(repr(arguments))
 
-    monkeypatch.setattr(tune, "Cluster", stop)
+    monkeypatch.setattr(dask_cluster, "Cluster", stop)
     monkeypatch.setattr(confirm, "_target", lambda selection, store: stop(selection))
     monkeypatch.setattr(api_report, "_bundle", lambda: str)
     monkeypatch.setattr(api_report, "_page", lambda *arguments: stop(arguments[:-1]))

@@ -49,7 +49,7 @@ WRITER = """
 import json, sys
 from tests.fabricated import BASIS, GPU, PROBLEM, final, trial, tuning_run
 from tests.test_postgresql_writers import CONFIGS, FAMILIES, FINALS, NOTHING
-from tsm2_tune.tuner.search.resume import Claimed
+from tsm2_tune.tuner.search.resume import ClaimResult
 from tsm2_tune.tuner.results.store import Store
 
 run, taken, rounds = tuning_run(uuid=f"GPU-{sys.argv[2]}"), [], []
@@ -57,7 +57,7 @@ with Store.open(sys.argv[1], create=True) as store, store.claims(GPU) as ours:
     print("ready", flush=True)
     sys.stdin.readline()
     for config in CONFIGS:
-        if ours.take(PROBLEM, config.text, basis=BASIS, again=NOTHING) is Claimed.YES:
+        if ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS:
             taken.append(config.text)
         store.add_trial(run, trial(500.0 + int(sys.argv[2]), config))  # also what another one has taken on
     for number in range(FINALS):
