@@ -185,12 +185,12 @@ import os, signal, sys
 from tests.quick_members import quick_members
 from tests.test_fleet import pretended, tuned
 from tsm2_tune.tuner.runs import fleet
-class Last(fleet.Member):
+class Last(fleet.ChildRun):
     def __init__(self, run):
         super().__init__(run)
         os.kill(os.getpid(), signal.SIGKILL)
 quick_members(setattr)
-fleet.Member = Last
+fleet.ChildRun = Last
 tuned(sys.argv[1], pretended("card", "card"))
 """
 
