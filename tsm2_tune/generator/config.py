@@ -24,7 +24,7 @@ __all__ = [
     "TunableValue",
 ]  # fmt: skip
 
-NAME = re.compile("[a-z][a-z0-9_]*")  # of a family
+NAME = re.compile("[a-z][a-z0-9_]*")  # the name of a family
 
 
 def family_name_in(text: str) -> str:

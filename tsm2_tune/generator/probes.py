@@ -33,7 +33,7 @@ LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
 
 
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Small problems that meet the edges of this configuration.
+    """Return small problems that meet the edges of this configuration.
 
     For a Gram matrix, which is square, both extents in turn.
     """
@@ -44,7 +44,7 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
 
 
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Small problems that have every remainder of m, n and k by the periods of this configuration.
+    """Return small problems that have every remainder of m, n and k by the periods of this configuration.
 
     The first have one extent that is not whole, and others that are. All together multiply at most `most_products`,
     in whole tiles: then they are the first of so many, spread evenly.
@@ -151,7 +151,7 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 
 
 def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """One of more tiles of C than a grid has blocks, where that does not depend on C; none where it is too large."""
+    """Return a problem with more tiles of C than the grid has blocks. Return none if it is too large."""
     family = family_named(config.family)
     periods, launch = family.periods(config, problem), family.launch(config, problem)
     if not launch.persistent:

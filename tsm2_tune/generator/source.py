@@ -9,10 +9,10 @@ from functools import lru_cache
 
 from tsm2_tune.generator.config import Launch
 
-SUPPORT_THREADS = 256  # of a block of the tuner's own kernels
+SUPPORT_THREADS = 256  # threads of a block of the tuner's own kernels
 SPARSE_TERMS = 32  # nonzeros in a line of a sparse operand, so at most as many products in a sum
 TEXTS_AT_HAND = 512  # texts cached: each takes milliseconds to render, and 30 kB
-INDEX_BITS = (32, 64)  # widths of a kernel's index
+INDEX_BITS = (32, 64)  # bits of a kernel's index
 MOST_PLACED = 4  # matrices that they take together: A, B, C and a workspace
 REFERENCE_BLOCKS_PER_SM = 2  # of those that compute the reference, which bounds their registers
 

@@ -19,7 +19,7 @@ from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
-LEAST_SHARE = 64  # of k, that is worth a block of its own
+LEAST_SHARE = 64  # the least products along k for a block of its own
 BLOCKS_PER_SM = 2  # the least for a grid
 NEARLY_ALL = 0.9  # of the multiprocessors
 
@@ -93,7 +93,7 @@ ENOUGH_BYTES = 40 * 2**10  # in flight to a multiprocessor: Little's law
 REGISTERS_USED = 120  # a thread, where nothing bounds them and loads are to be ahead
 LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
 UNEVEN = 0.4  # there, of what unequal shares cost: the last blocks have the others' bandwidth
-START_US = 2.0  # until a block's first loads have arrived
+START_US = 2.0  # time until a block's first loads arrive
 
 
 def splits_to_prefer(
@@ -108,8 +108,8 @@ def splits_to_prefer(
 ) -> list[int]:
     """Return those of the options that the model wants tried first, best first.
 
-    Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes on their
-    way. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
+    Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes in
+    flight. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
     beside A, which is read once.
     """
     occupied = occupancy(

@@ -37,7 +37,7 @@ def tile_rules(
     columns: tuple[int, ...] = (),
     covered: Callable[[Candidate], int] | int | None = None,
 ) -> tuple[Rule, ...]:
-    """Rules for `options` of a tile's rows, and of its columns where these have no other ones.
+    """Return the rules for `options` of a tile's rows, and of its columns unless these have their own options.
 
     A C of up to `covered` (the largest) rows and columns has one tile.
     """

@@ -49,7 +49,7 @@ def family_named(name: str) -> Family[Any]:
 
 
 def parse_config(text: str) -> KernelConfig | None:
-    """Return the configuration that is spelt so, of whatever family; None if there is none."""
+    """Return the configuration with this text, of any family. Return None if no family has it."""
     family = FAMILIES.get(family_name_in(text))
     found: KernelConfig | None = family.config_type.parse(text) if family else None
     return found

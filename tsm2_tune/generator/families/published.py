@@ -111,7 +111,7 @@ class Published(Family[P]):
         return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
 
     def division(self, config: P, problem: Problem, resident: int) -> Division:
-        """A block goes over its rows of A once for each group of columns."""
+        """Return a division in which a block reads its rows of A once for each group of columns."""
         found = super().division(config, problem, resident)
         return replace(found, block_n=config.columns, depth=config.prefetch)
 

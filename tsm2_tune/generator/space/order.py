@@ -45,7 +45,7 @@ def first_and_rest(
 
 
 def expected_times_us(candidates: Sequence[Candidate]) -> Floats:
-    """Return the expected time of each, in microseconds."""
+    """Return the expected time of each candidate, in microseconds."""
     return np.concatenate([np.empty(0), *(_times_us(part) for _, part in parts_of(candidates))])
 
 

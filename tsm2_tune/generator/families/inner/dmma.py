@@ -119,8 +119,10 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
         return config.warp_tile[1]
 
     def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return the fourth, whose k is odd, has aligned addresses where the leading dimensions of the general call
-        are not, or the other way round; the last two have vectors that a part-filled tile must not reach past.
+        """Return probes of aligned and unaligned operands, and of part-filled tiles.
+
+        The fourth has an odd k: either its addresses or its leading dimensions are aligned, but not both. In the last
+        two, a part-filled tile must not read past its vectors.
         """
         rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (

@@ -89,7 +89,7 @@ def most_strips(config: ResidentBFmaRingConfig, problem: Problem, *, n: int, k: 
 
 
 def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
-    """Places of the ring and strips of a tile: as many places as leave strips enough for half of the warps."""
+    """Return the most stages that leave half of the warps a strip, and the strips of a tile."""
     groups = -(-problem.n // config.columns)
     for places in range(config.stages, 1, -1):
         strips = most_strips(config, problem, n=problem.n, k=problem.k, places=places)
