@@ -28,7 +28,7 @@ C = TypeVar("C", bound=KernelConfig)
 # How much longer a kernel takes, without its start, where lines of operands are not whole 16-byte vectors: on an H200
 # 0 to 6 % where they stream through registers, 13 to 59 % where shared memory gets them element by element.
 ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
-MOST_DEPTH = 64  # the most products of a step that count as one multiplication
+MOST_DEPTH = 64  # the most products that count as one step
 
 
 class Family(ABC, Generic[C]):
@@ -39,8 +39,8 @@ class Family(ABC, Generic[C]):
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
     rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, tried before the hardware's and the guidelines
-    odd_lines: ClassVar[float] = ODD_LINES  # see Division.vectors_of_c
-    vectors_of_c: ClassVar[bool] = False  # of a Division
+    odd_lines: ClassVar[float] = ODD_LINES  # see Division.odd_lines
+    vectors_of_c: ClassVar[bool] = False  # see Division.vectors_of_c
     on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
     beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables at which `resources` does not look, if it says so
     only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named

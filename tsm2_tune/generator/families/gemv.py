@@ -41,7 +41,7 @@ Decomposition = Literal["one thread a row", "several threads a row", "several ro
 DECOMPOSITIONS: tuple[Decomposition, ...] = get_args(Decomposition)
 
 WARP_THREADS = 32
-VECTOR_BYTES = 16  # of the widest load
+VECTOR_BYTES = 16  # bytes of the widest load
 THREADS = (128, 256, 512)
 LANES = (1, 2, 4, 8, 16, 32, 128, 256, 512)
 ROWS = (1, 2, 4, 8, 16)
@@ -86,7 +86,7 @@ class GemvConfig(KernelConfig):
 
     @property
     def decomposition(self) -> Decomposition:
-        """Which of the lecture's four it is."""
+        """The lecture's name for this decomposition."""
         several_threads, several_rows = self.lanes * self.splits > 1, self.rows > 1
         if several_threads:
             return "both" if several_rows else "several threads a row"

@@ -31,7 +31,7 @@ from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.runtime.choice.predict import Division
 
-THREADS = 128  # per block
+THREADS = 128  # threads of a block
 # Of a row: lanes, vectors of each, teams of lanes.
 LAYOUTS = (
     *((lanes, 1, teams) for lanes in (1, 2, 4, 8, 16, 32) for teams in (1, 2, 4) if lanes * teams <= 32),

@@ -44,7 +44,7 @@ def full_rules(
 
 
 def _squares(problem: Problem, size: int) -> int:
-    """Squares of this size that cover C."""
+    """Return the number of squares of this size that cover C."""
     return -(-problem.m // size) * -(-problem.n // size)
 
 

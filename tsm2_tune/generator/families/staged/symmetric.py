@@ -16,7 +16,7 @@ from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, mirrored
 
-TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X, of a block
+TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X in a block's tile
 SYMMETRIC_RULES = (
     covering_rule(
         "tile-within-m",

@@ -35,7 +35,7 @@ class Options:
     """The values of each tunable."""
 
     threads: tuple[int, ...]
-    rows: tuple[int, ...]  # of the tunable that counts rows of A
+    rows: tuple[int, ...]  # values of the tunable that counts rows of A
     columns: tuple[int, ...]
     prefetch_stages: tuple[tuple[int, int], ...]
     min_blocks: tuple[int, ...]

@@ -30,7 +30,7 @@ OPTIONS = Options(
     splits_row_tiles=(*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS)),
 )
 LANES_DOWN = 8  # of a warp
-STAGED_ELEMENTS = 4096  # of B at a time
+STAGED_ELEMENTS = 4096  # elements of B staged at a time
 FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
 
 # For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
