@@ -100,13 +100,13 @@ def test_who_may_make_no_tables_has_a_problem(address: str, of_other: str) -> No
 def test_an_older_schema_needs_the_owner(address: str, of_other: str) -> None:
     store_one(address)
     asked(address, f"GRANT ALL ON {TABLES}; GRANT ALL ON {SEQUENCES}; GRANT CREATE ON SCHEMA public TO other")
-    asked(address, "UPDATE tsm2_tune SET schema_version = 20")
+    asked(address, "UPDATE tsm2_tune SET schema_version = 24")
     found = found_at(of_other)
     assert found.state is State.PROBLEM
-    assert "is of schema 20, which only the owner of its tables can bring to " in found.found
+    assert "is of schema 24, which only the owner of its tables can bring to " in found.found
     assert "must be owner of " in refused(of_other)
     assert found_at(address).state is State.OK
-    assert asked(address, "SELECT schema_version FROM tsm2_tune") == [(20,)]
+    assert asked(address, "SELECT schema_version FROM tsm2_tune") == [(24,)]
 
 
 def test_a_standby_is_a_problem() -> None:
