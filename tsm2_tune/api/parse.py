@@ -347,7 +347,7 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the problems. Raise InputError for a problem that no kernel family, or no named one, computes."""
+    """Return the problems. Raise InputError if no kernel family, or no named family, computes a problem."""
     from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     for problem in problems:

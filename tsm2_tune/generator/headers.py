@@ -13,9 +13,9 @@ _FOLDER = files("tsm2_tune") / "kernels"
 
 
 def with_headers(text: str) -> str:
-    """Return the text with the headers that it includes, and those that these include.
+    """Return the text with its includes replaced by the headers, nested headers too.
 
-    All stand together, where the first of them is included; only the type of the elements stands in its own place.
+    All headers go where the first include was. Only the header of the element type goes where its own include was.
     """
     text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in ELEMENT_TYPES else found[0], text)
     shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))

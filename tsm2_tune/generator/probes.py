@@ -153,7 +153,7 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Return the problem with more tiles of C than the grid has blocks, if the grid does not depend on C.
 
-    The list is empty if the grid depends on C, or if the problem is too large.
+    Return no problem if the grid depends on C, or if the problem is too large.
     """
     family = family_named(config.family)
     periods, launch = family.periods(config, problem), family.launch(config, problem)

@@ -178,7 +178,7 @@ class Written:
 
     @property
     def besides(self) -> tuple[str, ...]:
-        """Return messages about products without a line, and about unreadable files."""
+        """Return messages about products that have no line in the journal, and about unreadable files."""
         counts = zip(self.uncounted, UNCOUNTED, strict=True)
         return (*self.missing, *(f"{count_of(count, 'product')} {what}" for count, what in counts if count))
 

@@ -33,7 +33,7 @@ def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes:
     `smem_bytes` is static and dynamic shared memory together, without the driver's reserve. No block fits if the
     kernel needs more than a block or a thread may have. The result equals the driver's
     cuOccupancyMaxActiveBlocksPerMultiprocessor for a kernel that opted in to its shared memory and left the split
-    between shared memory and L1 to the driver. `architecture` has the sources.
+    between shared memory and L1 to the driver. The module `architecture` cites the sources of the limits.
     """
     if threads < 1 or registers < 0 or smem_bytes < 0:
         raise ValueError(f"no kernel has {threads} threads, {registers} registers, {smem_bytes} shared bytes")

@@ -5,7 +5,7 @@ two, and with vector loads. The kernels have the article's structure; its factor
 row-major. Of column-major ones the same kernels compute the transpose, C^T = B^T A^T, which is row-major: its rows
 are the columns of C.
 
-These are kernels to learn from, which `gemm` leaves behind: a search takes them only if it is asked to.
+These kernels are for learning, and `gemm` is faster. A search tries them only if it is asked to.
 """
 
 from __future__ import annotations

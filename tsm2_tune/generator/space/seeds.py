@@ -82,7 +82,7 @@ def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> li
 
 
 def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
-    """Update the least expected times. All divisions of a kernel count from the first one's time."""
+    """Keep each launch's least predicted time. All launches of a kernel start from the first launch's prediction."""
     for place, (config, _) in enumerate(kept):
         us = kept[0][1] * factor * (1 + LATER * place)
         times[config] = min(us, times.get(config, us))

@@ -48,7 +48,7 @@ class Declared:
 
     @property
     def default(self) -> int | None:
-        """The value that a configuration's text leaves out."""
+        """The default value. A configuration's text omits a tunable that has it."""
         return self.tunable.late[0] if self.tunable.late else self.tunable.default
 
     @property

@@ -321,5 +321,5 @@ def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
 
 
 def _or_all(extents: Floats) -> Floats:
-    """Return the extents, with EVER for 0."""
+    """Return the extents; 0 means no limit and becomes EVER."""
     return np.where(extents > 0, extents, EVER)

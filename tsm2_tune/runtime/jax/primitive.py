@@ -90,7 +90,7 @@ Dimensions = tuple[
 
 
 def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
-    """Return how the arrays are two matrices for a kernel; None if they are not."""
+    """Return how a kernel reads the two arrays as matrices; None if it cannot."""
     try:
         asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
     except AttributeError:  # no arrays

@@ -1,1 +1,1 @@
-"""PyTorch's products by kernels: operators of an exported module, and `install`, which overrides PyTorch's own."""
+"""Tuned kernels for PyTorch: an exported module's operators, and `install`, which overrides PyTorch's products."""

@@ -244,9 +244,9 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         errors: bool = True,
     ) -> Ended:
-        """Run the command and return how it ended. `errors`: whether its messages include standard error.
+        """Run the command and return how it ended. With `errors`, the returned messages include standard error.
 
-        The default environment is that of compilers.
+        Without `environment`, the command gets the environment in which compilers run.
         """
         try:
             folder = os.getcwd()

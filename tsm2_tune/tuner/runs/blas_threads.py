@@ -1,4 +1,4 @@
-"""Keep NumPy's BLAS from starting a thread for each core, since tsm2-tune does not multiply by it."""
+"""Keep NumPy's BLAS from starting a thread per core: tsm2-tune computes no products with it."""
 
 from __future__ import annotations
 

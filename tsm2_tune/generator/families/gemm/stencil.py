@@ -72,7 +72,7 @@ def _reads_lines(candidate: Candidate) -> bool:
 
 
 def line_bytes(config: StencilConfig, problem: Problem) -> int:
-    """Return the bytes side by side in memory that the shorter one of both reading grids reads at a time."""
+    """Return the contiguous bytes that one load of a row of threads covers, the smaller number of A's and B's."""
     wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     shorter: int = np.minimum(config.m_dim_a * wide_a, config.m_dim_b * wide_b)
     return shorter * problem.dtype.element_bytes

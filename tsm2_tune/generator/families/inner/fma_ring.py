@@ -98,7 +98,7 @@ def team(config: InnerFmaRingConfig) -> int:
 
 
 def lanes_of_k(config: InnerFmaRingConfig) -> int:
-    """Return the number of teams of a block, each of which has its own k."""
+    """Return the number of k slices of a block: teams of threads that each sum over a part of k."""
     teams = config.threads // team(config)
     return teams if teams < 2 * WHOLE_LANES else teams // WHOLE_LANES * WHOLE_LANES
 

@@ -1,7 +1,8 @@
-"""Time untried pairs of a kernel and a tuned shape on which the choice of the fewest kernels depends.
+"""Time a kernel at a tuned shape only if that can change the smallest set of kernels.
 
-An unknown pair counts as served. So the choice has at most as many kernels as the final one, and only the unknown
-pairs that it uses are measured; once it uses none, it is final. Most pairs are never measured.
+An untimed kernel is assumed to be fast enough at the shape. The smallest set under this assumption is chosen, the
+assumptions that it relies on are measured, and the set is chosen again, until it relies on none. Most pairs of a
+kernel and a shape are never measured.
 """
 
 from __future__ import annotations
