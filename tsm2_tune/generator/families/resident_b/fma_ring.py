@@ -208,7 +208,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         return replace(found, block_n=0, width=config.columns, deepest=deepest)
 
     def traffic(self, config: ResidentBFmaRingConfig, problem: Problem) -> Traffic:
-        """Return a once, C once: what has room. B comes from the L2 for each block."""
+        """Return the traffic of reading A and writing C once each. Each block reads B from the L2."""
         return Traffic(problem.read_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:

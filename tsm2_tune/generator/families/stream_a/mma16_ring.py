@@ -54,7 +54,7 @@ MANY_COLUMNS = Rule(
 
 
 def _group(candidate: Candidate) -> int:
-    """Return the number of columns of A."""
+    """Return the number of columns of A in one stage of the ring."""
     return tunable(candidate, "prefetch") // tunable(candidate, "stages")
 
 
