@@ -32,7 +32,7 @@ from tsm2_tune.tuner.compile.compiler import compile_text
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.cubins import compiled_cubins
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import rows_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.measure.timing import Effort

@@ -21,7 +21,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, find_target
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import rows_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.session import verified

@@ -19,11 +19,11 @@ from typing import Any
 
 from tsm2_tune.api.parse import LARGE
 from tsm2_tune.generator import families
+from tsm2_tune.generator.configuration_text import format_value
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import Declared, declared
-from tsm2_tune.generator.spelling import format_value
 
 FOLDER = Path(__file__).parent / "kernels"
 PACKAGE = Path(families.__file__).parent

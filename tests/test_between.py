@@ -19,9 +19,9 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
 from tsm2_tune.runtime.choice.predict import CACHED_RATE
-from tsm2_tune.tuner.export.kernel_sets import untuned_shapes as export_between
+from tsm2_tune.tuner.export.kernel_sets import intermediate_winners as export_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
@@ -172,7 +172,7 @@ def test_little_gain_is_not_worth_a_kernel(
         us = np.array([[100.0 / (gain if one.config == OTHER.text else 1.0)] * len(problems) for one in kernels])
         return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.untuned_shapes.expected", times)
+    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.intermediate_winners.expected", times)
     assert bool(rows_between(store, winners)) is wanted
 
 

@@ -23,9 +23,9 @@ from tests.fake_compilers import WRITE, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.compile import cache, processes
+from tsm2_tune.tuner.compile import cache, command_limits
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, remove_leftovers
-from tsm2_tune.tuner.compile.processes import workplace
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import Attempt, Worker
@@ -284,7 +284,7 @@ def test_so_many_folders_are_tried(tmp_path: Path, lost: int, made: bool) -> Non
             raise FileNotFoundError
 
     with nullcontext() if made else pytest.raises(FileNotFoundError):
-        assert str(processes._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
+        assert str(command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
     assert len({*asked}) == len(asked) == min(lost + 1, 20)
 
 
@@ -296,7 +296,7 @@ def test_a_folder_that_cannot_be_made_is_asked_for_once(tmp_path: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with pytest.raises(OSError, match="No space left"):
-        processes._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)
+        command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)
     assert len(asked) == 1
 
 

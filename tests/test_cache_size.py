@@ -13,8 +13,8 @@ import pytest
 from tests.command import run
 from tests.test_cache import binary, folder, writing  # noqa: F401
 from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, remove_leftovers
-from tsm2_tune.tuner.compile.processes import workplace
 
 
 def test_what_went_longest_unused_is_evicted(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
-from tsm2_tune.cli import COMMANDS
+from tsm2_tune.cli import COMMANDS, RESULTS
 
 PACKAGE = Path(tsm2_tune.__file__).parent
 ALLOWED = {  # what each folder may import
@@ -143,4 +143,5 @@ def test_each_folder_says_what_is_inside() -> None:
 
 
 def test_each_command_has_a_module_of_its_name() -> None:
-    assert set(COMMANDS) <= {path.stem.rstrip("_") for path in (PACKAGE / "commands").glob("*.py")}
+    assert set(COMMANDS) <= {path.stem.rstrip("_") for path in (PACKAGE / "commands").rglob("*.py")}
+    assert {path.stem.rstrip("_") for path in (PACKAGE / "commands/results").glob("[a-z]*.py")} == RESULTS

@@ -16,7 +16,7 @@ from rich.console import Console
 from tests.command import run
 from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
-from tsm2_tune.commands.quarantine import print_quarantined
+from tsm2_tune.commands.results.quarantine import print_quarantined
 from tsm2_tune.console import search_progress
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig

@@ -41,6 +41,8 @@ COMMANDS = {
     "forget": "Remove trials, so that they are tried anew",
     "quarantine": "List or forgive kernels that hung or faulted",
 }
+# Commands of a database of trials, whose modules are in commands/results/.
+RESULTS = frozenset({"best", "show", "report", "import", "db", "forget", "quarantine"})
 DEFAULT = "tune"  # the command if the line begins with an option or a shape
 EXAMPLES = """\
 tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix products.
@@ -59,7 +61,8 @@ class Commands(UserDict[str, click.Command]):
     def __getitem__(self, name: str) -> click.Command:
         if name in COMMANDS and name not in self.data:
             own = f"{name}_" if iskeyword(name) else name
-            self.data[name] = getattr(import_module(f"tsm2_tune.commands.{own}"), own)
+            folder = "commands.results" if name in RESULTS else "commands"
+            self.data[name] = getattr(import_module(f"tsm2_tune.{folder}.{own}"), own)
         return self.data[name]
 
     def __contains__(self, name: object) -> bool:

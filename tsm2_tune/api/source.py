@@ -10,13 +10,13 @@ from typing import Any
 from tsm2_tune.api.parse import LARGE, LAYOUTS, canonical_dtype, canonical_op, check_named, dtype_with, op_in, op_of
 from tsm2_tune.errors import InputError, nearest_name
 from tsm2_tune.generator.config import KernelConfig, family_name_in
+from tsm2_tune.generator.configuration_text import format_value, tunable_words, unknown_word
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.problem import DTYPES, FULL_MATH, Problem, dtype_named
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import declared
-from tsm2_tune.generator.spelling import format_value, tunable_words, unknown_word
 
 OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in the order in which they are tried
 MOST_LOOKED_AT = 400_000  # configurations searched for an error message

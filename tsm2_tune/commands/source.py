@@ -12,13 +12,13 @@ from tsm2_tune.api.parse import (
 )
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.forget import TrialNumber
 from tsm2_tune.commands.options import (
     Choice,
     database_option,
     is_given,
     math_option,
 )
+from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console.printable import tell
 
 if TYPE_CHECKING:

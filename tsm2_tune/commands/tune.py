@@ -161,7 +161,7 @@ def _shown(
 
 def _print_incomplete(result: TuningResult, database: str) -> None:
     """Print what the run left out or did not finish, if anything."""
-    from tsm2_tune.commands.quarantine import print_quarantined
+    from tsm2_tune.commands.results.quarantine import print_quarantined
     from tsm2_tune.console.run_progress import print_interrupted
 
     print_quarantined(sum(one.quarantined for one in result.ended), database)

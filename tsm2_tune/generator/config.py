@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.configuration_text import format_tunables, parse_tunables
 from tsm2_tune.generator.space.tunables import TunableValue, declared
-from tsm2_tune.generator.spelling import format_tunables, parse_tunables
 from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
 
 __all__ = [

@@ -14,8 +14,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.preload import LOADED, SHELL
 from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.environment import OF_LINKERS, OF_TEXTS, deciding
-from tsm2_tune.tuner.compile.processes import workplace
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.results.trial import in_a_line

@@ -12,7 +12,7 @@ from tsm2_tune.interpose.build import LEFT, cached_file, digest, gpu_here
 from tsm2_tune.pretuned import PREFIX, Pretuned, for_card
 from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.records import BestRow

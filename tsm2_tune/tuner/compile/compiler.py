@@ -14,6 +14,7 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.source import code
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.cache import cache_folder, remove_leftovers
+from tsm2_tune.tuner.compile.command_limits import Ended, Ending, kill_running, kills, run, workplace
 from tsm2_tune.tuner.compile.environment import Variables, compiler_environment
 from tsm2_tune.tuner.compile.failure_cause import (
     PASSING,
@@ -22,7 +23,6 @@ from tsm2_tune.tuner.compile.failure_cause import (
     refuse_full_disk,
     signal_name,
 )
-from tsm2_tune.tuner.compile.processes import Ended, Ending, kill_running, kills, run, workplace
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome, in_a_line
 
 __all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]

@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.compile.processes import Ended, Ending
+from tsm2_tune.tuner.compile.command_limits import Ended, Ending
 from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
 LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files

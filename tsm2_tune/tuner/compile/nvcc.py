@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
+from tsm2_tune.tuner.compile.command_limits import run
 from tsm2_tune.tuner.compile.compiler import ANSWER_SECONDS, Toolchain, answer, script_digest
 from tsm2_tune.tuner.compile.environment import (
     OF_NVCC,
@@ -20,7 +21,6 @@ from tsm2_tune.tuner.compile.environment import (
     deciding,
     program_path,
 )
-from tsm2_tune.tuner.compile.processes import run
 from tsm2_tune.tuner.results.trial import in_a_line
 
 SAMPLE = "sample.cu"  # need not exist

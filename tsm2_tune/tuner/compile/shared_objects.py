@@ -8,9 +8,9 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile.command_limits import Ended, Ending, workplace
 from tsm2_tune.tuner.compile.environment import compiler_environment
 from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk, signal_name
-from tsm2_tune.tuner.compile.processes import Ended, Ending, workplace
 
 LIMIT_SECONDS = 600.0  # for the C compiler
 

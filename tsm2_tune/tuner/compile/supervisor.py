@@ -1,6 +1,6 @@
 """A small program that runs the tuner's commands one after another, and leaves no processes or files behind.
 
-`processes.py` starts it and sends requests as lines of JSON: {"make": folder}, {"run": command, ...}, {"remove":
+`command_limits.py` starts it and sends requests as lines of JSON: {"make": folder}, {"run": command, ...}, {"remove":
 true}. If the parent of a process ends, the process becomes a child of this program, so none escapes. When standard
 input ends, the tuner is gone: then this program kills all processes and removes the working folder. It imports
 nothing from the tuner, so it starts fast.

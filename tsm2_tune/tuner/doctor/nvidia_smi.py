@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tsm2_tune.tuner.compile.command_limits import Ending, run
 from tsm2_tune.tuner.compile.environment import program_path
-from tsm2_tune.tuner.compile.processes import Ending, run
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
 

@@ -12,7 +12,7 @@ from typing import Any
 import tsm2_tune
 from tsm2_tune.errors import TuneError, pip_install
 from tsm2_tune.tuner.compile.cache import refuse_noexec, working_parent
-from tsm2_tune.tuner.compile.processes import Ended, Ending, run
+from tsm2_tune.tuner.compile.command_limits import Ended, Ending, run
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line

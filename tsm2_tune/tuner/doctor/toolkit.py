@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.compile import nvcc
+from tsm2_tune.tuner.compile.command_limits import Ending, run
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.compile.processes import Ending, run
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, ending_of
 from tsm2_tune.tuner.measure.vendor import libraries

@@ -9,7 +9,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.export.autotuner_formats import EXCHANGE, export_exchange
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import verified_in_full, with_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_output
 from tsm2_tune.tuner.export.measured_times import Known, known_of

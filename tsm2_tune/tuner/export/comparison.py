@@ -13,7 +13,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.scale_launch import launches

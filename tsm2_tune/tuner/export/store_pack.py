@@ -10,7 +10,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.elements import SAME
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import verified_in_full, with_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_between
 from tsm2_tune.tuner.export.module import winner
 from tsm2_tune.tuner.packs.pack import Pack

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import rows_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.export.measured_times import trials_elsewhere
 from tsm2_tune.tuner.results import records, trial_summaries
 from tsm2_tune.tuner.results.best_view import Among, ties

@@ -25,9 +25,9 @@ from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, rows_between
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending, unsearched_between
-from tsm2_tune.tuner.export.kernel_sets.untuned_shapes import MEASURED, rows_between
 from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store

@@ -18,7 +18,7 @@ from tsm2_tune.runtime.choice.winners import Match, Vendor, Winner, work_of
 from tsm2_tune.runtime.choice.work import Card
 from tsm2_tune.runtime.elements import CONJUGATED, SAME
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.packs.pack import Pack
 
 SUFFIX = ".pack"

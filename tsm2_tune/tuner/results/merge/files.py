@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.processes import Workplace, workplace
+from tsm2_tune.tuner.compile.command_limits import Workplace, workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.text_parser import Kind, ParsedTrials, kind_of, parse_file, refuse_others

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tsm2_tune import __version__, pretuned
 from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.processes import workplace
+from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.results.merge.files import written
 from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.storage import schema_versions

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tsm2_tune.commands.best import refuse_nothing
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.forget import TrialNumber
 from tsm2_tune.commands.options import (
     database_option,
     json_option,
     selection_options,
 )
+from tsm2_tune.commands.results.best import refuse_nothing
+from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console import tables
 from tsm2_tune.generator.problem import Problem
 

@@ -11,8 +11,8 @@ import tsm2_tune
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.doctor import STATE_WIDTH
 from tsm2_tune.commands.errors import Group, option
-from tsm2_tune.commands.import_ import print_import
 from tsm2_tune.commands.options import database_option, json_option, named_database
+from tsm2_tune.commands.results.import_ import print_import
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
