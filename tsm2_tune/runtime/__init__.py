@@ -1,6 +1,7 @@
-"""The runtime of an exported module. `tsm2_tune.tuner.export.bundle` copies its modules verbatim into one file.
+"""The runtime of an exported Python module. `tsm2_tune.tuner.export.bundle` copies all its modules into one file.
 
-`gemm.py` is the call. `choice/` chooses the kernel, `autotune/` by timing; `arrays/`, `cuda/`, `torch/`, `jax/` and
-`cupy/` are what it meets. All import only the standard library, NumPy and one another. The tuner uses `choice/` too.
-No two modules define the same name, since the file has one namespace.
+`gemm.py` has the public functions. `choice/` chooses the kernel by predicted time, `autotune/` by timing. `arrays/`
+reads the arrays of each library, and `cuda/` calls the CUDA driver. `torch/`, `jax/` and `cupy/` add functions for
+these libraries. The modules import only the standard library, NumPy and one another. The tuner uses `choice/`, too.
+No two modules may define the same name, because the exported file has one namespace.
 """

@@ -63,58 +63,61 @@ def gemm(
 ) -> Any:
     """Compute out = alpha a b + beta out and return `out`. alpha is 1 and beta is 0 by default.
 
-    With math="minplus" products become sums, and sums become minima: out[i, j] = min(alpha + min over l of (a[i, l] +
-    b[l, j]), beta + out[i, j]). There alpha is 0 and beta infinite by default. With beta = 0 an element of `out`
-    stays if it is smaller. A sum that is NaN is ignored.
+    With math="minplus" the matrix product uses + in place of multiplication and min in place of addition: out[i, j] =
+    min(alpha + min over l of (a[i, l] + b[l, j]), beta + out[i, j]). Here alpha is 0 and beta is infinite by default.
+    With beta = 0 each element of `out` becomes the smaller one of its old value and the new minimum. A sum that is
+    NaN is ignored.
 
-    a is m x k, b is k x n, out is m x n. All have one element type and are on one device. Each is column-major or
-    row-major, with any leading dimension; a vector is both. A 1-d a is a row, a 1-d b is a column, and `out` is then
-    a vector. With conj_a or conj_b the complex conjugate of a or b is multiplied, by a kernel tuned for that. A
-    PyTorch tensor with its conjugate bit set is the conjugate of its memory. Products of 16-bit numbers are summed in
-    float32, which is also the type of alpha and beta. `math`, one of MATHS, selects kernels with that arithmetic;
-    other calls do not use them.
+    a is m x k, b is k x n, out is m x n. All have the same element type and are on the same device. Each is
+    column-major or row-major, with any leading dimension; a vector counts as both. A 1-d a is a row, a 1-d b is a
+    column, and `out` is then a vector. With conj_a or conj_b the product is that of the complex conjugate of a or b;
+    the kernel conjugates the elements. A PyTorch tensor with its conjugate bit set is read as the conjugate of its
+    memory. Products of 16-bit numbers are summed in float32, which is also the type of alpha and beta. `math`, one of
+    MATHS, selects kernels with that arithmetic; calls without `math` never use these kernels.
 
-    The winner of the shape runs, among the kernels tuned for these storage orders. If the shape was not tuned, the
-    kernel with the least predicted time runs, with a launch that suits the shape. If a and b are one matrix in
-    memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may run. If there is
-    no kernel, one for the transposed product may run, b transposed times a transposed, which has the same memory. If
-    there is none either, PyTorch and CuPy compute the product of their arrays. With other arrays, and with
-    fallback="error", that is an error. If an extent is 0, the arrays' own library computes the product.
+    The kernel is one that was tuned for these storage orders. If the shape was tuned, the fastest kernel for that
+    shape runs. Otherwise the kernel with the least predicted time runs, with a grid that suits the shape. If a and b
+    are one matrix in memory, as in gemm(x.T, x), a kernel that computes half of the symmetric or Hermitian result may
+    run. If no kernel has these storage orders, a kernel for the transposed product, b transposed times a transposed,
+    may run on the same memory. If there is no such kernel either, PyTorch and CuPy compute the product of their
+    arrays. With arrays of other libraries, or with fallback="error", the call raises instead. If an extent is 0, the
+    arrays' own library computes the product.
 
-    With `measure` the first product of a kind is timed as by `plan`, beside PyTorch's or CuPy's own product with its
-    current settings. The fastest computes it, and all later products that differ from it only in addresses and
-    factors. Another process may choose another way, which rounds differently, unless both call `remember` with the
-    same file. Without `measure` results have the same bits in every process. If nothing can be timed, for want of
-    memory or of a way to keep the contents of `out`, the way with the least predicted time computes the product.
+    With measure=True the first product with these shapes and layouts times the best kernels and PyTorch's or CuPy's
+    own product with its current settings, as `plan` does. The fastest of them computes this product and all later
+    products that differ only in addresses, alpha and beta. Another process may choose another kernel, which rounds
+    differently, unless both processes call `remember` with the same file. With measure=False results have the same
+    bits in every process. If nothing can be timed, because memory is short or the contents of `out` cannot be saved,
+    the choice with the least predicted time computes the product.
 
     If alpha is 0, `out` becomes beta out, and a and b are not read, as in BLAS. Arrays of libraries other than
-    PyTorch and CuPy then need an `out`, and a beta of 0 or 1. Factors are numbers, or 0-d NumPy arrays and CPU
-    tensors. A factor in GPU memory is refused, since reading it would wait for the GPU.
+    PyTorch and CuPy then need an `out`, and a beta of 0 or 1. alpha and beta are numbers, 0-d NumPy arrays or 0-d CPU
+    tensors. One in GPU memory raises TypeError, because reading it would wait for the GPU.
 
-    Without `out` the allocator of a's library makes a new array: column-major if a kernel for a and b computes that,
-    else row-major. If beta is 0, or infinite for minplus, `out` is not read.
+    Without `out` the allocator of a's library returns a new array: column-major if a kernel for a and b writes
+    column-major results, else row-major. If beta is 0, or infinite for minplus, `out` is not read.
 
-    `out` must not share memory with a or b. Arrays that are more than their memory are refused: masked arrays;
-    PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or requiring a gradient unless
-    torch.no_grad() is set; and an `out` with the conjugate bit.
+    `out` must not share memory with a or b. Arrays whose values are not simply their memory raise TypeError: masked
+    arrays; PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or requiring a gradient
+    unless torch.no_grad() is set; and an `out` with the conjugate bit.
 
-    On a GPU the call only starts the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a handle.
-    None is the current stream of out's library, or of a's library without `out`, as set by `with
-    torch.cuda.stream(s)` or CuPy's `with s`; other libraries have only the default stream. The call makes that stream
-    wait for an array that states another stream of its own, as CuPy's do, and without `stream` for one whose library
-    is on another stream.
+    On a GPU the call only launches the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a CUstream
+    handle. None selects the current stream of out's library, or of a's library without `out`: the stream set by `with
+    torch.cuda.stream(s)` or CuPy's `with s`. Libraries other than PyTorch and CuPy use the default stream. If an
+    array names another stream in its interface, as CuPy's arrays do, the product waits for that stream. If `stream`
+    is None, the product also waits for the current streams of the other arrays' libraries.
 
-    On the host any thread may call it, and a call returns when its product is computed. If a kernel faults there,
-    only that call raises tsm2_tune's KernelFault, and its `out` is undefined. InputError and ToolMissing say that the
-    cache of compiled kernels, or a compiler, cannot be used.
+    NumPy arrays are multiplied on the CPU, in any thread; the call returns when the product is computed. If a kernel
+    faults on the CPU, only that call raises tsm2_tune's KernelFault, and its `out` is undefined. It raises InputError
+    or ToolMissing if the cache of compiled kernels, or a compiler, cannot be used.
 
-    A kernel that splits k needs a workspace. Each stream has one, from PyTorch's or CuPy's allocator for their
-    arrays. It is kept and grows with the products; growing waits for the stream. A product can be captured in a CUDA
-    graph if its kernel is loaded: `load` loads all kernels. A graph has a workspace of its own.
+    A kernel that splits k needs a workspace. Each stream has one, allocated by PyTorch or CuPy for their arrays. The
+    workspace is kept, and grows if a product needs more; growing waits for the stream. A product can be captured in a
+    CUDA graph if its kernel is loaded: `load` loads all kernels. Each graph has its own workspace.
 
-    Raise TypeError or ValueError for an invalid argument, and for storage orders without a kernel. Raise LookupError
-    if no kernel is for the element type. Raise MemoryError if the device has too little memory for the kernel. Raise
-    RuntimeError with the error of CUDA.
+    Raise TypeError or ValueError for an invalid argument, and if no kernel has the storage orders. Raise LookupError
+    if no kernel has the element type. Raise MemoryError if the device has too little memory for the workspace. Raise
+    RuntimeError if CUDA fails.
     """
     asked = None
     if conj_a or conj_b or math is not None or fallback != "vendor" or measure:
@@ -124,7 +127,7 @@ def gemm(
         try:
             done = starter(a, b, out, alpha, beta, asked, stream)
         except (AttributeError, TypeError):
-            done = None  # errors for wrong arrays or streams follow below
+            done = None  # the checks below raise the proper error for wrong arrays or streams
         if done is not None:
             return done
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
@@ -137,11 +140,12 @@ def gemm(
     is_timed = measure and not product.on_host
     if is_timed:
         product, found = _measured(product, found, fallback, alpha, beta, stream)
-    # What a factor decides the short way does not see: CuPy multiplies by it in operations of their own.
+    # Do not cache a choice that depends on alpha or beta, since the cache's key has neither: CuPy's own product
+    # multiplies by them in separate kernels, which takes longer.
     is_kept = not (is_timed and is_cupys(a) and has_factors(product, alpha, beta))
     if isinstance(found, Vendor):
         done = _by_vendor(product, found, alpha, beta, stream)
-        # A new `out` for timing lies as a kernel's, and not as the library would make it.
+        # Timing allocated `out` in the kernel's storage order, but the library would choose its own: do not cache it.
         if is_kept and not (is_timed and out is None):
             _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
         return done
@@ -170,7 +174,10 @@ def choice(
     math: str | None = None,
     fallback: str = "vendor",
 ) -> Match | Vendor:
-    """Return the winner that gemm uses for these arguments, or the vendor. It raises what gemm raises for them."""
+    """Return the kernel that gemm uses for these arguments, or a Vendor with the reason why it uses none.
+
+    Raise the errors that gemm raises for these arguments.
+    """
     return chosen_or_vendor(Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math), fallback)
 
 
@@ -187,19 +194,21 @@ def plan(
     stream: Any = None,
     measure: bool = False,
 ) -> Bound | BoundVendor:
-    """Prepare gemm for these device arrays, and return a plan: calling it starts the product at the least cost.
+    """Prepare gemm for these device arrays. Return a callable plan: calling it launches the product without checks.
 
-    The plan keeps the arrays alive; they are read when it is called. It uses `stream` or, without one, the stream
-    that is current at the call; it does not wait for other streams. It raises what gemm raises with fallback="error".
+    The plan keeps the arrays alive; the kernel reads them each time the plan is called. The product runs on `stream`,
+    or else on the stream that is current when the plan is called; it does not wait for other streams. Raise the
+    errors that gemm raises with fallback="error".
 
-    With `measure` the kernel and its launch are chosen by timing instead of by prediction. Up to twenty launches with
-    a binary for this GPU and nearly the least predicted time are timed on these arrays, on the stream. So is
-    PyTorch's or CuPy's own product of the matrices with its current settings (CuPy's without alpha and beta). If that
-    is the fastest, it becomes the plan; CuPy's own product cannot be captured in a graph. The plan's `match` has the
-    times. They are taken with a dirty L2, which needs memory of twice its size, and take some tens of milliseconds,
-    or as long as a hundred products. The workspace of all timed kernels stays. `out` is undefined afterwards, unless
-    beta keeps it: then it is copied and restored, which works only for arrays of PyTorch and CuPy. Another process
-    may choose another kernel, which rounds differently.
+    With measure=True the kernel and its grid are chosen by timing instead of by predicted time. Up to twenty launches
+    are timed on these arrays, on the stream: those that have a binary for this GPU and nearly the least predicted
+    time. PyTorch's or CuPy's own product with its current settings is timed, too (CuPy's only without alpha and
+    beta). If the library's product is the fastest, the plan calls it; CuPy's own product cannot be captured in a
+    graph. The plan's `match` contains the times. Each is taken with dirty lines in the L2, which needs a buffer of
+    twice the size of the L2. Timing takes some tens of milliseconds, or as long as a hundred products. The workspace
+    of the timed kernels stays allocated. Afterwards `out` is undefined, unless beta makes the product read it: then
+    it is copied and restored, which works only for arrays of PyTorch and CuPy. Another process may choose another
+    kernel, which rounds differently.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
@@ -232,14 +241,14 @@ def plan(
 
 
 def load(device: int = 0) -> None:
-    """Load every kernel that products on this GPU may use, as a capture into a CUDA graph requires.
+    """Load every kernel that products on this GPU may use. Capture into a CUDA graph requires that they are loaded.
 
-    These are the kernels tuned for it, and other GPUs' kernels for element types and ops of which it has none. Raise
-    RuntimeError if one of its own does not load. An error of another GPU's kernel is left to the product that needs
-    it.
+    It loads the kernels tuned on this GPU model. For a combination of element type and storage orders without such a
+    kernel, it loads those tuned on other GPU models. Raise RuntimeError if a kernel tuned on this model does not
+    load. Errors of the other kernels are ignored here; a product that needs such a kernel raises them.
     """
     if all(winner.on_host for winner in WINNERS):
-        return  # nothing here is for a GPU
+        return  # this module has no kernel for a GPU
     name, arch = device_of(device)
     context = primary_context(device)
     number = context_id(context)
@@ -253,7 +262,7 @@ def load(device: int = 0) -> None:
 
 
 def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
-    """Return the winner for the product, or why the vendor computes it."""
+    """Return the kernel chosen for the product, or a Vendor with the reason why the arrays' library computes it."""
     if fallback not in ("vendor", "error"):
         raise ValueError(f"fallback: expected 'vendor' or 'error', got {fallback!r}")
     if 0 in product.shape:
@@ -273,17 +282,17 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
 
 
 def _logged(product: Product, found: Match | Vendor) -> Match | Vendor:
-    """Log why the vendor computes a product; `choose` logs kernels."""
+    """Log a Vendor, and return `found` unchanged. A Match is already logged by `choose`."""
     if isinstance(found, Vendor):
         log.debug("%s %s: %s", "x".join(map(str, product.shape)), product.name, found)
     return found
 
 
 def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
-    """The winner; the vendor where it is another GPU's, and no compiler here makes a binary of it for this one."""
+    """Return the match, or a Vendor if its kernel was tuned on another GPU and cannot be compiled for this GPU."""
     if found.other_device is None:
         return found
-    # What compiles with indices of one width does with those of another.
+    # A kernel that compiles with 32-bit indices also compiles with 64-bit indices: test one width.
     why = why_not_compiled(found.winner, INDEX_WIDTHS[0], device_of(home(product.a)[1])[1])
     return found if why is None else Vendor(why)
 
@@ -291,10 +300,10 @@ def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
 def _measured(
     product: Product, expected: Match | Vendor, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> tuple[Product, Match | Vendor]:
-    """Return the product with an `out`, and the fastest way by timing.
+    """Return the product with an `out`, and the kernel or library that was fastest when timed.
 
-    Return the product unchanged and the predicted way if no kernel is for it, or if the vendor is predicted and no
-    kernel loads.
+    Return the product unchanged and `expected`, the choice by predicted time, if no kernel computes this product, or
+    if the library is predicted to be faster and the kernel does not load.
     """
     kernel = expected
     try:
@@ -311,7 +320,7 @@ def _measured(
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
-    """Return the product by the arrays' own library. Raise ValueError if that multiplies none."""
+    """Compute the product with the arrays' own library and return `out`. Raise ValueError if it cannot."""
     a, b = product.a.array, product.b.array
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     out = None if product.out is None else product.out.array
@@ -327,7 +336,7 @@ def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: A
 
 
 def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
-    """Let the next product like this one take the short way, if its arrays are of one library."""
+    """Cache the plan for later calls with equal shapes and layouts, if all arrays are PyTorch's or all are CuPy's."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)

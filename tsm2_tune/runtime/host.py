@@ -1,4 +1,4 @@
-"""Emulated kernels on the CPU for NumPy arrays, to find faults."""
+"""Run CUDA kernels on the CPU, for NumPy arrays. This emulation is for finding faults, not for speed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tsm2_tune.runtime.zero_alpha import reads_operands
 
 
 def multiply_on_host(product: Product, match: Match, alpha: complex, beta: complex) -> Any:
-    """Run the kernel on the CPU and return `out`."""
+    """Run the matched kernel on the CPU and return `out`, a new array if the product has none."""
     if product.out is None:
         order: Any = made_order(match)
         product = product.with_out(np.empty(product.out_shape, product.dtype, order=order))
@@ -23,7 +23,7 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
     bits = index_bits(oriented, winner.orders)
     index, scalar = np.int32 if bits == 32 else np.int64, product.sum_dtype.type
     arrays = [(x.array if x.array.ndim == 2 else x.span).T if match.swapped else x.array for x in oriented.given]
-    if not reads_operands(alpha, product.math):  # the kernel reads zeros instead
+    if not reads_operands(alpha, product.math):  # replace a and b by zeros, so that their NaNs have no effect
         arrays[:2] = [np.zeros(x.span_bytes, np.uint8) for x in oriented.given[:2]]
     a, b, c = (
         (array, index(x.ld[order])) for array, x, order in zip(arrays, oriented.given, winner.orders, strict=True)
@@ -55,7 +55,7 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
 
 
 def _aligned(elements: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return an uninitialised array, aligned to 16 bytes."""
+    """Return an uninitialised 1-d array with this number of elements, aligned to 16 bytes."""
     room = np.empty(elements + 16 // dtype.itemsize, dtype)
     first = -room.ctypes.data % 16 // dtype.itemsize
     return room[first : first + elements]

@@ -1,7 +1,7 @@
-"""`Plan`: a launch without its addresses, factors and stream. `Bound`: a plan with its arrays.
+"""`Plan`: a kernel launch without addresses, alpha, beta and stream. `Bound`: a plan with its arrays.
 
-A launch is written into a slot, memory that the driver reads. Other Python threads run meanwhile, so a plan has a
-slot for each thread that has started it at the same time.
+The launch configuration and the kernel's arguments are written into a buffer, a `Slot`, that the driver reads.
+Several threads may launch one plan at the same time, so each launch uses its own slot.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tsm2_tune.runtime.cuda.cubins import lock
 from tsm2_tune.runtime.cuda.driver import LEGACY_STREAM, ask_driver, cuda, current_context, error_name
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspace_for, workspaces
 
-# Layout of a slot: CUlaunchConfig, which ends in the stream and zero attributes; the matrices' addresses; the other
-# arguments, 16 bytes each; pointers to all arguments in the kernel's order.
+# Layout of a slot: a CUlaunchConfig, which ends with the stream and no attributes; the addresses of a, b and out; the
+# other arguments, 16 bytes each; pointers to all arguments in the kernel's order.
 STREAM, STREAM_AND_ADDRESSES = struct.Struct("Q"), struct.Struct("Q16x3Q")
 STREAM_AT = 32  # bytes into the slot
 ADDRESSES_AT = (56, 64, 72)  # of a, b and out
@@ -30,28 +30,28 @@ ARGUMENTS_AT, ARGUMENT_BYTES = 80, 16
 NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc", "partials", "counters")
 AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_OF_ARGUMENTS)}
 IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
-FIRST = {False: "abc", True: "bac"}  # a kernel for the transposed product has b first
-PLACES = {  # of the arguments
+FIRST = {False: "abc", True: "bac"}  # for the transposed product b is the kernel's first operand
+PLACES = {  # whether transposed -> byte offset of each kernel argument in the slot
     swapped: tuple((AT | dict(zip(names, ADDRESSES_AT, strict=True)))[name] for name in IN_ORDER)
     for swapped, names in FIRST.items()
 }
 ALPHA_AT, BETA_AT, WORKSPACE_AT = AT["alpha"], AT["beta"], AT["partials"]
 POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
 BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
-# Grid, block and shared memory; extents and leading dimensions; pointers.
+# All fields that do not change: grid, block and shared memory; extents and leading dimensions; pointers.
 WHOLE, WORKSPACE = struct.Struct(f"7I52x{'q8x' * 3}16x{'q8x' * 2}16xq8x32x{len(IN_ORDER)}Q"), struct.Struct("Q8xQ")
-MOST_BLOCKS = 2**31 - 1  # in a grid
+MOST_BLOCKS = 2**31 - 1  # the largest grid in x
 LARGEST = {kind: float(np.finfo(kind).max) for kind in "fdFD"}
 SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
 
 
 class Slot:
-    """The memory of one launch; the driver gets pointers to it, `config` and `parameters`."""
+    """The buffer of one launch. `config` and `parameters` are the pointers into it that cuLaunchKernelEx reads."""
 
     __slots__ = ("alpha", "beta", "buffer", "config", "legacy_workspace", "parameters")
 
     def __init__(self, plan: Plan) -> None:
-        # The addresses of the legacy stream's workspace, if the slot holds them.
+        # The addresses of the legacy stream's workspace, if they are written in this slot.
         self.legacy_workspace: tuple[int, int] | None = None
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
@@ -60,7 +60,7 @@ class Slot:
         self.set_factors(plan, None, None)
 
     def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
-        """Write the factors; None stands for the neutral ones."""
+        """Write alpha and beta into the buffer. None means the plan's neutral value."""
         self.alpha, self.beta = alpha, beta
         for at, factor, unit in ((ALPHA_AT, alpha, plan.units[0]), (BETA_AT, beta, plan.units[1])):
             number = unit if factor is None else factor
@@ -71,7 +71,7 @@ class Slot:
 
 
 class Plan:
-    """A product's loaded kernel and its launch."""
+    """A product's loaded kernel and its launch configuration, to be launched with any addresses, alpha and beta."""
 
     __slots__ = (
         "alignment_mask", "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel",
@@ -81,10 +81,10 @@ class Plan:
 
     def __init__(
         self,
-        product: Product,  # as called, with a new `out` if none was given
+        product: Product,  # the call's product, with an `out`
         match: Match,
-        shape: tuple[int, int, int],  # m, n and k as the kernel computes them, perhaps transposed
-        leading: tuple[int, ...],  # its leading dimensions
+        shape: tuple[int, int, int],  # m, n and k of the kernel, which may compute the transposed product
+        leading: tuple[int, ...],  # leading dimensions of the kernel's A, B and C
         *,
         context: int,
         context_number: int,  # unlike a handle, never reused by a later context
@@ -99,7 +99,7 @@ class Plan:
         self.context_number, self.legacy = context_number, legacy_key(context_number)
         self.shape, self.units, self.index_bits = shape, units, index_bits
         self.places = PLACES[match.swapped]
-        # It fails in another context than the kernel's; `launch` then makes that current and retries.
+        # This fails if the current context is not the kernel's; `launch` then makes the kernel's current and retries.
         self.kernel_launch = cuda().cuLaunchKernelEx
         m, n, _ = self.shape
         self.head = (*launch.grid(m, n), 1, launch.threads, 1, 1, launch.smem_bytes)
@@ -110,7 +110,7 @@ class Plan:
         self.scalar_type = sum_dtype.char
         self.scalar = SCALARS[self.scalar_type]
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
-        self.alignment_mask = product.dtype.itemsize - 1  # bits that no address of an array has
+        self.alignment_mask = product.dtype.itemsize - 1  # address bits that are 0 for an aligned array
         self.spans = tuple([x.span_bytes for x in product.given])
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)
@@ -119,8 +119,10 @@ class Plan:
     def start(
         self, a: int, b: int, out: int, alpha: complex | None, beta: complex | None, stream: int, array: Array
     ) -> None:
-        """Launch on the stream. Factors of None are neutral. The library of `array`, one of the operands, allocates
-        the workspace."""
+        """Launch the kernel on the stream. a, b and out are addresses; alpha and beta may be None for neutral values.
+
+        The library of `array`, one of the operands, allocates the workspace. Raise RuntimeError if the launch fails.
+        """
         try:
             slot = self.slots.pop()
         except IndexError:
@@ -133,10 +135,11 @@ class Plan:
         self.slots.append(slot)
 
     def start_within(self, a: int, b: int, out: int, stream: int, partials: int, counters: int) -> None:
-        """Launch with neutral factors on the stream; the plan's context must be current.
+        """Launch the kernel on the stream, with neutral alpha and beta, in the caller's workspace.
 
-        `partials` and `counters` are a workspace for this launch only; the counters are zeroed here. Raise
-        RuntimeError if the launch fails.
+        The plan's context must be current. `partials` and `counters` are the addresses of the workspace's partial
+        sums and counters, used by this launch only; the counters are zeroed here. Raise RuntimeError if the launch
+        fails.
         """
         try:
             slot = self.slots.pop()
@@ -154,8 +157,10 @@ class Plan:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
     def _launched_at_once(self, slot: Slot, needed_bytes: tuple[int, int]) -> bool:
-        """Launch the slot on the legacy stream with its present workspace. Return false if that is too small or the
-        launch fails."""
+        """Launch the slot on the legacy stream with that stream's existing workspace.
+
+        Return False if there is no workspace, if it is too small, or if the launch fails.
+        """
         with lock:
             found = workspaces.get(self.legacy)
             if found is None:
@@ -168,7 +173,7 @@ class Plan:
             return not self.kernel_launch(slot.config, self.function, slot.parameters, None)
 
     def launch(self, slot: Slot, stream: int, array: Array) -> None:
-        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if that fails."""
+        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if the launch fails."""
         if (
             self.needed_bytes is not None
             and stream <= LEGACY_STREAM
@@ -186,7 +191,7 @@ class Plan:
             raise RuntimeError(f"cuLaunchKernelEx failed: {error_name(status)}")
 
     def _status(self, slot: Slot, stream: int, array: Array) -> int:
-        """Launch in the current context and return the driver's status."""
+        """Launch the slot in the current context and return the driver's status, 0 if it succeeds."""
         if self.needed_bytes is None:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
         with lock:
@@ -196,7 +201,8 @@ class Plan:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
     def takes(self, factor: Any) -> bool:
-        """Return whether the factor needs no further check: it is a Python number, finite in the type of sums."""
+        """Return whether alpha or beta needs no further check: a Python number in the accumulator's range, or
+        None."""
         if type(factor) in (int, float):
             return bool(-self.largest <= factor <= self.largest)
         if type(factor) is complex and self.is_complex:
@@ -205,7 +211,7 @@ class Plan:
 
 
 class OfArrays:
-    """Base of plans that hold arrays: a copy or pickle would be of other memory."""
+    """Base class of plans that hold arrays. They cannot be copied or pickled, since that would change the arrays."""
 
     __slots__ = ()
 
@@ -216,7 +222,7 @@ class OfArrays:
 
 
 class Bound(OfArrays):
-    """A plan with its arrays. Calling it starts the product."""
+    """A plan with its arrays, alpha and beta. Calling it launches the kernel."""
 
     __slots__ = ("addresses", "alpha", "arrays", "beta", "match", "plan", "slots", "stream")
 
@@ -228,7 +234,7 @@ class Bound(OfArrays):
         self.match, self.addresses, self.slots = match, addresses, list[Slot]()
 
     def __call__(self) -> Any:
-        """Start the product on the planned stream, or else the current one. Return `out`."""
+        """Launch the kernel on the plan's stream, or if the plan has none on the current stream. Return `out`."""
         try:
             slot = self.slots.pop()
         except IndexError:
@@ -245,7 +251,7 @@ class Bound(OfArrays):
 
 
 class BoundVendor(OfArrays):
-    """Arrays whose product their own library computes. Calling it starts that."""
+    """A plan whose product the arrays' own library computes. Calling it starts this product."""
 
     __slots__ = ("arrays", "match", "multiply", "stream")
 
@@ -259,7 +265,7 @@ class BoundVendor(OfArrays):
         self.match, self.arrays, self.stream, self.multiply = match, arrays, stream, multiply
 
     def __call__(self) -> Any:
-        """Start the product on the planned stream, or else the current one. Return `out`."""
+        """Start the product on the plan's stream, or if the plan has none on the current stream. Return `out`."""
         out = self.arrays[2]
         with at_stream(out, self.stream()):
             self.multiply()
@@ -267,7 +273,10 @@ class BoundVendor(OfArrays):
 
 
 def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """Return the bytes of partial sums and of counters for an m x n result; None if the kernel does not split k."""
+    """Return the bytes of partial sums and of counters in the workspace; None if the kernel needs no workspace.
+
+    `shape` is m and n of the result.
+    """
     launch = match.launch
     if not launch.has_workspace:
         return None
@@ -275,12 +284,12 @@ def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[An
 
 
 def made_order(match: Match) -> str:
-    """Return NumPy's order, "F" or "C", of a new `out` for the kernel."""
+    """Return the storage order of a new `out` for the matched kernel: NumPy's "F" or "C"."""
     return "F" if (match.winner.orders[2] == "n") != match.swapped else "C"
 
 
 def element_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
-    """Return the strides, in elements, of a new array in NumPy's order."""
+    """Return the strides, in elements, of a contiguous array in NumPy's order "F" or "C"."""
     if len(shape) == 1:
         return (1,)
     return (1, shape[0]) if order == "F" else (shape[1], 1)

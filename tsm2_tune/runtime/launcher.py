@@ -1,6 +1,7 @@
-"""The compiled launcher: the plan cache for PyTorch's tensors and CuPy's arrays in C, if the file holds one.
+"""Load the compiled launcher: a C extension that an exported module may contain.
 
-It does what plan_cache.py does, and calls that if it cannot start a product itself.
+The launcher does the same as plan_cache.py for PyTorch's tensors and CuPy's arrays, with less overhead per call. It
+calls the Python functions of plan_cache.py for products that it cannot launch.
 """
 
 from __future__ import annotations
@@ -44,22 +45,22 @@ from tsm2_tune.runtime.plan_cache import (
 )
 
 LAUNCHER_NAME = "tsm2_launcher"
-LAUNCHER_PYTHON = (3, 11)  # it uses the stable ABI of this version
-TYPES_IN_C = tuple(DTYPES)  # of tsm2_type
+LAUNCHER_PYTHON = (3, 11)  # the launcher uses the stable ABI of this Python version
+TYPES_IN_C = tuple(DTYPES)  # in the order of the C enum tsm2_type
 
-launchers: dict[type, Any] = {}  # by the type of `a`, as `starters`
+launchers: dict[type, Any] = {}  # type of `a` -> Launcher object
 
 
 def launcher_place() -> str:
-    """Return the platform that a launcher is built for, such as linux-x86_64."""
+    """Return the name of this platform, such as linux-x86_64. A launcher works on one platform."""
     return f"{sys.platform}-{os.uname().machine}" if hasattr(os, "uname") else sys.platform
 
 
 @cache
 def launcher() -> Any:
-    """Return the launcher's Python module; None if this file holds none, or none that this Python can load.
+    """Return the launcher as a Python module; None if this file contains no launcher, or this Python cannot load it.
 
-    Raise RuntimeError if its digest is wrong.
+    Raise RuntimeError if the launcher's SHA-256 is wrong.
     """
     if LAUNCHER is None or not hasattr(os, "memfd_create"):
         log.debug("calls start in Python: this module was exported without --launcher, or this is not Linux")
@@ -70,8 +71,8 @@ def launcher() -> Any:
         log.debug("calls start in Python: the launcher is for CPython 3.11 or newer on %s", place)
         return None
     binary = unpacked(data, digest, "the compiled launcher")
-    try:  # from memory: exactly the checked bytes are loaded, and no file is left
-        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the dynamic loader knows the library by this path
+    try:  # load from memory: exactly the checked bytes are loaded, and no file stays on disk
+        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the dynamic loader identifies a library by its path
         with os.fdopen(file, "wb", closefd=False) as opened:
             opened.write(binary)
         loader = ExtensionFileLoader(LAUNCHER_NAME, f"/proc/self/fd/{file}")
@@ -79,7 +80,7 @@ def launcher() -> Any:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-    except (ImportError, OSError) as error:  # another C library, or a system that forbids executable memory files
+    except (ImportError, OSError) as error:  # such as another libc, or a system that forbids executable memory files
         log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None
     return module
@@ -93,9 +94,9 @@ def compiled_match(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """Return the choice made in C, the same as Python's; None if the launcher cannot make it.
+    """Choose the kernel in C. Return the same Match as the Python code; None if the launcher cannot choose.
 
-    `leading` are the storage orders of a, b and out, each with its leading dimension.
+    `leading` has for a, b and out the pairs of storage order ("n" or "t") and leading dimension.
     """
     made, winners = launcher(), _winners_in_c()
     if made is None or made.winner_count != len(winners) or name not in TYPES_IN_C:
@@ -116,19 +117,22 @@ def compiled_match(
 
 @cache
 def _winners_in_c() -> tuple[Winner, ...]:
-    """Return the winners in the launcher's tables, in their order."""
+    """Return the winners that the launcher's C tables contain, in the order of these tables."""
     return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
 
 
 @cache
 def _places_in_c() -> dict[int, int]:
-    """Return id of a winner -> its index in the launcher's tables; empty if these are of other winners."""
+    """Return a dict: id(winner) -> index of the winner in the launcher's C tables.
+
+    The dict is empty if the tables were compiled for another set of winners.
+    """
     winners = _winners_in_c()
     return {id(w): at for at, w in enumerate(winners)} if launcher().winner_count == len(winners) else {}
 
 
 def compiled_torch_starter(torch: Any, kind: type) -> Starter:
-    """Return the starter for tensors of this type, compiled if possible."""
+    """Return the function that launches cached products of tensors of this type: the launcher's, else Python's."""
     plain, exchange = torch_starter(torch), getattr(kind, "__dlpack_c_exchange_api__", None)
     if exchange is None:
         return plain
@@ -137,13 +141,14 @@ def compiled_torch_starter(torch: Any, kind: type) -> Starter:
 
 
 def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
-    """Return the starter for CuPy's arrays of this type, compiled if possible."""
+    """Return the function that launches cached products of CuPy's arrays: the launcher's, else Python's."""
     of_cupy = cupy.cuda.get_current_stream, cupy.empty, cupy.cuda.runtime.getDevice
     return _compiled_starter(kind, cupy_starter(cupy), None, (cupy.ndarray, cupy.ndarray), *of_cupy)
 
 
 def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
-    """Return the launcher's starter, which falls back to the plain one; the plain one without a launcher."""
+    """Return the launcher's start function, which calls `plain` if it cannot launch; `plain` if there is no
+    launcher."""
     launchers.pop(kind, None)
     if launcher() is None:
         return plain
@@ -156,7 +161,7 @@ def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
 
 
 def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
-    """Add the plan to the launcher's cache, and its kernel for first calls of other products."""
+    """Add the plan to the launcher's cache. Add its kernel, too, which the launcher may use for other shapes."""
     made = launchers.get(type(a))
     if made is None:
         return
@@ -181,7 +186,7 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     plan.slots.append(slot)
     found = plan.match.winner
     place = _places_in_c().get(id(found))
-    if place is not None and not log.isEnabledFor(logging.DEBUG):  # the launcher logs no choices
+    if place is not None and not log.isEnabledFor(logging.DEBUG):  # the launcher does not log its choices
         kernel = (place, INDEX_WIDTHS.index(plan.index_bits))
         type_of_out = new_out[1] if is_torchs(a) else a.dtype
         name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)

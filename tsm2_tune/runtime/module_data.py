@@ -1,4 +1,4 @@
-"""The data of an exported module: winners, CUDA texts, cubins. Empty here; an export fills it."""
+"""The data of an exported module: its winners, their CUDA code and their cubins. Empty here; an export fills it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.choice.work import Card
 
 WINNERS: tuple[Winner, ...] = ()
-CARDS: dict[str, Card] = {}  # by device name
-KERNELS: dict[str, tuple[str, str]] = {}  # digest of the code -> SHA-256 and data of the CUDA text
+CARDS: dict[str, Card] = {}  # device name -> its measured rates
+KERNELS: dict[str, tuple[str, str]] = {}  # `Winner.digest` -> SHA-256 and packed text of the CUDA code
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
-] = {}  # by a text's digest, index width and architecture: digest, data
-LAUNCHER: tuple[str, str, str] | None = None  # platform, digest, data
-IDENTITY = ""  # digest of the file
+] = {}  # (`Winner.digest`, index width in bits, architecture) -> SHA-256 and packed cubin
+LAUNCHER: tuple[str, str, str] | None = None  # platform, SHA-256 and packed shared library
+IDENTITY = ""  # digest of the exported file

@@ -1,4 +1,4 @@
-"""`torch`, `jax` and `cupy` of an exported module: namespaces that are made at their first use."""
+"""The namespaces `torch`, `jax` and `cupy` of an exported module. Each is created at its first use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NAMESPACES: dict[str, Callable[[], Any]] = {
 
 
 def __getattr__(name: str) -> Any:
-    """Return the namespace. Raise AttributeError with the reason if its library is missing or too old."""
+    """Return the namespace `torch`, `jax` or `cupy`. Raise AttributeError if its library is missing or too old."""
     if name not in NAMESPACES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
@@ -30,5 +30,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Return the public names and the namespaces whose libraries are imported."""
+    """Return the module's public names, and those of `torch`, `jax` and `cupy` whose library is imported."""
     return sorted([*globals().get("__all__", ()), *(name for name in NAMESPACES if sys.modules.get(name))])

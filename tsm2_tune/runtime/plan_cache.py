@@ -1,7 +1,8 @@
-"""The plan cache: repeated calls of gemm skip checks and choice.
+"""The cache of launch plans, which lets repeated calls of gemm skip the checks and the choice of a kernel.
 
-A key holds all that determines the launch, as the arrays' library describes it. A starter looks up the plan, starts
-the product and returns `out`; it returns None if gemm has to check the arrays.
+A key contains everything that determines the launch, such as shapes, strides and element type. A function of type
+Starter looks up the plan for its arguments, launches it and returns `out`. It returns None if the call needs gemm's
+full checks.
 """
 
 from __future__ import annotations
@@ -15,17 +16,20 @@ from tsm2_tune.runtime.cuda.driver import stream_handle
 from tsm2_tune.runtime.launch_plan import Plan
 
 Starter = Callable[..., Any]
-PLAIN = (type(None), int, float)  # types of factors that need no check
+PLAIN = (type(None), int, float)  # types of alpha and beta that need no check
 NO_CONJUGATES = (False, False)
-MOST_PLANS = 4096  # plans kept
+MOST_PLANS = 4096  # most entries in both caches together
 
 plans: dict[Any, Plan] = {}
-vendors: dict[Any, tuple[int, ...]] = {}  # products for the vendor: bytes that a, b and out reach over
-starters: dict[type, Starter] = {}  # by the type of `a`
+vendors: dict[Any, tuple[int, ...]] = {}  # products that the arrays' library computes: bytes spanned by a, b and out
+starters: dict[type, Starter] = {}  # type of `a` -> function that launches cached products
 
 
 def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
-    """Cache the plan, or, for a product that goes to the vendor, the bytes that a, b and out reach over."""
+    """Cache a plan under this key. A tuple means that the arrays' library computes the product.
+
+    The tuple has the number of bytes from the first to the last element of a, b and out.
+    """
     if len(plans) + len(vendors) >= MOST_PLANS:
         plans.clear()
         vendors.clear()
@@ -36,17 +40,24 @@ def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
 
 
 def overlaps(a: int, b: int, out: int, spans: tuple[int, ...]) -> bool:
-    """Return whether `out` may share memory with a or b. The arguments are addresses, `spans` bytes."""
+    """Return whether the memory range of `out` overlaps that of a or b.
+
+    a, b and out are addresses. `spans` are the numbers of bytes from the first to the last element of each.
+    """
     of_a, of_b, of_out = spans
     return (a < out + of_out and out < a + of_a) or (b < out + of_out and out < b + of_b)
 
 
 def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> Any:
-    """Return the product by the arrays' own library on its current stream; None if gemm has to check it."""
+    """Compute the product with the arrays' own library, on its current stream, and return `out`.
+
+    Return None if the call needs gemm's full checks. `asked` has gemm's conj_a, conj_b, math, fallback and measure,
+    or is None if all have their defaults.
+    """
     if type(alpha) not in PLAIN or type(beta) not in PLAIN or (out is None and beta is not None):
         return None
     if asked and asked[4] and not (alpha is None and beta is None) and is_cupys(a):
-        return None  # the timing was without factors
+        return None  # CuPy's product was timed without alpha and beta
     return vendors_product(
         a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked[:2] if asked else NO_CONJUGATES
     )
@@ -56,7 +67,10 @@ def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> An
 
 
 def torch_key(a: Tensor, b: Tensor, out: Tensor | None, asked: Any) -> Any:
-    """Return the key for tensors of one type and device. `asked` holds gemm's other arguments."""
+    """Return the key in the plan cache for these tensors, which have one element type and device.
+
+    `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults.
+    """
     shape, strides = (None, None) if out is None else (out.shape, out.stride())
     bits = tuple(x.is_conj() for x in (a, b)) if a.dtype.is_complex else None
     same = a.data_ptr() == b.data_ptr()
@@ -64,12 +78,12 @@ def torch_key(a: Tensor, b: Tensor, out: Tensor | None, asked: Any) -> Any:
 
 
 def torch_kinds(torch: Any) -> tuple[type, type]:
-    """Return the tensor types that are no more than their memory."""
+    """Return the tensor types that kernels accept: torch.Tensor and Parameter, but no other subclass."""
     return torch.Tensor, torch.nn.Parameter
 
 
 def torch_current_device(torch: Any) -> Callable[[], int]:
-    """Return PyTorch's function for the ordinal of the current device."""
+    """Return PyTorch's function that returns the ordinal of the current device, the fastest one available."""
     found: Callable[[], int] = (
         getattr(getattr(torch, "_C", None), "_cuda_getDevice", None) or torch.cuda.current_device
     )
@@ -77,7 +91,7 @@ def torch_current_device(torch: Any) -> Callable[[], int]:
 
 
 def torch_starter(torch: Any) -> Starter:
-    """Return the starter of products of tensors."""
+    """Return a function that launches a product of tensors if its plan is cached, and else returns None."""
     kinds = torch_kinds(torch)
     empty_strided, current_device = torch.empty_strided, torch_current_device(torch)
     stream_of = torch_stream(torch)
@@ -92,7 +106,7 @@ def torch_starter(torch: Any) -> Starter:
         bits = (a.is_conj(), b.is_conj()) if dtype.is_complex else None
         try:
             pa, pb = a.data_ptr(), b.data_ptr()
-        except RuntimeError:  # sparse, or otherwise without memory of its own
+        except RuntimeError:  # a tensor without memory of its own, such as a sparse one
             return None
         if not pa or not pb:
             return None
@@ -146,9 +160,10 @@ def torch_starter(torch: Any) -> Starter:
 
 
 def cupy_key(a: CupyArray, b: CupyArray, out: CupyArray | None, asked: Any) -> Any:
-    """Return the key for arrays of one type and device. `asked` holds gemm's other arguments.
+    """Return the key in the plan cache for these CuPy arrays, which have one element type and device.
 
-    The shape of a row-major array without padding determines its strides.
+    `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults. The key has no
+    strides for a C-contiguous array, because its shape determines them.
     """
     lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
     shape, lies = (None, None) if out is None else (out.shape, out._c_contiguous or out.strides)
@@ -156,7 +171,7 @@ def cupy_key(a: CupyArray, b: CupyArray, out: CupyArray | None, asked: Any) -> A
 
 
 def cupy_starter(cupy: Any) -> Starter:
-    """Return the starter of products of CuPy's arrays."""
+    """Return a function that launches a product of CuPy's arrays if its plan is cached, and else returns None."""
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
     get_current_stream = cupy.cuda.get_current_stream
 

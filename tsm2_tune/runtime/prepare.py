@@ -1,4 +1,4 @@
-"""Prepare a launch: check factors, allocate `out`, find stream and plan, wait for other streams."""
+"""Prepare a launch: check alpha and beta, allocate `out`, find the stream and the plan, wait for other streams."""
 
 from __future__ import annotations
 
@@ -26,7 +26,11 @@ from tsm2_tune.runtime.plan_cache import keep_plan, plans
 
 
 def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Return the factors as numbers. Raise TypeError or ValueError for an invalid factor, or a beta without `out`."""
+    """Return alpha and beta as numbers, or None if they were None.
+
+    Raise TypeError if one is not a number of a suitable type. Raise ValueError if one overflows in the accumulator
+    type, or if beta makes the product read an `out` that the call lacks.
+    """
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
     for name, factor in (("alpha", alpha), ("beta", beta)):
         real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
@@ -44,7 +48,10 @@ def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
 
 
 def _number(name: str, factor: Any) -> Any:
-    """Return the number in a 0-d NumPy array or CPU tensor; return anything else as it is."""
+    """Return the number in a 0-d NumPy array or 0-d CPU tensor; return any other object unchanged.
+
+    Raise TypeError for a 0-d array in GPU memory, and for a tensor that requires a gradient.
+    """
     if getattr(factor, "ndim", None) != 0 or isinstance(factor, np.generic):
         return factor
     if isinstance(factor, np.ndarray):
@@ -59,20 +66,24 @@ def _number(name: str, factor: Any) -> Any:
 
 
 def effective_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Return alpha and beta, with the neutral value for None."""
+    """Return alpha and beta, with None replaced by the default: 1 and 0, or 0 and infinity for minplus."""
     one, zero = UNITS.get(product.math or "", (1, 0))
     return one if alpha is None else alpha, zero if beta is None else beta
 
 
 def stream_of(product: Product, stream: Any) -> int:
-    """Return the handle of the stream on which to start the product: `stream`, else the arrays' current one."""
+    """Return the handle of the stream for the launch: `stream`, or if it is None the arrays' current stream."""
     if stream is None:
         stream = current_stream((product.out or product.a).array)
     return stream_handle(stream)
 
 
 def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool = True) -> tuple[Product, Plan, int]:
-    """Return the product with an `out`, its plan, cached if `is_kept`, and the stream's handle."""
+    """Allocate `out` if the product has none. Return the product, its launch plan and the stream's handle.
+
+    The plan comes from the cache or is new; a new plan is added to the cache if `is_kept` is true. Raise ValueError
+    if the arrays belong to different CUDA contexts.
+    """
     context, ordinal = home(product.a)
     for other in product.given[1:]:
         if home(other) != (context, ordinal):
@@ -110,13 +121,16 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
 
 
 def await_all(product: Product, stream: Any, handle: int) -> None:
-    """Order the launch after other streams that use the arrays: by DLPack on the device, else by waiting here."""
+    """Order the launch on the stream `handle` after work on the arrays in other streams.
+
+    Arrays with DLPack make the stream wait on the device. For other arrays the host waits for their streams.
+    """
     for matrix in product.given:
         if speaks_dlpack(matrix.array):
             let_wait(matrix.name, matrix.array, handle)
     others = {matrix.stream for matrix in product.given if matrix.stream is not None}
     one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
-    if stream is None and len(one_of_each) > 1:  # with one library the handle is its stream
+    if stream is None and len(one_of_each) > 1:  # arrays of one library have one current stream, `handle`
         current = {current_stream(array) for array in one_of_each.values()}
         others |= {other for other in current if other is not None}
     stored = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory

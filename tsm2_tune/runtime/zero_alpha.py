@@ -1,4 +1,4 @@
-"""Products with alpha = 0: out = beta out. As in BLAS, a and b are not read, so their NaNs do not reach out."""
+"""Products with alpha = 0: out = beta out. As in BLAS, a and b are not read, so their NaNs do not get into `out`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,18 @@ NO_OPERANDS = "alpha is 0: out is scaled, and a and b are not read"
 
 
 def reads_operands(alpha: Any, math: str | None) -> bool:
-    """Return whether a product with this alpha, a number or None, reads a and b. In minplus alpha = 0 is neutral."""
+    """Return whether the product reads a and b: alpha is not 0. None means the default alpha.
+
+    With math="minplus" the product always reads them: alpha is added there, so 0 changes nothing.
+    """
     return alpha is None or math in UNITS or bool(alpha != 0)
 
 
 def scaled(product: Product, beta: Any, stream: int) -> Any:
-    """Start out = beta out on the stream and return `out`, a new array if none was given.
+    """Start out = beta out on the stream. Return `out`, a new array if the call has none.
 
-    PyTorch and CuPy scale their own arrays. For others the driver writes zeros if beta is 0; if it is 1, nothing is
-    to do. Raise ValueError for another beta, or without `out`.
+    PyTorch and CuPy scale their own arrays. For arrays of other libraries beta must be 0 or 1: if it is 0, the driver
+    writes zeros; if it is 1, `out` does not change. Raise ValueError for another beta, or if the call has no `out`.
     """
     a, b = product.a.array, product.b.array
     out = None if product.out is None else product.out.array
@@ -39,7 +42,7 @@ def scaled(product: Product, beta: Any, stream: int) -> Any:
 
 
 def _zero(product: Product, stream: int) -> None:
-    """Write zeros into `out`, but not into the padding between its lines."""
+    """Write zeros into `out`, but not into the padding that its leading dimension leaves."""
     matrix = product.given[2]
     order, ld = next(iter(matrix.ld.items()))
     lines, elements = (matrix.columns, matrix.rows) if order == "n" else (matrix.rows, matrix.columns)

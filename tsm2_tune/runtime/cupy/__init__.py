@@ -1,1 +1,1 @@
-"""CuPy's products by kernels."""
+"""CuPy's matmul with tuned kernels."""

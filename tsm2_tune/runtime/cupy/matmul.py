@@ -1,4 +1,4 @@
-"""`cupy` of an exported module: CuPy's matmul, by kernels if they are predicted to be faster."""
+"""The namespace `cupy` of an exported module: a matmul that uses a tuned kernel if it is predicted to be faster."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tsm2_tune.runtime.arrays.protocols import CupyArray
 from tsm2_tune.runtime.gemm import gemm
 from tsm2_tune.runtime.plan_cache import starters
 
-TYPES_OF_KERNELS = "fdFDe"  # element types of kernels, as NumPy's letters
+TYPES_OF_KERNELS = "fdFDe"  # NumPy's letters of the element types that kernels may have
 
 
 def cupy_namespace() -> SimpleNamespace:
-    """Return a namespace with CuPy's names. Raise RuntimeError if CuPy is not installed."""
+    """Return a namespace with `matmul` for CuPy's arrays. Raise RuntimeError if CuPy is not installed."""
     try:
         import cupy
     except ImportError as error:
@@ -25,12 +25,13 @@ def cupy_namespace() -> SimpleNamespace:
     of_cupy = cupy.matmul
 
     def matmul(a: CupyArray, b: CupyArray, out: CupyArray | None = None, **named: Any) -> Any:
-        """cupy.matmul: the same results, array layouts and errors.
+        """Return a @ b. Results, array layouts and errors are those of cupy.matmul.
 
-        a, b: matrices, vectors, or batches of matrices. If b is no batch, a contiguous batch of a is multiplied as
-        one matrix. A kernel computes the product if `choice` names one. CuPy computes all others: of two vectors, of
-        other batches, of types that differ or have no kernel, of arrays of other kinds or not on the current device,
-        with an `out` of another type or that overlaps a or b, and with further arguments.
+        a and b are matrices, vectors, or batches of matrices. If b is not a batch, a contiguous batch `a` is
+        multiplied as one tall matrix. A kernel computes the product if `choice` returns a kernel for it. CuPy
+        computes all other products: two vectors; other batches; element types that differ or have no kernel; arrays
+        that are not plain cupy.ndarrays, or not on the current device; an `out` that has another type or overlaps a
+        or b; calls with further arguments.
         """
         if named or type(a) is not kind or type(b) is not kind or (out is not None and type(out) is not kind):
             return of_cupy(a, b, out=out, **named)
@@ -47,7 +48,7 @@ def cupy_namespace() -> SimpleNamespace:
         if done is None:
             try:
                 Product.of(rows, b, matrix)
-            except (TypeError, ValueError):  # CuPy copies such operands, or reports the error
+            except (TypeError, ValueError):  # no kernel for these operands: CuPy copies them, or raises its own error
                 return of_cupy(a, b, out=out)
             gemm(rows, b, out=matrix)
         return made
@@ -56,7 +57,10 @@ def cupy_namespace() -> SimpleNamespace:
 
 
 def _as_one_product(a: CupyArray, b: CupyArray) -> tuple[Any, tuple[int, ...]]:
-    """Return `a` as one matrix or vector, and the shape of the result; None if that is not one product."""
+    """Return `a` as a matrix or vector, with batches merged into rows, and the shape of a @ b.
+
+    Return (None, ()) if a @ b cannot be computed as a single product without a copy.
+    """
     of_a, of_b, shape_a, shape_b = a.ndim, b.ndim, a.shape, b.shape
     if not (1 <= of_b <= 2 and of_a >= 1 and of_a + of_b > 2) or shape_a[-1] != shape_b[0]:
         return None, ()
