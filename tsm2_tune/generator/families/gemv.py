@@ -73,7 +73,7 @@ ALONG_COLUMNS: dict[Decomposition, tuple[Variant, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class GemvConfig(KernelConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family gemv: a value for each tunable."""
 
     family: ClassVar[str] = "gemv"
 

@@ -1,7 +1,7 @@
-"""Both operands through shared memory, in 16 bits, on Hopper's tensor cores, which read them there themselves.
+"""Products of 16-bit floats by Hopper's wgmma instructions, which read both operands from shared memory.
 
-For a C of many rows and more columns than registers hold A beside. Threads do little but copy, so that one block on a
-multiprocessor computes a tile of hundreds of rows, and B takes little of the way from the L2.
+It is for a C of many rows and more than a few columns. Threads do little but copy. So one block per multiprocessor
+computes a tile of hundreds of rows, and B causes little of the traffic from the L2.
 """
 
 from __future__ import annotations
@@ -26,30 +26,31 @@ from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
 
-COLUMNS = (32, 64)  # of a tile
-# Threads and rows of a tile. 320 rows are 64 tiles of 20480, of which 132 multiprocessors take two parts each.
+COLUMNS = (32, 64)  # options of block_n
+# Options of (threads, block_m). With 320 rows, m = 20480 has 64 tiles: with k split in two, nearly one half of a tile
+# for each of 132 multiprocessors.
 TILES = ((128, 64), (128, 128), (256, 128), (256, 256), (384, 384), (512, 512), (640, 320))
-CHUNKS = (32, 64, 128)
+CHUNKS = (32, 64, 128)  # options of block_k
 STAGES = (2, 3, 4, 6)
-STRIP_ROWS = 64
-PERIOD_BYTES = 1024  # after which the order of pieces in shared memory repeats
-FRAGMENT_REGISTERS = 40  # of addresses and descriptors
-# What won on an H200: threads, rows, stages and blocks on a multiprocessor. Where A is large, those first that leave
-# the fewest multiprocessors idle; of a row-major A, first what copies two lines of memory of a row, side by side.
-# Where k is one chunk: A along k, and not.
+STRIP_ROWS = 64  # rows of a wgmma instruction
+PERIOD_BYTES = 1024  # bytes of shared memory after which the swizzle repeats
+FRAGMENT_REGISTERS = 40  # for addresses and descriptors
+# Fastest on an H200: (threads, block_m, stages, blocks per multiprocessor). LARGE is for a large A, LARGE_ROW_MAJOR
+# for a row-major one, whose rows are then copied 256 bytes at a time. SHORT is for a k of one k tile, by whether A is
+# row-major.
 LARGE = ((640, 320, 4, 1), (512, 512, 3, 1), (256, 256, 4, 1), (256, 128, 4, 2))
 LONG_CHUNK, LARGE_ROW_MAJOR = 128, (640, 320, 2, 1)
 SHORT: dict[bool, tuple[tuple[int, int, int, int], ...]] = {
     True: ((128, 64, 3, 4), (128, 64, 4, 3)),
     False: ((256, 128, 4, 2), (256, 128, 3, 2)),
 }
-LEAST_BUSY = 0.7  # of the multiprocessors
-LARGE_CHUNK, LEAST_DEPTH = 64, 33  # products along k; of fewer other kernels write C as fast
+LEAST_BUSY = 0.7  # the least share of the blocks' time with work, for a configuration to be proposed
+LARGE_CHUNK, LEAST_DEPTH = 64, 33  # block_k of LARGE and SHORT; the least k, below which other kernels are as fast
 
 
 @dataclass(frozen=True, slots=True)
 class StagedWgmmaConfig(KernelConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_wgmma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_wgmma"
 
@@ -65,7 +66,7 @@ class StagedWgmmaConfig(KernelConfig):
 
 
 def place_bytes(config: StagedWgmmaConfig, problem: Problem) -> int:
-    """Return the bytes of a place of the ring: both operands' chunks, in whole periods of the swizzle."""
+    """Return the bytes of one pipeline stage: both operands' k tiles, in whole periods of the swizzle."""
     chunk_bytes = (config.block_m + config.block_n) * config.block_k * problem.dtype.element_bytes
     return -(-chunk_bytes // PERIOD_BYTES) * PERIOD_BYTES
 
@@ -160,13 +161,15 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each block.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The first two have pieces that are whole, in the first with a rest of k and many blocks for a tile; in the
-        fourth one operand's are not. In the last two a chunk is all of k; in the last one B stays.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
+        k tiles for each block. In the first two, operands are copied in whole 16-byte vectors; in the first, many
+        blocks share a tile. In the fourth, only one operand is. In the last two, k is one k tile; in the last, a
+        block keeps B in shared memory for several tiles.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
-        turns = (config.stages + 1) * min(config.splits, 2)  # tiles: more of a block than its ring has places
+        turns = (config.stages + 1) * min(config.splits, 2)  # tiles of C: more per block than pipeline stages
         return (
             (rows, columns, block_k * (2 * config.splits - 1) + 8),
             (2 * rows + 8, columns + 8, 3 * block_k),
@@ -177,7 +180,11 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedWgmmaConfig, ...]:
-        """Tiles as high as the ring allows where A is large; several blocks where each tile is one chunk."""
+        """Return the configurations that were fastest on an H200, best first.
+
+        If k is more than a k tile, tiles are as high as shared memory allows; else several blocks fit on a
+        multiprocessor. Return none for small m, n or k: other families are faster.
+        """
         if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # TSMT has a small C
             return ()
         columns = covering(COLUMNS, problem.n)
@@ -194,7 +201,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         return tuple(chosen if short else sorted(chosen, key=lambda config: -busy[config]))
 
     def _busy(self, config: StagedWgmmaConfig, problem: Problem) -> float:
-        """Return the share of the blocks' time in which they have work, in parts as the template makes them."""
+        """Return the fraction of the blocks' time in which they have work, from 0 to 1."""
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
         items = tiles * max(config.splits // tiles, 1)
         return items / (-(-items // config.splits) * config.splits)

@@ -32,7 +32,7 @@ STRIP_ROWS, OCTET = 16, 8  # rows of the larger mma; rows of the smaller one, an
 
 @dataclass(frozen=True, slots=True)
 class InnerDmmaConfig(InnerConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family inner_dmma: a value for each tunable."""
 
     family: ClassVar[str] = "inner_dmma"
     most_strip_rows: ClassVar[int] = STRIP_ROWS

@@ -24,7 +24,7 @@ LARGEST_TEAM = 64  # threads that share a tile of C
 
 @dataclass(frozen=True, slots=True)
 class InnerFmaConfig(InnerConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family inner_fma: a value for each tunable."""
 
     family: ClassVar[str] = "inner_fma"
 

@@ -49,7 +49,7 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class InnerFma16BitConfig(InnerConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family inner_fma_16bit: a value for each tunable."""
 
     family: ClassVar[str] = "inner_fma_16bit"
 

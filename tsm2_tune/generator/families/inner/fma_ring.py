@@ -70,7 +70,7 @@ PARTS_TRIED = 3  # of a tile, for a thread: at first
 
 @dataclass(frozen=True, slots=True)
 class InnerFmaRingConfig(InnerConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family inner_fma_ring: a value for each tunable."""
 
     family: ClassVar[str] = "inner_fma_ring"
 

@@ -71,7 +71,7 @@ STRIP_ROWS, OCTET = 16, 8  # rows and columns of an mma
 
 @dataclass(frozen=True, slots=True)
 class InnerMma16Config(InnerConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family inner_mma16: a value for each tunable."""
 
     family: ClassVar[str] = "inner_mma16"
 

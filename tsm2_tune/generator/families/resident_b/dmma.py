@@ -82,7 +82,7 @@ FEW = 8  # columns of C, and of A, for which fused multiply-adds do
 
 @dataclass(frozen=True, slots=True)
 class ResidentBDmmaConfig(ResidentBConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family resident_b_dmma: a value for each tunable."""
 
     family: ClassVar[str] = "resident_b_dmma"
 

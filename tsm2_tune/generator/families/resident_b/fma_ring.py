@@ -53,7 +53,7 @@ MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 @dataclass(frozen=True, slots=True)
 class ResidentBFmaRingConfig(ResidentBConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family resident_b_fma_ring: a value for each tunable."""
 
     family: ClassVar[str] = "resident_b_fma_ring"
 

@@ -86,7 +86,7 @@ FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
 
 @dataclass(frozen=True, slots=True)
 class RowLanesSharedBConfig(RowLanesConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family row_lanes_shared_b: a value for each tunable."""
 
     family: ClassVar[str] = "row_lanes_shared_b"
 

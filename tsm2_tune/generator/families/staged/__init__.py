@@ -1,7 +1,8 @@
-"""Operands through a ring in shared memory: `full` computes all of C, `symmetric` half of a Gram matrix.
+"""Both operands pass through a multistage pipeline in shared memory.
 
-Both schedules have fused multiply-adds (fma) and the f64 tensor cores (dmma); the full one has f32 (f32_dmma) and
-complex numbers (complex_dmma) on these too.
+The schedule `full` computes all of C. The schedule `symmetric` computes half of a Gram matrix X^T X and mirrors it.
+Each schedule has a kernel with fused multiply-adds (fma) and one on the f64 tensor cores (dmma). The full schedule
+also has kernels that multiply f32 (f32_dmma) and complex numbers (complex_dmma) on the f64 tensor cores.
 """
 
 from tsm2_tune.generator.families.staged.complex_dmma import StagedComplexDmma, StagedComplexDmmaConfig

@@ -1,10 +1,11 @@
-"""The full schedule for complex numbers on the f64 tensor cores.
+"""The staged kernel for complex numbers on the f64 tensor cores.
 
-A complex product is four real ones. The f64 tensor cores have as many of them a second as the fused multiply-adds of
-f32 and leave most of the issue slots free, so that c64 is computed by them too, in double precision: its elements are
-staged as they are and become doubles when they are read. In double precision three real products do for one of c64:
-of the real parts, of the imaginary parts and of their sums; four where the parts of an element are too far apart for
-that.
+A complex product is four real products. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue
+slots free. So they multiply c64 too, in double precision: elements are copied to shared memory as they are and
+converted to doubles when a thread reads them.
+
+In double precision a c64 product needs only three real products: of the real parts, of the imaginary parts, and of
+the sums of both parts. A k tile takes four if the two parts of an element differ too much in magnitude.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import WarpStripsOf8
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 
-TILE, COVERED = (16, 32, 64, 128, 256), 64  # rows of C, of a block; up to COVERED one tile has all
-COLUMNS = (16, 24, 32, 48, 64)
-WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # strips of 8 rows, octets of columns
-# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+TILE, COVERED = (16, 32, 64, 128, 256), 64  # options of block_m; a C of at most COVERED rows is one tile
+COLUMNS = (16, 24, 32, 48, 64)  # options of block_n
+WARP_TILES = ((2, 2), (4, 2), (2, 4), (4, 4), (2, 3), (4, 3))  # m8 and n8 tiles per warp
+# Values of the tunables in RING: threads, ring_threads, block_k, stages, copy.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 64, 2, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1),
     (128, 128, 16, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 8, 3, 1), (128, 128, 8, 4, 1),
     (128, 128, 8, 6, 1), (256, 256, 64, 2, 1), (256, 256, 32, 2, 1), (256, 256, 16, 2, 1), (256, 256, 16, 3, 1),
     (256, 256, 16, 4, 1), (256, 256, 8, 4, 1), (256, 256, 8, 6, 1),
 )  # fmt: skip
-MOST_AHEAD_OF_COPIES = 8  # strips times octets: with more, the compiler spills what is loaded before copies begin
+MOST_AHEAD_OF_COPIES = 8  # strips x octets; with more, fragments that are loaded before the copies would spill
 REGISTERS_OF_C128 = 4
 
 
 @dataclass(frozen=True, slots=True)
 class StagedComplexDmmaConfig(WarpTileConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_complex_dmma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_complex_dmma"
 
@@ -49,16 +50,17 @@ class StagedComplexDmmaConfig(WarpTileConfig):
 
 
 def _bounds(rows: int, columns: int) -> tuple[int, ...]:
-    """Return the blocks that a multiprocessor must hold for a tile of C: those that made a difference on an H200."""
+    """Return the options of `min_blocks` for a tile of C: those that changed the time on an H200."""
     if rows > COVERED:
         return (1,)
     return (1, 3) if rows * columns <= 32 * 32 else (0, 1)  # 0: c128, 64 x 64, with 196 registers instead of 250
 
 
 def has_three_products(problem: Problem) -> bool:
-    """Return whether three products of real numbers do for a complex one: where sums have more bits than the parts.
+    """Return whether the kernel may compute a complex product with three real products instead of four.
 
-    In f64 they have 29 more than c64's. The kernel finds the elements whose parts differ in size by more than that.
+    It may for c64, since its f64 sums have 29 bits more than the parts. The kernel takes four products for elements
+    whose parts differ in magnitude by more than 29 bits.
     """
     return problem.dtype_name == "c64"
 
@@ -69,7 +71,7 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
     template = "staged/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     leaves_small_grams = False
-    strip_rows = 8  # whose real and imaginary parts are the 16 rows of an instruction
+    strip_rows = 8  # their real and imaginary parts are the 16 rows of an mma instruction
     least_depth = 1
     rules = (
         HAS_F64_TENSOR_CORES,
@@ -95,37 +97,48 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         return [Grid(StagedComplexDmmaConfig, axes, {f"block_m block_n strips octets {RING}": has_whole_warps})]
 
     def registers(self, config: StagedComplexDmmaConfig) -> int:
-        """Elements of c128: sums, and at a time a lane's part of A, as matrices of real numbers, and of B."""
+        """Return the number of c128 elements that a thread has in registers: sums, and fragments of A and B."""
         return 2 * config.strips * config.octets + 2 * config.strips + config.octets
 
     def resources(self, config: StagedComplexDmmaConfig, problem: Problem) -> Resources:
         elements = self.registers(config)
-        if has_three_products(problem):  # a sum and a factor for each; and A and B as they lie, also those to come
-            read = (config.strips + config.octets) * (1 + config.fragment_prefetch) // 2  # half as long
+        if has_three_products(problem):  # three sums and three factors; and A and B as c64, prefetched ones too
+            read = (config.strips + config.octets) * (1 + config.fragment_prefetch) // 2  # c64 is half of c128
             elements = 3 * (config.strips * config.octets + config.strips + 1) + read
         registers = elements * REGISTERS_OF_C128 + OVERHEAD_REGISTERS
         return replace(super().resources(config, problem), registers=registers)
 
     def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
-        """A lane has neighbours along a row of C only in two octets, where a vector has two elements."""
+        """Return the variables of the template besides the tunables.
+
+        Sums go from registers to memory if a lane has whole vectors of C. A vector of c64 along a row of C is two
+        elements, so `octets` must be even.
+        """
         whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
         context, three = super().context(config, problem), has_three_products(problem)
         return {
             **context,
             "three_products": three,
-            "arrives_early": three or context["arrives_early"],  # three or four are chosen by what a chunk has
+            "arrives_early": three or context["arrives_early"],  # the elements of a k tile decide on three or four
             "loads_before_copies": three and config.strips * config.octets <= MOST_AHEAD_OF_COPIES,
             "sums_in_registers": self.sums_in_registers(config) and whole,
         }
 
     def pads(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side of 4 products."""
+        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+
+        Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side at each of 4 k.
+        """
         along_a, along_b, _ = problem.contiguous
         b_along_k = 8 if config.octets % 2 and problem.dtype_name == "c64" else 4
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def probe_shapes(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """A part of a chunk is one product: three real ones lose most there."""
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        If the kernel takes three real products per complex one, k = 1 replaces any k below a k tile: the rounding
+        error of three products is largest there.
+        """
         shapes = super().probe_shapes(config, problem)
         if not has_three_products(problem):
             return shapes

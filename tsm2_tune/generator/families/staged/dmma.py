@@ -1,4 +1,4 @@
-"""The full schedule in f64 on the f64 tensor cores."""
+"""The staged kernel for f64 on the f64 tensor cores."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 
-ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # of C, of a block
-WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # strips of 16 rows, octets of columns
-# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # options of block_m and of block_n
+WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # m16 and n8 tiles per warp
+# Values of the tunables in RING: threads, ring_threads, block_k, stages, copy.
 RINGS = (
     (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 128, 16, 2, 0), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1),
     (128, 128, 32, 2, 1), (128, 128, 16, 3, 1), (128, 128, 16, 4, 1), (128, 128, 32, 3, 2), (256, 256, 32, 4, 1),
     (256, 256, 32, 3, 1),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3, 4)
-# For a C of many rows: threads, rows and columns of a tile, strips and octets of a warp, and the least blocks.
+# For a C of many rows: threads, block_m, block_n, strips, octets, min_blocks.
 TALL_TILES = (
     (256, 256, 64, 4, 4, 1), (128, 128, 64, 4, 4, 1), (256, 128, 64, 2, 4, 1), (256, 256, 32, 2, 4, 1),
     (128, 128, 32, 2, 4, 1), (256, 128, 32, 2, 2, 2), (128, 64, 32, 2, 2, 1), (128, 64, 32, 2, 2, 4),
@@ -37,7 +37,7 @@ TALL_TILES = (
     (256, 256, 24, 2, 3, 1), (256, 128, 24, 1, 3, 1), (128, 128, 24, 2, 3, 1),
     (256, 256, 48, 4, 3, 1), (256, 128, 48, 2, 3, 1), (128, 128, 48, 4, 3, 1),
 )  # fmt: skip
-# For a C of many rows and columns, wider than those.
+# For a C of many rows and columns: wider tiles, in the same order as in TALL_TILES; and their block_n.
 WIDE_TILES, WIDE = ((256, 128, 128, 4, 4, 1), (128, 64, 128, 4, 4, 1)), 128
 TALL_RINGS = (
     (16, 3, 1), (16, 4, 1), (16, 5, 1), (16, 6, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (32, 4, 1), (32, 2, 2),
@@ -47,13 +47,13 @@ MORE_ROWS = (128, 256)
 
 @dataclass(frozen=True, slots=True)
 class StagedDmmaConfig(WarpTileConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_dmma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_dmma"
 
 
 def _is_wide(config: StagedDmmaConfig) -> bool:
-    """Return whether a tile is for a large C alone, and a warp's sums leave no registers to spare."""
+    """Return whether block_n is the option for a large C only. Its sums leave a thread no registers to spare."""
     return config.block_n > COLUMNS[-1]
 
 
@@ -97,7 +97,10 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return [thin, Grid(StagedDmmaConfig, tall_axes, where)]
 
     def pads(self, config: StagedDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Threads that read at the same time, 8 of pairs and 16 of singles, meet no bank twice."""
+        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+
+        8 threads read at a time if each reads a pair of elements, 16 threads if each reads a single element.
+        """
         along_a, along_b, _ = problem.contiguous
         if self.singles(config, problem):
             return 2, 4
@@ -105,15 +108,16 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return 4 if along_a == "k" else 2, b_along_k if along_b == "k" else 2
 
     def singles(self, config: StagedDmmaConfig, problem: Problem) -> bool:
-        """Return whether A alone lies along k: no two neighbours in memory stay so in the fragments of A and of B.
+        """Return whether lanes read single elements from shared memory, not pairs of adjacent elements.
 
-        So it is where both do, if a warp has no registers to spare in which neighbours could be moved apart.
+        Lanes read single elements if A is contiguous along k and B is not, since then no pair fits the fragments of
+        both A and B. They do so too if both are contiguous along k and the tile leaves no registers to spare.
         """
         along_a, along_b, _ = problem.contiguous
         return along_a == "k" and (along_b != "k" or _is_wide(config))
 
     def paired(self, config: StagedDmmaConfig, problem: Problem) -> bool:
-        """Return whether a lane's columns of C are neighbours in two octets."""
+        """Return whether a lane reads adjacent columns of B, and uses one in each of two n8 tiles."""
         moved_apart = _is_wide(config) and problem.contiguous[1] != "k"
         return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 

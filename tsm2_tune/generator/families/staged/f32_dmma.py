@@ -1,9 +1,9 @@
-"""The full schedule in f32 on the f64 tensor cores: staged as floats, and read as fragments of doubles.
+"""The staged kernel for f32 on the f64 tensor cores: floats in shared memory are converted to fragments of doubles.
 
-Hopper's f64 tensor cores do as many operations a second as its multiply-adds in f32, and one of their instructions
-does 1024 multiply-adds where one of those does 32. So there is time to load and to convert: a number of A once for
-each warp beside it on the tile, one of B once for each warp above. Products are exact; a block's sums are rounded to
-f32 at its end.
+On Hopper the f64 tensor cores are as fast as f32 FMAs, but one of their instructions does 1024 multiply-adds, and a
+warp's FMA instruction does 32. So there are issue slots to load and to convert operands. A warp converts the elements
+of its warp tile: each element of A once for each warp in its row of warps, each element of B once for each warp in
+its column of warps. Products are exact. A block rounds its sums to f32 at its end.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 
-ROWS, COVERED = (16, 32, 64, 128, 256), 64  # of C, of a block; up to COVERED one tile has all
+ROWS, COVERED = (16, 32, 64, 128, 256), 64  # options of block_m; a C of at most COVERED rows is one tile
 COLUMNS = (16, 24, 32, 48, 64, 128)
-# Rows and columns of C, of a block, strips and octets of a warp. A lane has rows of two strips: their number is even.
+# block_m, block_n, strips, octets. A lane has rows of two m16 tiles, so `strips` is even.
 TILES = (
     (32, 32, 2, 4), (64, 32, 4, 4), (32, 64, 2, 8), (64, 64, 2, 4), (64, 64, 2, 8), (64, 64, 4, 4), (64, 16, 2, 2),
     (128, 16, 2, 2), (64, 32, 2, 2), (128, 32, 2, 4), (256, 32, 4, 4), (128, 64, 2, 8), (128, 64, 4, 4),
@@ -36,20 +36,20 @@ TILES = (
 )  # fmt: skip
 RINGS = ((16, 3, 1), (32, 2, 0), (32, 2, 1), (32, 3, 1), (64, 2, 0), (64, 2, 1))  # block_k, stages, copy
 MIN_BLOCKS = (2, 3, 4)
-# For a C of many rows and columns, wider than those, and the least blocks.
+# For a C of many rows and columns: wider tiles, each with min_blocks.
 WIDE_TILES = (((128, 128, 4, 4), 1), ((128, 128, 2, 8), 1), ((64, 128, 4, 4), 2), ((64, 128, 2, 8), 2))
-THREADS = 128  # of a block, or as many more as share a tile
+THREADS = 128  # the least threads of a block
 
 
 @dataclass(frozen=True, slots=True)
 class StagedF32DmmaConfig(WarpTileConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_f32_dmma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_f32_dmma"
 
 
 def _with_threads(block_m: int, block_n: int, strips: int, octets: int) -> tuple[int, ...]:
-    """Return the threads of a block and of its ring, and the tile: a warp for each of its parts at the least."""
+    """Return (threads, ring_threads, block_m, block_n, strips, octets), with at least one warp per warp tile."""
     threads = max(THREADS, WARP_THREADS * (block_m // (STRIP_ROWS * strips)) * (block_n // (OCTET_COLUMNS * octets)))
     return threads, threads, block_m, block_n, strips, octets
 
@@ -89,20 +89,27 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return [Grid(StagedF32DmmaConfig, axes | rest, where) for axes in (narrow, wide)]
 
     def registers(self, config: StagedF32DmmaConfig) -> int:
-        """Sums and fragments are doubles, of two registers."""
+        """Return the number of registers of a thread for sums and fragments, which are doubles of two registers."""
         return 2 * super().registers(config)
 
     def pads(self, config: StagedF32DmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Threads that read at the same time have 8 products each of 4 lines, or 4 products 2 apart of 8 lines."""
+        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+
+        Threads that read at the same time read 8 elements along k of 4 lines each, or 4 elements 2 apart of 8 lines.
+        """
         along_a, along_b, _ = problem.contiguous
         return 8 if along_a == "k" else 4, 8 if along_b == "k" else 4
 
     def paired(self, config: StagedF32DmmaConfig, problem: Problem) -> bool:
-        """Return whether a lane's columns of C are neighbours in two octets."""
+        """Return whether a lane reads adjacent columns of B, and uses one in each of two n8 tiles."""
         return config.octets % 2 == 0 and problem.contiguous[1] != "k"
 
     def context(self, config: StagedF32DmmaConfig, problem: Problem) -> dict[str, Any]:
-        """A lane has neighbours along a line of C only where the operand beside it has lines side by side."""
+        """Return the variables of the template besides the tunables.
+
+        A lane stores adjacent elements of C only if it also reads adjacent rows of A or columns of B. Otherwise its
+        sums go through shared memory.
+        """
         along_a, _, along_c = problem.contiguous
         paired = self.paired(config, problem)
         neighbours = along_a != "k" if along_c == "m" else paired

@@ -1,8 +1,8 @@
-"""The full schedule by fused multiply-adds: for the transpose of a tall and skinny matrix times another.
+"""The staged kernel with fused multiply-adds, for the transpose of a tall and skinny matrix times another.
 
-In TSMT the threads of a tile each load what they need, and the larger C is, the more of them load the same: the load
-unit is the limit then. Here every element comes from memory once, asynchronously, into the ring, as it lies in
-memory, and the threads read it there.
+In the `inner` kernels each thread loads its operands into registers itself. The larger C is, the more threads load
+the same elements, until the load units are the bottleneck. Here every element is copied asynchronously from device
+memory to shared memory once, and the threads read it there.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from tsm2_tune.generator.space.tunables import ThreadColumns, ThreadRows, Tunabl
 from tsm2_tune.generator.split_k import WIDE_SPLITS
 from tsm2_tune.generator.tiles import thread_tiles
 
-TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
-THREAD_TILES = ((8, 8), (8, 16))  # rows and columns of C, of a thread, as far as the tile has them
+TILE = (8, 16, 32, 64)  # options of block_m and of block_n
+THREAD_TILES = ((8, 8), (8, 16))  # the most rows and columns of C per thread
 STEPS = (1, 2, 4)
-# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+# Values of the tunables in RING: threads, ring_threads, block_k, stages, copy.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 16, 2, 0),
     (128, 128, 128, 4, 1), (128, 128, 32, 2, 1), (128, 128, 32, 3, 1), (128, 32, 16, 2, 1), (128, 32, 16, 3, 1),
     (128, 128, 32, 3, 2), (128, 128, 64, 4, 2),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
-PHASE_BYTES = 128  # of shared memory, that a warp's threads read at the same time
+PHASE_BYTES = 128  # bytes of shared memory that a warp reads per clock
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFmaConfig(FullConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_fma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_fma"
 
@@ -84,9 +84,10 @@ class StagedFma(FullKernel[StagedFmaConfig]):
         return config.rows * config.columns + (config.rows + config.columns) * config.step
 
     def pads(self, config: StagedFmaConfig, problem: Problem) -> tuple[int, int]:
-        """Lines along k are so far apart that those which threads read at the same time lie in banks side by side.
+        """Return the elements of padding per contiguous line of A, and of B, in shared memory; 0 unless along k.
 
-        Two neighbours of a team count as one, since they read the same.
+        With it, lines that a warp reads at the same time begin in adjacent banks. Two neighbouring threads of a
+        k slice read the same elements, so they count as one.
         """
         bytes_of_read = config.step * problem.dtype.element_bytes
         together = min(2 * PHASE_BYTES // bytes_of_read, WARP_THREADS)

@@ -1,7 +1,8 @@
-"""The full schedule: all of C, both operands through the ring.
+"""The base class of the staged kernels that compute all of C: both operands pass through shared memory.
 
-Blocks share the chunks of k of all tiles of C evenly, whatever the shape. Where k is huge and C a tile or two, k is
-split; where C has many tiles, a block has several, one after another. No multiprocessor waits for a last wave.
+As in stream-K, the k tiles of all tiles of C are divided evenly among the blocks. If k is huge and C has a tile or
+two, several blocks split k. If C has many tiles, a block computes several, one after another. No multiprocessor
+waits for a last wave of blocks.
 """
 
 from __future__ import annotations
@@ -20,17 +21,19 @@ from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.split_k import WIDE_SPLITS, are_whole_waves
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, is_general, tile_rules, tile_traffic
 
-STATIC_SMEM_BYTES = 128  # at most: the order of work, and what blocks that meet say to their threads
-MOST_OVER = 16_000  # products for a row of C: what a block may have more than an equal share is, so as to have a tile
-MANY_BLOCKS = 16  # enough for panels, rounds and stretches in probes made for them
+STATIC_SMEM_BYTES = 128  # the most static shared memory per block
+MOST_OVER = 16_000  # products per row of C by which a block may exceed an equal share, to compute whole tiles
+MANY_BLOCKS = 16  # the least `splits` for which `probe_shapes` adds shapes of many tiles
 
 
 def full_rules(
     tile: tuple[int, ...], *, columns: tuple[int, ...] = (), covered: int | None = None
 ) -> tuple[Rule, ...]:
-    """Return the schedule's rules for the options of a tile's rows and columns, as `tile_rules` has them.
+    """Return the rules of a kernel that computes all of C, for these options of block_m and block_n.
 
-    A C that is skinny neither way may have as much smaller tiles than `covered` as make them enough for all.
+    `columns` has the options of block_n if they differ from those of block_m (`tile`). A C of up to `covered` rows
+    and columns must be one tile. A C that is large in both directions may have smaller tiles, so that
+    every multiprocessor gets one.
     """
     most = tile[-1] if covered is None else covered
 
@@ -44,7 +47,7 @@ def full_rules(
 
 
 def _squares(problem: Problem, size: int) -> int:
-    """Return the number of squares of this size that cover C."""
+    """Return the number of `size` x `size` tiles that cover C."""
     return -(-problem.m // size) * -(-problem.n // size)
 
 
@@ -52,10 +55,10 @@ C = TypeVar("C", bound=FullConfig)
 
 
 def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """Return the configurations with as many blocks, or as many fewer, as k has work for.
+    """Return the configurations with `splits` reduced to the number of blocks that have enough work.
 
-    However little a block multiplies, it leaves a whole tile of sums to be added up. So more than one block on a
-    multiprocessor are worth it where all have chunks to fill their rings, and one where it has a chunk.
+    Each block writes a whole tile of partial sums, even if it multiplies little. So a multiprocessor gets a second
+    block only if every block has enough k tiles to fill its pipeline, and a first block only if it has one k tile.
     """
 
     def fewer(config: C) -> C:
@@ -69,17 +72,20 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
 
 
 class FullKernel(StagedKernel[C]):
-    """The common part of all ways to multiply."""
+    """The base class of staged kernels that compute all of C, with FMAs or on tensor cores."""
 
     about = "both operands staged, as much work for each block"
     persistent = True
     least_bound = 1
     dtypes: ClassVar[tuple[str, ...]] = ("f32", "f64")
-    leaves_small_grams: ClassVar[bool] = True  # to the symmetric schedule, which has half of the work
+    leaves_small_grams: ClassVar[bool] = True  # whether it rejects a small Gram matrix: `SymmetricKernel` does half
 
     @abstractmethod
     def pads(self, config: C, problem: Problem) -> tuple[int, int]:
-        """Return the elements between one run of neighbours of A, and of B, and the next in shared memory."""
+        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+
+        A line is a row or a column of a k tile.
+        """
 
     def stage_elements(self, config: C, problem: Problem) -> int:
         along_a, along_b, _ = problem.contiguous
@@ -90,13 +96,13 @@ class FullKernel(StagedKernel[C]):
         return a + b
 
     def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
-        slices = config.threads * VECTOR_BYTES  # that are added up
+        slices = config.threads * VECTOR_BYTES  # for the reduction of partial sums
         return super().dynamic_smem_bytes(config, problem) + slices
 
     def resources(self, config: C, problem: Problem) -> Resources:
         resources = super().resources(config, problem)
         lines = config.block_m + config.block_n
-        fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # in flight to registers
+        fetched = lines * config.block_k // config.ring_threads if config.copy == 0 else 0  # loads in registers
         return replace(
             resources,
             registers=resources.registers + fetched * problem.dtype.registers,
@@ -104,16 +110,19 @@ class FullKernel(StagedKernel[C]):
         )
 
     def sums_in_registers(self, config: C) -> bool:
-        """Return whether a thread's sums are those of C, and none of its neighbours' must be added."""
+        """Return whether one thread accumulates each element of a tile, so that threads add up no partial sums."""
         return False
 
     def has_whole_tiles(self, config: C, problem: Problem) -> bool:
-        """Whether each block has a tile of C with all of k, but for a few that have none: as StreamK decides."""
+        """Return whether each block computes one whole tile of C over all of k, except a few idle blocks.
+
+        The CUDA source decides in the same way.
+        """
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
         chunks = -(-problem.k // config.block_k)
         share = -(-tiles * chunks // config.splits)
         few_idle = config.splits - config.splits // 8 <= tiles <= config.splits
-        most_over = MOST_OVER // (config.block_n * problem.dtype.parts**2)  # along k
+        most_over = MOST_OVER // (config.block_n * problem.dtype.parts**2)  # products along k
         return few_idle and (chunks - share) * config.block_k <= most_over
 
     def traffic(self, config: C, problem: Problem) -> Traffic:
@@ -126,17 +135,17 @@ class FullKernel(StagedKernel[C]):
         return max(problem.m, problem.n) <= self.largest(problem)
 
     def largest(self, problem: Problem) -> int:
-        """Return the number of rows and columns of the largest C that is worth it."""
+        """Return the most rows or columns of C for which this kernel is tried."""
         return LARGEST_THIN
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The first fills the tile, has a rest of k, and a shorter run for the last block; the fourth, whose k is 1 more
-        than a multiple of 4, has aligned addresses where the leading dimensions of the general call are not, or the
-        other way round; so has the fifth in a full tile; two have whole chunks that a tile must not copy which
-        is full one way only. In the last three blocks have panels and stretches, turns and stretches in several
-        bands, stretches over several tiles.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
+        k tiles for each pipeline. In the fourth and the fifth, verification passes 16-byte aligned operands with odd
+        leading dimensions, or the reverse. The sixth and the seventh have whole k tiles and a tile that is partial
+        in one direction only. In the last three, many blocks share each of two tiles; there are more tiles than
+        blocks; a block's share of k tiles spans two tiles of C.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         rings = config.splits * (config.threads // config.ring_threads)
@@ -154,7 +163,7 @@ class FullKernel(StagedKernel[C]):
             ((config.splits // 2 + 1) * rows - 1, columns + 1, 2 * block_k),
             ((config.splits // 2 + 1) * rows, 1, 3 * block_k),
         )
-        # Few blocks divide them otherwise; and a square C would have far more tiles.
+        # With few blocks `of_blocks` would reach no other branch. A square C would have far too many tiles.
         return of_tiles if config.splits < MANY_BLOCKS or problem.is_gram else (*of_tiles, *of_blocks)
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The common part of the full and the symmetric schedule: the ring in shared memory, and a block's resources."""
+"""The base class of the staged kernels: the shared-memory pipeline, and a block's resources."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 
 WARP_THREADS = 32
 VECTOR_BYTES = 16
-# Of an m16n8k8 instruction: columns and rows of C, and products along k. An octet has 8 columns, a strip 16 rows.
+# The extents n, m and k of an m16n8k8 mma instruction. An octet is 8 columns of C, a strip is 16 rows of C.
 OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
 RingThreads = Annotated[
@@ -41,7 +41,7 @@ MinBlocks = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class FullConfig(KernelConfig):
-    """The choices of the full schedule."""
+    """The tunables of every kernel that computes all of C (`FullKernel`)."""
 
     threads: Threads
     ring_threads: RingThreads
@@ -56,12 +56,12 @@ class FullConfig(KernelConfig):
     min_blocks: MinBlocks
 
 
-RING = "threads ring_threads block_k stages copy"  # tunables of a block's ring, as `RINGS` have their values
+RING = "threads ring_threads block_k stages copy"  # the tunables of the pipeline: each module has values in RINGS
 
 
 @dataclass(frozen=True, slots=True)
 class SymmetricConfig(KernelConfig):
-    """The choices of the symmetric schedule."""
+    """The tunables of every kernel that computes half of a Gram matrix X^T X (`SymmetricKernel`)."""
 
     threads: Threads
     ring_threads: RingThreads
@@ -85,7 +85,7 @@ def _chunks_for_all(candidate: Candidate) -> bool:
     problem, launch = candidate.problem, candidate.launch
     rings = tunable(candidate, "splits") * (tunable(candidate, "threads") // tunable(candidate, "ring_threads"))
     smallest = tunable(candidate, "splits") == WIDE_SPLITS[0]
-    tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # among which the blocks are divided
+    tiles = launch.tiles(problem.m, problem.n) if launch.persistent else 1  # tiles of C that share the blocks
     return smallest or tiles * problem.k >= rings * tunable(candidate, "block_k")
 
 
@@ -105,38 +105,38 @@ C = TypeVar("C", bound=FullConfig | SymmetricConfig)
 
 
 class StagedKernel(Family[C]):
-    """The common part of both schedules."""
+    """The base class of kernels that copy both operands through a multistage pipeline in shared memory."""
 
-    about: ClassVar[str]  # in the text's head
-    persistent: ClassVar[bool]  # whether `splits` blocks share all tiles
-    least_bound: ClassVar[int]  # of `min_blocks`, from which on it is in the text
+    about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
+    persistent: ClassVar[bool]  # whether the grid has `splits` blocks, which share all tiles of C
+    least_bound: ClassVar[int]  # the least value of `min_blocks` that the CUDA source passes to __launch_bounds__
     odd_lines = ODD_STAGED_LINES
     beside_resources = ("splits", "min_blocks")
 
     @abstractmethod
     def team(self, config: C) -> int:
-        """Threads that multiply the same products along k: together they have a sum of each element of a tile."""
+        """Return the number of threads per k slice: they multiply at the same k, and together have a tile's sums."""
 
     @abstractmethod
     def registers(self, config: C) -> int:
-        """Return the number of elements that a thread has in registers."""
+        """Return the number of elements of A, B and C that a thread has in registers."""
 
     @abstractmethod
     def stage_elements(self, config: C, problem: Problem) -> int:
-        """Return the number of elements of one place of the ring."""
+        """Return the number of elements of A and B in one pipeline stage, padding included."""
 
     def sums_of_team(self, config: C) -> int:
-        """Return the number of elements that a team leaves in shared memory to be added up."""
+        """Return the number of partial sums that the threads of one k slice write to shared memory."""
         return config.block_m * config.block_n
 
     def smem_elements(self, config: C, problem: Problem) -> int:
-        """Return the number of elements of the rings, or of the sums that take their place."""
+        """Return the elements in a block's shared memory: all stages or all partial sums, whichever are more."""
         rings = config.threads // config.ring_threads * config.stages * self.stage_elements(config, problem)
         teams = config.threads // max(self.team(config), WARP_THREADS)
         return max(rings, teams * self.sums_of_team(config))
 
     def dynamic_smem_bytes(self, config: C, problem: Problem) -> int:
-        """Shared memory that a launch asks for, per block."""
+        """Return the bytes of dynamic shared memory per block."""
         return self.smem_elements(config, problem) * problem.dtype.element_bytes
 
     def resources(self, config: C, problem: Problem) -> Resources:
@@ -163,7 +163,7 @@ class StagedKernel(Family[C]):
         return Periods(config.block_m, config.block_n, config.block_k)
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
-        bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: the compiler is told none
+        bound = config.min_blocks if config.min_blocks >= self.least_bound else 0  # 0: not in __launch_bounds__
         return {
             "about": self.about,
             "kernel": self.name,

@@ -1,7 +1,7 @@
-"""The symmetric schedule: X^T X, each product once.
+"""The base class of the staged kernels for a Gram matrix X^T X, which compute one of two mirrored elements.
 
-X goes through the ring. A tile of C that is not on its diagonal is computed above its own diagonal; the one across
-from it has the rest.
+X passes through the pipeline in shared memory. Two mirrored tiles of C off the diagonal share the work: each
+computes the elements above its own diagonal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.tiles import LARGEST_GRAM_TILE, LARGEST_THIN, mirrored
 
-TILE = (16, 32, LARGEST_GRAM_TILE)  # columns of X in a block's tile
+TILE = (16, 32, LARGEST_GRAM_TILE)  # options of `tile`: columns of X per block
 SYMMETRIC_RULES = (
     covering_rule(
         "tile-within-m",
@@ -39,7 +39,7 @@ C = TypeVar("C", bound=SymmetricConfig)
 
 
 class SymmetricKernel(StagedKernel[C]):
-    """The common part of both ways to multiply."""
+    """The base class of staged kernels for X^T X, with FMAs or on tensor cores."""
 
     about = "a matrix transposed times itself, each product once"
     persistent = False
@@ -47,7 +47,7 @@ class SymmetricKernel(StagedKernel[C]):
 
     @abstractmethod
     def pad(self, config: C, problem: Problem) -> int:
-        """Return the number of elements between one run of neighbours and the next in shared memory."""
+        """Return the elements of padding per contiguous line of X in shared memory: no bank conflicts."""
 
     def stage_elements(self, config: C, problem: Problem) -> int:
         pad = self.pad(config, problem)
@@ -63,11 +63,11 @@ class SymmetricKernel(StagedKernel[C]):
         return problem.is_gram and problem.dtype_name in self.dtypes and problem.m <= LARGEST_THIN
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each ring.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The first fills the tile and has a rest of k; k of 1 more than a multiple of 4 has aligned addresses where the
-        leading dimensions of the general call are not, or the other way round; the last has a second tile that
-        is full.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
+        k tiles for each pipeline. In some, k is 1 more than a multiple of 4: verification passes a 16-byte aligned X
+        with an odd leading dimension, or the reverse. In the last, C has several full tiles.
         """
         tile, block_k = config.tile, config.block_k
         rings = config.splits * (config.threads // config.ring_threads)

@@ -1,7 +1,7 @@
-"""X^T X of a tall and skinny X on the f64 tensor cores: each product once, X staged once and read once.
+"""X^T X of a tall and skinny X on the f64 tensor cores: X passes through shared memory, half of C is computed.
 
-What a lane holds of X as the first factor is what it needs of it as the second one. So a warp that sums all of C
-reads every element from shared memory once. f32 is widened on the way, and is added up in f64.
+A lane's fragment of X^T has the same elements as its fragment of X. So a warp that accumulates all of C reads every
+element from shared memory once. Elements of f32 are converted to f64, and products are added up in f64.
 """
 
 from __future__ import annotations
@@ -28,13 +28,12 @@ from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tiles import covering
 
-# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+# Values of the tunables in RING: threads, ring_threads, block_k, stages, copy.
 RINGS = (
     (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 32, 2, 0), (128, 32, 16, 2, 0),
     (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 32, 4, 2),
 )  # fmt: skip
-# Rings to try first for a tile, each with blocks on a multiprocessor and warps that share the sums: as in
-# `symmetric_fma`.
+# By `tile`, what to try first: threads, ring_threads, block_k, stages, copy, blocks per multiprocessor, warps.
 FIRST: dict[int, tuple[tuple[int, int, int, int, int, int, int], ...]] = {
     16: (
         (128, 128, 128, 2, 0, 4, 1), (128, 128, 64, 3, 1, 4, 1), (128, 128, 128, 2, 0, 3, 1),
@@ -54,7 +53,7 @@ WARPS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class StagedSymmetricDmmaConfig(SymmetricConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_symmetric_dmma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_symmetric_dmma"
 
@@ -90,13 +89,19 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
         return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
 
     def pad(self, config: StagedSymmetricDmmaConfig, problem: Problem) -> int:
-        """Threads that read at the same time have 8 products of some lines, or 4 products 2 apart of some more."""
+        """Return the elements of padding per contiguous line of X in shared memory: no bank conflicts.
+
+        Threads that read at the same time read 8 elements along k of a few lines, or 4 elements 2 apart of more.
+        """
         if problem.contiguous[0] == "k":
             return 8 if config.block_k % 16 == 0 else 0
         return VECTOR_BYTES // problem.dtype.element_bytes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricDmmaConfig, ...]:
-        """Return every product of C in one tile; none where it has more."""
+        """Return configurations with one tile for all of C, best first. Return none if C is larger than a tile.
+
+        Return none either if C has at most 8 columns, or if the device has no fast f64 tensor cores.
+        """
         if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
             return ()
         tile = covering(TILE, problem.m)

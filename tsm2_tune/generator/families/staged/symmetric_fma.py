@@ -1,7 +1,7 @@
-"""X^T X of a tall and skinny X by fused multiply-adds: each product once, X staged once.
+"""X^T X of a tall and skinny X with fused multiply-adds: X passes through shared memory, half of C is computed.
 
-The products of columns i and j are those of j and i. Threads multiply groups of columns by each other: each pair of
-groups once, and of a group by itself half.
+C is symmetric (Hermitian, if complex). The columns of X are divided into groups. A thread multiplies one pair of
+groups; a pair (i, j) replaces (j, i), and of a group times itself only half is computed.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tiles import covering
 
-LINES = (8, 4)  # columns of X in a group
+LINES = (8, 4)  # options of `lines`: columns of X per group
 STEPS = (1, 2, 4)
-# Threads of a block and of a ring, the chunk and the places of the ring, and what is on the way there.
+# Values of the tunables in RING: threads, ring_threads, block_k, stages, copy.
 RINGS = (
     (128, 128, 256, 2, 0), (128, 128, 128, 2, 0), (128, 128, 64, 2, 0), (128, 128, 32, 2, 0), (128, 32, 16, 2, 0),
     (128, 128, 128, 3, 1), (128, 128, 64, 3, 1), (128, 128, 32, 3, 1), (128, 32, 16, 3, 1), (128, 128, 64, 3, 2),
 )  # fmt: skip
 MIN_BLOCKS = (1, 3)
-# Rings to try first for a tile, each with blocks on a multiprocessor. The bytes in flight must hide the memory's
-# latency, and is of one matrix only: more or larger places than for a product of two.
+# By `tile`, what to try first: threads, ring_threads, block_k, stages, copy, blocks per multiprocessor. Only one
+# matrix is loaded, so there are more or larger stages than for two: the bytes in flight must hide memory latency.
 FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
     16: (
         (128, 128, 128, 3, 1, 3), (128, 128, 256, 2, 0, 3), (128, 128, 128, 2, 0, 3), (128, 128, 128, 3, 1, 2),
@@ -44,7 +44,7 @@ FIRST: dict[int, tuple[tuple[int, int, int, int, int, int], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class StagedSymmetricFmaConfig(SymmetricConfig):
-    """Every choice that the template needs."""
+    """A configuration of the family staged_symmetric_fma: a value for each tunable."""
 
     family: ClassVar[str] = "staged_symmetric_fma"
 
@@ -72,7 +72,10 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return [Grid(StagedSymmetricFmaConfig, axes, {f"tile lines step {RING}": self.fills_ring})]
 
     def fills_ring(self, config: StagedSymmetricFmaConfig) -> bool:
-        """Return whether every thread of a ring has products of a chunk, of pairs of groups and of odd groups."""
+        """Return whether a k tile has work for every thread of a pipeline.
+
+        The work is products of two groups of columns, and products of a group with itself.
+        """
         pairs, halves = self.members(config), config.tile // config.lines // 2
         return (
             pairs <= config.ring_threads
@@ -81,7 +84,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         )
 
     def members(self, config: StagedSymmetricFmaConfig) -> int:
-        """Return the number of threads that have a pair of groups each."""
+        """Return the number of threads that multiply the pairs of groups of columns at one k."""
         return (config.tile // config.lines) ** 2 // 2
 
     def team(self, config: StagedSymmetricFmaConfig) -> int:
@@ -96,21 +99,27 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
 
     def pad(self, config: StagedSymmetricFmaConfig, problem: Problem) -> int:
-        """Lines along k of neighbouring groups lie in banks side by side; so do neighbours in k of wide tiles."""
+        """Return the elements of padding per contiguous line of X in shared memory: no bank conflicts.
+
+        With it, lines of neighbouring groups begin in adjacent banks; in a wide tile also elements adjacent in k.
+        """
         vector = VECTOR_BYTES // problem.dtype.element_bytes
         return vector if problem.contiguous[0] == "k" or config.tile >= 32 else 0
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricFmaConfig, ...]:
-        """Return every product of C in one tile. None if it has more, or where TSMT or the tensor cores do better."""
+        """Return configurations with one tile for all of C, best first.
+
+        Return none if C is larger than a tile or has at most 8 columns, or if f64 tensor cores are faster.
+        """
         if not 8 < problem.m <= TILE[-1] or (problem.dtype_name == "f64" and has_f64_tensor_cores(limits, problem)):
             return ()
         tile = covering(TILE, problem.m)
         lines = LINES[0] if problem.dtype.registers == 1 else LINES[1]
-        along_k = problem.contiguous[0] == "k"  # where a read has products that are neighbours
-        most = VECTOR_BYTES // problem.dtype.element_bytes  # that fit a vector
+        along_k = problem.contiguous[0] == "k"  # whether a thread reads elements that are adjacent along k
+        most = VECTOR_BYTES // problem.dtype.element_bytes  # elements of a vector
 
         def step_and_blocks(copy: int) -> tuple[int, int]:
-            """Half a vector's products are faster if they leave registers for a third block."""
+            """Return `step`, and the most blocks per multiprocessor. With half a vector, three fit."""
             if not along_k:
                 return 1, 3
             return (max(most // 2, 1), 3) if copy > 0 and tile < TILE[-1] else (most, 2)

@@ -1,7 +1,7 @@
-"""The full schedule on the f64 tensor cores: what f64, f32 and complex numbers have in common.
+"""The base class of the staged kernels on the f64 tensor cores: for f64, f32 and complex numbers.
 
-A warp computes a tile of strips of rows and octets of columns, and reads fragments from the ring. They also serve a C
-of many rows, up to 64 columns wide, and one that is large both ways: all blocks have equally many chunks.
+A warp computes a warp tile of `strips` m16 tiles by `octets` n8 tiles, and loads its fragments from shared memory.
+These kernels also serve a C of many rows and at most 64 columns, and a C that is large in both directions.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tsm2_tune.generator.space.tunables import Tunable, WarpOctets, WarpStrips
 from tsm2_tune.generator.split_k import wide_splits
 from tsm2_tune.generator.tiles import SKINNY, is_general
 
-COLUMNS_OF_TALL = range(9, 65)  # for a C of many rows
+COLUMNS_OF_TALL = range(9, 65)  # the columns of C for which a C of many rows is served
 
 
 @dataclass(frozen=True, slots=True)
 class WarpTileConfig(FullConfig):
-    """The choices of every way to multiply on tensor cores."""
+    """The tunables of every staged kernel on tensor cores."""
 
     strips: WarpStrips
     octets: WarpOctets
@@ -70,18 +70,18 @@ W = TypeVar("W", bound=WarpTileConfig)
 
 
 class WarpTileKernel(FullKernel[W]):
-    """The common part of all ways to multiply on tensor cores."""
+    """The base class of staged kernels on tensor cores."""
 
     on_tensor_cores = True
     strip_rows: ClassVar[int] = STRIP_ROWS
-    least_depth: ClassVar[int]  # k that a C of many rows must have
+    least_depth: ClassVar[int]  # the least k for which a C of many rows is served
 
     def team(self, config: W) -> int:
         rows, columns = self.strip_rows * config.strips, OCTET_COLUMNS * config.octets
         return WARP_THREADS * (config.block_m // rows) * (config.block_n // columns)
 
     def has_whole_teams(self, config: W) -> bool:
-        """Return whether the teams of a ring are whole, and have a step of each chunk."""
+        """Return whether a pipeline's threads divide evenly into k slices, each with an mma step in every k tile."""
         team = self.team(config)
         return config.ring_threads % team == 0 and config.block_k * team >= config.ring_threads * DEPTH
 
@@ -100,6 +100,6 @@ class WarpTileKernel(FullKernel[W]):
         return {
             **super().context(config, problem),
             "strip_rows": self.strip_rows,
-            "arrives_early": bool(config.fragment_prefetch),  # whether a chunk is there before its turn
-            "loads_before_copies": False,  # whether a chunk's first fragments are loaded before copies begin
+            "arrives_early": bool(config.fragment_prefetch),  # whether a k tile is complete one step ahead of its use
+            "loads_before_copies": False,  # whether a k tile's first fragments are loaded before new copies start
         }
