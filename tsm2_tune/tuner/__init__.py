@@ -1,4 +1,4 @@
-"""The half with side effects: compile, verify, measure, store, export. A folder for each, and `packs` and `doctor`.
+"""Everything with side effects: compile, verify, measure, store and export kernels.
 
-It imports `generator`, `runtime` and `pretuned`, and nothing of the command line.
+The package imports `generator`, `runtime` and `pretuned`. It imports nothing of the command line.
 """

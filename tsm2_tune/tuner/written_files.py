@@ -1,4 +1,4 @@
-"""Write the files of an export, each completely or not at all."""
+"""Write output files atomically: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ TEMPORARY = ".tsm2-tune-"  # prefix of temporary names; short, since file names 
 
 
 def refuse_name(output: str | PathLike[str]) -> None:
-    """Raise InputError if the name is invalid for a file."""
+    """Raise InputError if `output` is empty, too long or otherwise invalid as a file name."""
     name = os.fspath(output)
     try:
         os.lstat(name)
     except ValueError:
         raise InputError(f"cannot write {name}: no file can be called so; name another --output") from None
-    except OSError as error:  # other errors show when the file is written
+    except OSError as error:  # other errors are reported when the file is written
         if not name:
             raise InputError("the name of the file to write is empty: name one with --output") from None
         if error.errno == errno.ENAMETOOLONG:
@@ -36,14 +36,14 @@ def refuse_name(output: str | PathLike[str]) -> None:
 
 
 def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False) -> None:
-    """Raise InputError if the file cannot be written now. Call it before work that may take hours.
+    """Raise InputError if the file `output` cannot be written. Call this before work that may take hours.
 
-    A device or a pipe is accepted, unless the file must be `is_ordinary`, as each of several files must.
+    `is_ordinary` also refuses devices and pipes.
     """
     refuse_name(output)
     if os.path.isdir(output):
         raise InputError(f"cannot write {output}: it is a folder; name a file in it")
-    if os.path.exists(output) and not os.path.isfile(output):  # it may be a pipe, which has no other name
+    if os.path.exists(output) and not os.path.isfile(output):  # a device or a pipe
         if is_ordinary:
             raise InputError(f"cannot write {output}: it is no ordinary file; name another --output")
         if not os.access(output, os.W_OK):
@@ -62,7 +62,7 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
 
 
 def refuse_database(output: str | PathLike[str], database: str | PathLike[str] | Address) -> None:
-    """Raise InputError if `output` is the database, a file that SQLite keeps beside it, or no file name."""
+    """Raise InputError if `output` is the database, one of SQLite's files next to it, or an invalid file name."""
     refuse_name(output)
     if isinstance(database, Address) or is_address(database):
         return
@@ -78,14 +78,14 @@ def refuse_database(output: str | PathLike[str], database: str | PathLike[str] |
 
 
 def write(text: str, output: str | PathLike[str]) -> None:
-    """Write the text to the file `output`, completely or not at all. A device or a pipe is written directly.
+    """Write the text to the file `output`, completely or not at all. Write directly to a device or a pipe.
 
-    Raise InputError if it cannot be written.
+    Raise InputError if `output` cannot be written.
     """
-    path = Path(os.path.realpath(output))  # a link is kept, and its target is replaced
-    if os.path.exists(output) and not os.path.isfile(output):  # unlike Path's methods, these never raise
+    path = Path(os.path.realpath(output))  # a link stays: its target is replaced
+    if os.path.exists(output) and not os.path.isfile(output):  # unlike Path's methods, these functions never raise
         try:
-            number = os.open(output, os.O_WRONLY | os.O_NONBLOCK)  # a pipe that nobody reads is refused
+            number = os.open(output, os.O_WRONLY | os.O_NONBLOCK)  # fails for a pipe without a reader
             os.set_blocking(number, True)
             with open(number, "w", encoding="utf-8", newline="") as device:
                 device.write(text)
@@ -96,7 +96,11 @@ def write(text: str, output: str | PathLike[str]) -> None:
 
 
 def written(form: str, output: str) -> str:
-    """Return the file's path, and a better name if Python cannot import a module of this name."""
+    """Return the message that the file `output` was written.
+
+    If the export's format `form` is "module" and Python cannot import a module of this name, the message tells what
+    the name lacks.
+    """
     path = Path(output)
     missing = {
         "letters, digits and _": not path.stem.isidentifier(),
@@ -110,9 +114,9 @@ def written(form: str, output: str) -> str:
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:
-    """Write the contents to these files, in this order. Each keeps the mode of the file that it replaces.
+    """Write each file's content, in the order of the mapping. A replaced file keeps its mode.
 
-    If one cannot be written, restore all files and raise InputError.
+    If a file cannot be written, restore all files and raise InputError.
     """
     path = Path()
     with ExitStack() as temporaries:
@@ -135,7 +139,7 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
 
 
 def _refuse_protected(path: Path) -> None:
-    """Raise InputError if the file exists and may not be replaced; a read-only file may not, even by root."""
+    """Raise InputError if the file exists and may not be replaced. Even root may not replace a read-only file."""
     try:
         file, folder = path.stat(), path.parent.stat()
     except OSError:  # there is no file to replace
@@ -150,40 +154,43 @@ def _refuse_protected(path: Path) -> None:
 
 
 def _staged(path: Path, content: bytes, temporaries: ExitStack) -> Path:
-    """Write the content to a temporary file beside `path`, with the mode and owner of the file at `path`, if any."""
+    """Write the content to a temporary file in the folder of `path`, and return the temporary file's path.
+
+    The temporary file gets the mode and the owner of the file at `path`, if there is one.
+    """
     new = _temporary(path, temporaries)
     former = path.stat() if path.exists() else None
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     with open(os.open(new, flags, 0o666 if former is None else 0o600), "wb") as file:
         file.write(content)
         if former is not None:
-            with suppress(OSError):  # a group that this user is not in
+            with suppress(OSError):  # this user is not in the file's group
                 os.fchown(file.fileno(), former.st_uid, former.st_gid)
             os.fchmod(file.fileno(), former.st_mode & 0o777)
     return new
 
 
 def _putting_back(path: Path, temporaries: ExitStack) -> partial[None]:
-    """Return a function that restores `path` to its present state after it was replaced."""
+    """Return a function that restores the present file at `path`, or its absence, after `path` was replaced."""
     if not path.exists():
         return partial(path.unlink, missing_ok=True)
     former = _temporary(path, temporaries)
     try:
         os.link(path, former)
-    except OSError:  # a file system without links
+    except OSError:  # the file system has no hard links
         shutil.copy2(path, former)
     return partial(os.replace, former, path)
 
 
 def _temporary(path: Path, temporaries: ExitStack) -> Path:
-    """Return a free name beside `path`. The file of this name is removed at the end."""
+    """Return an unused file name in the folder of `path`. `temporaries` removes the file when it closes."""
     name = path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}")
     temporaries.callback(_remove, name)
     return name
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # it was moved to its place, or never made
+    with suppress(OSError):  # the file was renamed to its final name, or never created
         path.unlink()
 
 

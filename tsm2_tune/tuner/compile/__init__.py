@@ -1,5 +1,5 @@
-"""Compile CUDA text to binaries: nvcc, compilers' environment, the cache, and a pool of compilers.
+"""Compile CUDA source text to binaries with nvcc, in parallel, and keep the binaries in a cache on disk.
 
-`compiler.py` compiles a text or finds it in the cache. `command_limits.py` and `supervisor.py` limit its time and
-output. `failure_cause.py` decides whether the text or the machine made a compiler fail.
+`compiler.py` compiles a text or finds its binary in the cache. `command_limits.py` and `supervisor.py` limit the
+compiler's time and output. `failure_cause.py` decides whether the source or the machine made a compiler fail.
 """

@@ -1,4 +1,7 @@
-"""The cache of compiled kernels between runs. Only files that this user wrote are loaded from it."""
+"""The cache of compiled kernels on disk, shared by all runs of a user.
+
+A file that another user owns or can write to is never loaded.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +27,9 @@ from tsm2_tune.tuner.compile.supervisor import LOCK
 LIMIT_VARIABLE = "TSM2_TUNE_CACHE_LIMIT"
 LIMIT_BYTES = 2 * 2**30
 UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
-KEPT_OF_LIMIT = 0.9  # share of the limit left by eviction, so that the next run need not evict again
-SPARED_SECONDS = 3600.0  # no run evicts a binary that was used this recently
-UNLOCKED_SECONDS = 60.0  # a new working folder is locked within this time
+KEPT_OF_LIMIT = 0.9  # eviction reduces the cache to this share of the limit, so that the next run need not evict
+SPARED_SECONDS = 3600.0  # no run evicts a binary that was used within this time
+UNLOCKED_SECONDS = 60.0  # the owner of a new working folder locks it within this time
 MOST_REPORT_BYTES = 2**16
 TRIES = 20  # attempts to make a folder that another process removes again and again
 WORKING = "working"
@@ -38,17 +41,17 @@ _NO_FOLLOWING = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A cached binary with its report."""
+    """A binary in the cache, with its JSON report of spills and checksum."""
 
     binary: Path
-    size_bytes: int  # of both
+    size_bytes: int  # of binary and report together
     used: float  # last use, in seconds since 1970
 
 
 def cache_folder() -> Path:
-    """Return the cache's folder; make it if it is missing.
+    """Return the cache's folder. Create it if it is missing.
 
-    Raise InputError if it cannot be written, or if users other than this one and root can change its content.
+    Raise InputError if this user cannot write to the folder, or if users other than this one and root can.
     """
     folder = Path(os.path.realpath(named_folder()))
     for remaining in reversed(range(TRIES)):
@@ -65,7 +68,7 @@ def cache_folder() -> Path:
 
 
 def refuse_noexec() -> None:
-    """Raise InputError if no library can be loaded from the cache folder."""
+    """Raise InputError if the cache folder is on a file system mounted noexec: no library can be loaded from it."""
     folder = cache_folder()
     if os.statvfs(folder).f_flag & os.ST_NOEXEC:
         raise InputError(
@@ -75,12 +78,15 @@ def refuse_noexec() -> None:
 
 
 def _make_trusted(folder: Path) -> None:
-    """Make the folder if it is missing. Raise InputError if others can change its content, or this user cannot."""
+    """Create the folder if it is missing.
+
+    Raise InputError if other users can change its content, or if this user cannot write to it.
+    """
     for place in (*reversed(folder.parents), folder):
         try:
             found = os.lstat(place)
         except FileNotFoundError:
-            with suppress(FileExistsError):  # another process was quicker
+            with suppress(FileExistsError):  # another process created it first
                 os.mkdir(place, 0o700)
             found = os.lstat(place)
         _refuse_strangers(folder, place, found)
@@ -90,13 +96,13 @@ def _make_trusted(folder: Path) -> None:
 
 
 def named_folder() -> Path:
-    """Return the folder by the XDG standard, which ignores relative paths.
+    """Return the path of the cache folder under $XDG_CACHE_HOME or ~/.cache; relative paths in variables are ignored.
 
-    Raise InputError if no user has one here.
+    Raise InputError if the variables and the user database give no absolute path.
     """
     home = os.environ.get("HOME", "")
     if not os.path.isabs(home):
-        with suppress(KeyError):  # a user without an entry, as containers have
+        with suppress(KeyError):  # the user has no entry, which happens in containers
             home = pwd.getpwuid(os.geteuid()).pw_dir
     base = os.environ.get("XDG_CACHE_HOME", "")
     folder = Path(base if os.path.isabs(base) else os.path.join(home, ".cache"), "tsm2-tune", "binaries")
@@ -106,9 +112,12 @@ def named_folder() -> Path:
 
 
 def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
-    """Raise InputError if others can change the cache folder through this place, the folder or one of its parents."""
+    """Raise InputError if other users can change the cache folder through `place`, the folder or one of its parents.
+
+    `found` is the result of lstat for `place`.
+    """
     trouble = ""
-    is_sticky = found.st_mode & stat.S_ISVTX  # then only its owner may move an entry
+    is_sticky = found.st_mode & stat.S_ISVTX  # in a sticky folder only an entry's owner may rename it
     if not stat.S_ISDIR(found.st_mode):
         trouble = f"{place} is no folder: remove it"
     elif found.st_uid != os.geteuid() and (place == folder or found.st_uid != 0):
@@ -134,7 +143,10 @@ def find(key: str, suffix: str) -> tuple[Path, int] | None:
 
 
 def _found(key: str, suffix: str) -> tuple[Path, int] | None:
-    """Return the cached binary and its spilled bytes; None if it or its report is missing, damaged or not ours."""
+    """Return the cached binary's path and its bytes of register spills.
+
+    Return None if the binary or its report is missing, damaged or writable by another user.
+    """
     binary = _place(key, suffix)
     try:
         shard = os.lstat(binary.parent)
@@ -146,16 +158,16 @@ def _found(key: str, suffix: str) -> tuple[Path, int] | None:
         with _OwnFile(binary) as file:
             if report["sha256"] != file.digest():  # damaged by a full disk or a power failure
                 return None
-            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # the time of use only
+            os.utime(file.number, ns=(time.time_ns(), os.fstat(file.number).st_mtime_ns))  # set only the access time
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
     return (binary, spill_bytes) if type(spill_bytes) is int and spill_bytes >= 0 else None
 
 
 def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
-    """Move a compiler's output into the cache; return its path there.
+    """Move the compiler's output file into the cache and return its new path.
 
-    If another process has stored the same binary, keep that: replacing it would disturb a trial that uses it.
+    If another process has already stored a binary with this key, keep that file, since a trial may be using it.
     """
     if (found := find(key, suffix)) is not None:
         return found[0]
@@ -167,7 +179,7 @@ def keep(output: Path, key: str, suffix: str, spill_bytes: int) -> Path:
     report.touch(0o600)
     report.write_text(json.dumps({"spill_bytes": spill_bytes, "sha256": digest}))
     _make_shard(binary.parent)
-    # The report first, since a binary counts only with its report. Each file appears complete.
+    # Move the report first: a binary without a report is ignored. A rename makes each file appear complete.
     _move(report, binary.with_suffix(".json"))
     _move(output, binary)
     return binary
@@ -178,7 +190,10 @@ def _place(key: str, suffix: str) -> Path:
 
 
 class _OwnFile:
-    """A regular file of this user, open for reading. Raise OSError for any other: a link, folder, pipe or device."""
+    """A regular file of this user, open for reading.
+
+    Raise OSError for another user's file, a link, a folder, a pipe or a device.
+    """
 
     def __init__(self, path: Path) -> None:
         self.number = os.open(path, os.O_RDONLY | _NO_FOLLOWING)
@@ -216,7 +231,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove the file, link or folder. The content of another user's folder may remain, under another name."""
+    """Remove the file, link or folder. Another user's folder is only renamed if its content cannot be removed."""
     aside = path.with_name(f".aside-{secrets.token_hex(8)}")
     path.rename(aside)
     if stat.S_ISDIR(os.lstat(aside).st_mode):
@@ -229,14 +244,14 @@ def _remove(path: Path) -> None:
 
 
 def working_parent() -> Path:
-    """Return the folder of working folders."""
+    """Return the folder in which each compilation creates its temporary working folder. Create it if missing."""
     parent = cache_folder() / WORKING
     _make_shard(parent)
     return parent
 
 
 def remove_leftovers() -> None:
-    """Remove the working folders of dead processes, and evict the least recently used binaries over the limit."""
+    """Remove the working folders of dead processes, then evict binaries if the cache exceeds its size limit."""
     limit_bytes = cache_limit_bytes()
     with suppress(OSError):  # the cache was removed just now, or its disk is full: the next compilation reports it
         for folder in list(working_parent().iterdir()):
@@ -245,9 +260,9 @@ def remove_leftovers() -> None:
 
 
 def _remove_if_dead(folder: Path) -> bool:
-    """Remove the working folder if its owner is dead; return whether it was removed.
+    """Remove the working folder if its owner process has ended. Return whether the folder was removed.
 
-    A living owner holds a lock. On a file system without locks no folder counts as dead.
+    A running owner holds the lock file. On a file system without locks no folder is removed.
     """
     try:
         if not stat.S_ISDIR(os.lstat(folder).st_mode):
@@ -259,17 +274,20 @@ def _remove_if_dead(folder: Path) -> bool:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if not os.path.samestat(os.fstat(lock), os.lstat(folder / LOCK)):
-                return False  # another process removed it first, and it may have a new owner
+                return False  # another process removed the folder first, and a new owner may have created it again
             shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(lock)
-    except OSError:  # its owner lives, or another process removed it first
+    except OSError:  # the owner is running, or another process removed the folder first
         return False
     return True
 
 
 def cache_limit_bytes() -> int:
-    """Return the limit on the cache's size between runs."""
+    """Return the limit of the cache's size in bytes, from the environment variable or by default.
+
+    Raise InputError if the variable's value is invalid.
+    """
     text = os.environ.get(LIMIT_VARIABLE, "").strip()
     if not text:
         return LIMIT_BYTES
@@ -280,7 +298,7 @@ def cache_limit_bytes() -> int:
 
 
 def entries() -> Iterator[Entry]:
-    """Yield the cache's entries."""
+    """Yield every binary in the cache with its size and last use."""
     for shard in cache_folder().glob("[0-9a-f][0-9a-f]"):
         try:
             if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files outside the cache
@@ -299,10 +317,10 @@ def entries() -> Iterator[Entry]:
 
 
 def evict(limit_bytes: int) -> None:
-    """Remove the least recently used binaries if all together exceed the limit.
+    """Remove the least recently used binaries if the cache is larger than `limit_bytes`.
 
-    Keep those that this run used, and those used recently, which another run may be about to load. A run whose binary
-    is gone compiles it again.
+    Keep binaries used since this run began or within the last hour, since a run may be about to load them. If a run
+    needs a removed binary, it compiles it again.
     """
     kept = sorted(entries(), key=lambda entry: entry.used)
     over = sum(entry.size_bytes for entry in kept)
@@ -325,7 +343,7 @@ def remove_entry(entry: Entry) -> None:
 
 
 def clear() -> int:
-    """Remove all binaries. Return the number of working folders that are in use and therefore remain."""
+    """Remove all binaries from the cache. Return the number of working folders that remain since they are in use."""
     folder = cache_folder()
     for path in list(folder.iterdir()):
         if path.name != WORKING:

@@ -1,4 +1,7 @@
-"""Run commands with limits on time and output. All processes that they start end with them, and with this process."""
+"""Run commands with limits on time and output.
+
+When a command ends, or when this process ends, all processes that the command started are killed.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,12 @@ from tsm2_tune.tuner.compile.environment import compiler_environment
 from tsm2_tune.tuner.worker.child_process import python_executable
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
-ANSWER_SECONDS = 60.0  # for a supervisor to answer, beyond the command's limit: a busy machine takes a while
+ANSWER_SECONDS = 60.0  # beyond the command's time limit, for a supervisor to answer on a busy machine
 END_SECONDS = 10.0  # for a supervisor to kill its command and to end
 Answer = dict[str, Any]
-MOST_FOLDERS = 20  # attempts to make a working folder, if others remove it before it is locked
-STILL_SECONDS = 600.0  # a command may be stopped by a signal for so long
-TICK_SECONDS = 1.0  # a gap of more than two ticks means that this process was stopped, which does not count
+MOST_FOLDERS = 20  # attempts to create a working folder, if other processes remove it before it is locked
+STILL_SECONDS = 600.0  # longest time for which a command may be stopped by a signal
+TICK_SECONDS = 1.0  # a gap of more than two ticks means that this process was stopped; that time does not count
 
 
 class Ending(StrEnum):
@@ -47,7 +50,7 @@ class Ending(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The ending of a command, and its output."""
+    """How a command ended, with its output."""
 
     how: Ending
     status: int = 0
@@ -60,11 +63,11 @@ class Ended:
 
 
 class _Lost(Exception):
-    """The supervisor is gone."""
+    """The supervisor process has ended or does not answer."""
 
 
 class _Supervisor:
-    """The tuner's side of a `supervisor.py` process."""
+    """The tuner's handle of a `supervisor.py` process, which runs one command at a time."""
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
@@ -82,7 +85,7 @@ class _Supervisor:
         os.set_blocking(self._to.fileno(), False)
         self._closing = threading.Lock()
         self._generation = _state.generation
-        self.is_broken = False  # its next answer may belong to an earlier request
+        self.is_broken = False  # whether its next answer may belong to an earlier request
 
     @property
     def lives(self) -> bool:
@@ -93,7 +96,10 @@ class _Supervisor:
         return self._generation != _state.generation
 
     def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[Answer, bytes]:
-        """Return the answer and its bytes. Raise OSError if the supervisor refuses, _Lost if no answer comes."""
+        """Send a request. Return the answer and the command's output.
+
+        Raise OSError if the supervisor reports a system error, _Lost if it does not answer.
+        """
         try:
             answer, content = self._exchanged(json.dumps(request).encode() + b"\n", patience_seconds)
         except (OSError, ValueError) as error:
@@ -132,13 +138,13 @@ class _Supervisor:
         raise ConnectionError("the supervisor does not answer")
 
     def call_off(self) -> None:
-        """Have the supervisor kill its command now."""
-        with self._closing, suppress(OSError, ValueError):  # it ended, or was ended, just now
+        """Make the supervisor kill its command now."""
+        with self._closing, suppress(OSError, ValueError):  # the supervisor has just ended
             os.killpg(self._process.pid, signal.SIGCONT)  # a stopped supervisor would not read it
             self._to.write(b"\n")
 
     def end(self) -> None:
-        """Have the supervisor kill its command and remove its working folder, and wait for its end."""
+        """Make the supervisor kill its command, remove its working folder and end. Wait for its end."""
         with self._closing:
             self._to.close()
             self._from.close()
@@ -150,7 +156,7 @@ class _Supervisor:
         while not self._has_ended() and time.monotonic() < deadline:
             time.sleep(pause)
             pause = min(2 * pause, 0.05)
-        with suppress(OSError):  # before `wait`: until then no other process group has its number
+        with suppress(OSError):  # before `wait`, which frees the number of the process group
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
@@ -162,14 +168,14 @@ class _Supervisor:
 
 
 class _State:
-    """The supervisors of this process."""
+    """The idle and busy supervisors of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.generation = 0  # number of calls of `kill_running`
         self.idle: list[_Supervisor] = []
         self.busy: set[_Supervisor] = set()
-        self.of_parent: list[object] = []  # keeps the parent's alive: this process must not end them
+        self.of_parent: list[object] = []  # keeps the parent process's supervisors: a forked child must not end them
 
 
 _state = _State()
@@ -186,7 +192,7 @@ os.register_at_fork(after_in_child=_forget_those_of_the_parent)
 
 @contextmanager
 def _taken() -> Iterator[_Supervisor]:
-    """Provide a supervisor: an idle one, or a new one."""
+    """Yield a supervisor for one use: an idle supervisor, or a new process."""
     with _state.lock:
         found = _state.idle.pop() if _state.idle else None
     if found is not None and not found.lives:
@@ -211,7 +217,7 @@ def _taken() -> Iterator[_Supervisor]:
 
 
 def kill_running() -> None:
-    """Kill every command of this process with its child processes. Compilations in progress fail at once."""
+    """Kill all running commands with their child processes. Compilations in progress fail at once."""
     with _state.lock:
         _state.generation += 1
         idle, _state.idle = _state.idle, []
@@ -226,7 +232,7 @@ atexit.register(kill_running)
 
 
 def kills() -> int:
-    """Return how often `kill_running` was called."""
+    """Return the number of calls of `kill_running` so far."""
     return _state.generation
 
 
@@ -244,9 +250,9 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         errors: bool = True,
     ) -> Ended:
-        """Run the command and return how it ended. With `errors`, the returned messages include standard error.
+        """Run the command and return how it ended, with its output. `errors` includes standard error in the output.
 
-        Without `environment`, the command gets the environment in which compilers run.
+        `environment` is by default the environment for compilers.
         """
         try:
             folder = os.getcwd()
@@ -272,7 +278,7 @@ class Workplace:
 
 
 def _made(supervisor: _Supervisor, parent: Path) -> Path:
-    """Make and lock a folder; try another one if it is removed before it is locked."""
+    """Create and lock a working folder in `parent`. Retry if another process removes it before it is locked."""
     for is_last in (*[False] * (MOST_FOLDERS - 1), True):
         folder = parent / secrets.token_hex(8)
         try:
@@ -286,7 +292,7 @@ def _made(supervisor: _Supervisor, parent: Path) -> Path:
 
 @contextmanager
 def workplace(parent: Path) -> Iterator[Workplace]:
-    """Provide a new working folder, and remove it afterwards. Raise OSError if it cannot be made."""
+    """Yield a new working folder in `parent`, and remove it afterwards. Raise OSError if it cannot be created."""
     folder = parent
     try:
         with _taken() as supervisor:
@@ -304,7 +310,10 @@ def workplace(parent: Path) -> Iterator[Workplace]:
 def run(
     command: list[str], *, limit_seconds: float, environment: Mapping[str, str] | None = None, errors: bool = True
 ) -> Ended:
-    """Run a command without a working folder and return how it ended. Raise OSError if it cannot be started."""
+    """Run a command without a working folder, and return how it ended, with its output.
+
+    Raise OSError if its supervisor process cannot be started.
+    """
     with _taken() as supervisor:
         place = Workplace(supervisor, Path())
         return place.run(command, limit_seconds=limit_seconds, environment=environment, errors=errors)

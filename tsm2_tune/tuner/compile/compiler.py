@@ -1,4 +1,4 @@
-"""Compile CUDA text to a Binary or a CompileFailure, through a content-addressed cache."""
+"""Compile CUDA source text to a Binary or a CompileFailure, or take the binary from a content-addressed cache."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome, in_a_
 
 __all__ = ["Toolchain", "answer", "cache_folder", "compile_text", "kill_running", "remove_leftovers"]
 
-DETAIL_CHARACTERS = 4000  # of a compiler's message that are stored
-ANSWER_SECONDS = 30.0  # for a compiler to print its version
-BELIEVED = 2  # a failure counts after so many equal ones
+DETAIL_CHARACTERS = 4000  # stored part of a compiler's messages
+ANSWER_SECONDS = 30.0  # time limit of a query such as --version
+BELIEVED = 2  # number of equal failures after which a compilation has failed
 
 
 def _identity(text: str) -> str:
@@ -38,7 +38,7 @@ def _identity(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A compiler with its flags: everything that determines the binary except the text and its definitions."""
+    """A compiler with its flags: everything that determines a binary except the source text and its macros (-D)."""
 
     compiler: str  # absolute path
     version: str  # as the compiler prints it, in one line
@@ -55,7 +55,7 @@ class Toolchain:
 
     @property
     def stated_flags(self) -> str:
-        """The flags that are stored with results, with everything else that changes the compiler's output."""
+        """Text with the flags and everything else that changes the compiler's output, stored with results."""
         named = (f"{name}={value}" for name, value in self.variables)
         text = " ".join(filter(None, (*self.flags, *named, self.differs)))
         if in_a_line(text) == text:
@@ -66,7 +66,7 @@ class Toolchain:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of everything that determines the binary except the text and its definitions."""
+        """SHA-256 of everything that determines a binary except the source text and its macros (-D)."""
         facts: list[object] = [
             self.compiler,
             self.version,
@@ -80,7 +80,10 @@ class Toolchain:
 
 
 def script_digest(path: str) -> str:
-    """Return the name and digest of a compiler that is a script, which may call any program; "" for a binary."""
+    """Return a text with the name and the SHA-256 of a compiler that is a script; "" for an ELF binary.
+
+    A script may call any other compiler, so its path and version do not identify it.
+    """
     with open(path, "rb") as file:
         if file.read(4) == b"\x7fELF":
             return ""
@@ -89,9 +92,10 @@ def script_digest(path: str) -> str:
 
 
 def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
-    """Return a compiler's answer to a query such as --version, with its standard error too if `errors`.
+    """Run a compiler with query arguments such as --version. Return how it ended, with its output.
 
-    Raise ToolMissing if there is no answer.
+    `errors` includes standard error in the output. Raise ToolMissing if the compiler does not start, is killed,
+    exceeds the time limit or prints too much.
     """
     why: str | None = None
     for _ in range(BELIEVED):
@@ -116,11 +120,11 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
 def compile_text(
     text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
 ) -> Binary | CompileFailure:
-    """Compile the text, or take the binary from the cache. Other processes may do the same at the same time.
+    """Compile the text, or return its binary from the cache. Several processes may do this at the same time.
 
-    `kernel` names the entry point; "" for a text with several. A failed compilation is repeated: a failure counts if
-    it comes twice, since the text's fault comes again and the machine's may not. A failure with `toolchain.includes`
-    counts only if the compiler fails equally without them.
+    `kernel` names the entry point, or is "" for a text with several. `defines` are macros. Repeat a failed
+    compilation, since the machine may have caused the failure. Repeat it without the folders `toolchain.includes`,
+    since their headers may have caused the failure. Return a failure that occurs twice.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)
@@ -129,13 +133,13 @@ def compile_text(
 
     kills_before = kills()
     seen: Counter[Outcome] = Counter()
-    of_headers: str | None = None  # the messages for the source with the headers
+    of_headers: str | None = None  # messages of the failed compilation with toolchain.includes
     includes = toolchain.includes if kernel else ()
     while True:
         answer = _compiled(key, text, kernel, defines, toolchain, includes, limit_seconds)
         if isinstance(answer, Binary) or answer.outcome is Outcome.TIMED_OUT or kills() != kills_before:
             return answer
-        if of_headers not in (None, answer.detail):  # the headers were at fault
+        if of_headers not in (None, answer.detail):  # those headers caused the first failure
             seen.clear()
         of_headers, includes = answer.detail if includes else None, ()
         seen[answer.outcome] += 1
@@ -152,7 +156,10 @@ def _compiled(
     includes: tuple[str, ...],
     limit_seconds: float,
 ) -> Binary | CompileFailure:
-    """Compile once. Raise InputError if the cache cannot be used, or its disk is full."""
+    """Compile the text once, and store the binary in the cache.
+
+    Raise InputError if the cache folder cannot be used, or if its disk is full.
+    """
     folder = cache_folder()
     try:
         with workplace(cache.working_parent()) as work:
@@ -187,7 +194,7 @@ def _compiled(
 
 
 def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_before: int) -> CompileFailure:
-    """Return the failure of a compiler that did not succeed."""
+    """Return a CompileFailure with the reason why the compiler failed: the source, a limit, or the machine."""
     why = interruption(ended, killed_before=killed_before)
     if why is None and not Path(toolchain.compiler).exists():
         why = "it is no longer there"
@@ -205,12 +212,12 @@ def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_be
 
 
 def _shortened(messages: str, work: str) -> str:
-    """Return a compiler's messages as they are stored: without the working folder, up to DETAIL_CHARACTERS."""
+    """Return the messages without the working folder's path, cut to at most DETAIL_CHARACTERS characters."""
     return messages.replace(work, "").strip()[:DETAIL_CHARACTERS]
 
 
 def _spill_bytes(messages: str) -> int:
-    """Return the bytes of spill stores and loads that ptxas reports, 0 if it reports none."""
+    """Return the total bytes of spill stores and spill loads in ptxas's messages; 0 if there are none."""
     return sum(
         int(stores) + int(loads)
         for stores, loads in re.findall(r"(\d+) bytes spill stores, (\d+) bytes spill loads", messages)

@@ -1,4 +1,4 @@
-"""Digest of the machine code in a compiled kernel, without paths, notes and symbols, which are not executed."""
+"""Compute a digest of the machine code in an ELF file, without the paths, notes and symbols in the file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ ALLOC = 2  # flag of a section that is loaded
 
 
 def machine_code_digest(elf: bytes) -> str:
-    """Return the SHA-256 of everything loaded for execution: instructions, constants, register counts, shared memory.
+    """Return the SHA-256 of the loaded sections: instructions, constants, register counts, shared memory.
 
-    Raise ValueError if the bytes are not a 64-bit ELF file.
+    Raise ValueError if the bytes are not a complete 64-bit ELF file.
     """
     digest = hashlib.sha256()
     try:
@@ -28,7 +28,7 @@ def machine_code_digest(elf: bytes) -> str:
             if not (kind == CUDA_INFO or (flags & ALLOC and kind in (PROGBITS, NOBITS))):
                 continue
             name = texts[section[0] : texts.index(0, section[0])]
-            digest.update(b"%s\0%d\0%d\0%d\0" % (name, kind, section[7], length))  # of .text, its registers
+            digest.update(b"%s\0%d\0%d\0%d\0" % (name, kind, section[7], length))  # 7: register count of a .text
             digest.update(b"" if kind == NOBITS else _content(elf, section))
     except (struct.error, IndexError) as error:
         raise ValueError(f"a broken ELF file: {error}") from None
@@ -38,7 +38,7 @@ def machine_code_digest(elf: bytes) -> str:
 
 
 def code_of(elf: bytes) -> str | None:
-    """Return the digest of the file's machine code; None if that cannot be read."""
+    """Return the SHA-256 of the machine code in an ELF file; None if the bytes are not a valid file."""
     try:
         return machine_code_digest(elf)
     except ValueError:

@@ -15,30 +15,30 @@ from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
 LEAST_FREE_BYTES = 16 * 2**20  # enough for a compiler's files
 LEAST_FREE_FILES = 32
-SEARCHED_CHARACTERS = 2**16  # at either end of a compiler's messages
+SEARCHED_CHARACTERS = 2**16  # searched part at each end of a compiler's messages
 
-# Signals that a process raises by its own fault; all others come from outside.
+# Signals that a process causes itself. All other signals come from outside.
 OF_ITS_OWN = (signal.SIGSEGV, signal.SIGABRT, signal.SIGILL, signal.SIGFPE, signal.SIGSYS, signal.SIGTRAP)
 FROM_OUTSIDE = {number: signal.strsignal(number) for number in signal.Signals if number not in OF_ITS_OWN}
 
-# Exit statuses as shells give them: a command that is not there or cannot be run, and 128 + a signal.
+# Exit statuses as shells return them: 126, 127, and 128 plus the number of a signal.
 STATUSES = {
     126: "what it starts cannot be run",
     127: "what it starts is missing",
     **{128 + number: f"what it starts was killed by {number.name}" for number in FROM_OUTSIDE},
 }
 
-# A compiler's driver waits for its subprocesses itself, and reports how they ended only in these messages.
+# A compiler's driver reports how its subprocesses ended only in messages.
 _SIGNAL_NAMES = "|".join(re.escape(name) for name in sorted(set(filter(None, FROM_OUTSIDE.values()))))
 _SIGNAL_NUMBERS = "|".join(str(int(number)) for number in FROM_OUTSIDE)
 WORDS = (
     rf"(?:fatal|internal compiler) error: (?:{_SIGNAL_NAMES}) signal terminated program",  # g++
     rf"internal compiler error: (?:{_SIGNAL_NAMES}) \(program",  # g++ before 8
-    rf"terminated with signal (?:{_SIGNAL_NUMBERS})\b",  # collect2 of its linker
-    rf"died due to signal (?:{_SIGNAL_NUMBERS})\b",  # nvcc of cudafe++, cicc, ptxas and fatbinary
+    rf"terminated with signal (?:{_SIGNAL_NUMBERS})\b",  # collect2, about the linker
+    rf"died due to signal (?:{_SIGNAL_NUMBERS})\b",  # nvcc, about cudafe++, cicc, ptxas and fatbinary
     rf"unable to execute command: (?:{_SIGNAL_NAMES})",  # clang++
-    r"cannot execute .*: ",  # g++ without its parts
-    r"unable to execute command: Executable .* doesn't exist",  # clang++ without its parts
+    r"cannot execute .*: ",  # g++ that lacks its subprograms
+    r"unable to execute command: Executable .* doesn't exist",  # clang++ that lacks its subprograms
     r"posix_spawn failed|v?fork: |pipe: ",
     *map(
         re.escape,
@@ -61,7 +61,7 @@ WORDS = (
 )
 _WORDS = re.compile("|".join(WORDS), re.IGNORECASE)
 
-# Errors of the system that may not occur the next time.
+# System errors that may not occur again if the call is repeated.
 PASSING = (
     *(errno.ENOENT, errno.ESTALE, errno.EIO, errno.EBUSY, errno.ETXTBSY, errno.EINTR, errno.ECONNABORTED),
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN),
@@ -69,9 +69,9 @@ PASSING = (
 
 
 def interruption(ended: Ended, *, killed_before: int) -> str | None:
-    """Return how the machine ended a compiler that failed, or None if the compiler refused the source.
+    """Return a text that says how the machine made a compiler fail, or None if the compiler rejected the source.
 
-    `killed_before` is the value of `out_of_memory_kills` before it started.
+    `killed_before` is the result of `out_of_memory_kills` before the compiler started.
     """
     if ended.how is Ending.NOT_STARTED:
         return f"it cannot be started: {os.strerror(ended.status)}"
@@ -98,7 +98,7 @@ def signal_name(number: int) -> str:
 
 
 def out_of_memory_kills() -> int:
-    """Return how many processes Linux has killed for lack of memory since it started; 0 if it does not say."""
+    """Return the number of processes that Linux has killed for lack of memory since boot; 0 if unknown."""
     try:
         counters = Path("/proc/vmstat").read_text()
     except OSError:
@@ -108,7 +108,7 @@ def out_of_memory_kills() -> int:
 
 
 def refuse_full_disk(folder: Path) -> None:
-    """Raise InputError if lack of disk space may have made a compiler fail, since the run cannot go on then."""
+    """Raise InputError if the disk of `folder` or of the temporary folder is full. Call this if a compiler fails."""
     for place in (folder, Path(tempfile.gettempdir())):
         try:
             found, free_bytes = os.statvfs(place), free_bytes_of(place)

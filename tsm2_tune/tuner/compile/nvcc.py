@@ -1,4 +1,4 @@
-"""Find nvcc and describe it as a toolchain that makes cubins."""
+"""Find nvcc, and return it as a Toolchain that compiles CUDA text to cubins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tsm2_tune.tuner.compile.environment import (
 from tsm2_tune.tuner.results.trial import in_a_line
 
 SAMPLE = "sample.cu"  # need not exist
-# Lines of nvcc's dry run that set a variable of paths, and lines with flags that its nvcc.profile adds.
+# In the output of nvcc --dryrun: lines that set a variable to paths, and lines with flags from nvcc.profile.
 _PLACE = re.compile(r"#\$ (?!\w+_FLAGS=)\w+=")
 _ADDED = re.compile(r"^#\$ \w+_FLAGS=.*\S", re.MULTILINE)
 _PATH = re.compile(r"/[^\s\"]*/|tmpxft_[0-9a-f]+")
@@ -33,15 +33,18 @@ VARIABLES = ("CUDA_HOME", "CUDA_PATH")  # each may name a toolkit; the first wit
 
 @dataclass(frozen=True, slots=True)
 class Nvcc:
-    """The path of nvcc, and how it was found."""
+    """The path of nvcc, with the environment variable that led to it."""
 
     path: str
-    named_by: str  # the variable that names its toolkit; "" if PATH does
+    named_by: str  # the variable that names its toolkit; "" if nvcc was found without one
     passed_over: tuple[str, ...]  # variables that name a folder without an executable nvcc
 
 
 def find() -> Nvcc:
-    """Return the compiler. Raise ToolMissing if it is neither under $CUDA_HOME nor on PATH."""
+    """Return the nvcc of $CUDA_HOME or $CUDA_PATH, else the one on PATH, else the one in /usr/local/cuda.
+
+    Raise ToolMissing if there is no nvcc.
+    """
     passed_over: list[str] = []
     for name in filter(os.environ.get, VARIABLES):
         folder = Path(os.environ[name], "bin")
@@ -56,18 +59,21 @@ def find() -> Nvcc:
 
 
 def nvcc_path() -> str:
-    """Return the path of nvcc. Raise ToolMissing as `find` does."""
+    """Return the path of nvcc. Raise ToolMissing if it is not found."""
     return find().path
 
 
 def architecture_flag(compute_capability: tuple[int, int]) -> str:
-    """Return nvcc's name of an architecture, with Hopper's warpgroup instructions on Hopper."""
+    """Return nvcc's -arch value for a compute capability, such as "sm_80". For Hopper it is "sm_90a"."""
     major, minor = compute_capability
     return f"sm_{major}{minor}" + ("a" if compute_capability == WITH_WARPGROUP_PRODUCTS else "")
 
 
 def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
-    """Return nvcc as a toolchain that makes cubins for one architecture."""
+    """Return the toolchain that compiles CUDA text with nvcc to cubins for this compute capability.
+
+    Raise ToolMissing if nvcc is not found or does not print its version.
+    """
     compiler = nvcc_path()
     printed = answer(compiler, "--version")
     release = next((line for line in printed.messages.splitlines() if "release" in line), "").strip()
@@ -89,9 +95,9 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
 
 
 def _differences(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return how the compiler differs from the nvcc of its toolkit; "" if it is that or a script that only starts it.
+    """Return a text that identifies a compiler that differs from its toolkit's nvcc, such as a wrapper script.
 
-    The commands that the compiler would run (--dryrun) are compared with those of the toolkit's own nvcc.
+    Return "" if both would run the same commands, according to --dryrun.
     """
     said = _dry_run(compiler, flags)
     folder = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)
@@ -105,9 +111,9 @@ def _differences(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the options and headers that the user's variables add; "" if none is set.
+    """Return the SHA-256 of the options and headers that the user's environment variables add; "" if none is set.
 
-    The values are not enough: an option may name a file of options, and headers in a folder may change.
+    The variables' values alone would not show a changed options file or a changed header.
     """
     variables = deciding((*OF_NVCC, *OF_TEXTS))
     if not variables:
@@ -120,12 +126,12 @@ def _variables_digest(compiler: str, flags: tuple[str, ...]) -> str:
 
 
 def _dry_run(compiler: str, flags: tuple[str, ...], variables: Variables = ()) -> str:
-    """Return the commands that nvcc would run with these variables, by default with none of the user's."""
+    """Return the output of nvcc --dryrun: the commands that nvcc would run with these environment variables."""
     command = [compiler, *flags, "--dryrun", "-o", "/dev/null", SAMPLE]
     return run(command, limit_seconds=ANSWER_SECONDS, environment=compiler_environment(variables)).messages
 
 
 def _commands(said: str) -> str:
-    """Return the commands of a dry run with their options, and its lines of flags, without paths of this machine."""
+    """Return the output of nvcc --dryrun without the paths of this machine."""
     lines = (line for line in said.splitlines() if not _PLACE.match(line))
     return _PATH.sub("", "\n".join(lines))

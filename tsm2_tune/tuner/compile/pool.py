@@ -1,4 +1,4 @@
-"""The compilers of a run: several in parallel, each text compiled once."""
+"""A thread pool that compiles the kernels of a run, several at a time and each source once."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text, kill_runni
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.runs.signals import held
 
-CORES_A_SPARE = 8  # one in so many cores stays free of compilers, for the process that measures
-KILL_AGAIN_SECONDS = 0.05  # at the end, kill compilers again until none runs: one may have started just before
-REMEDIES = {  # if the support kernels do not compile
+CORES_A_SPARE = 8  # one core out of this many runs no compiler, but the process that measures
+KILL_AGAIN_SECONDS = 0.05  # pause between attempts to kill compilers: one may start during an attempt
+REMEDIES = {  # advice if the support kernels do not compile
     Outcome.TIMED_OUT: "raise --compile-limit",
     Outcome.INTERRUPTED: "see what ends it, then run this again",
 }
 Compiled = Future[Binary | CompileFailure]
-Text = tuple[KernelSource, Toolchain | None]  # a source and its toolchain; None: the run's
+Text = tuple[KernelSource, Toolchain | None]  # a source and its toolchain; None: the run's toolchain
 
 
 class Compilers:
-    """Compiles a run's kernels and the support kernels, by default with one toolchain."""
+    """Thread pool that compiles a run's kernels, and the tuner's support kernels that verify and time them."""
 
     def __init__(self, toolchain: Toolchain, limit_seconds: float, sharing: int = 1) -> None:
-        """Start a pool of threads. `sharing` is the number of runs that share this machine's cores."""
+        """Start the threads. `sharing` is the number of processes that share this machine's cores."""
         self._toolchain, self._limit_seconds = toolchain, limit_seconds
         self._by_text: dict[tuple[str, tuple[str, ...], Toolchain | None], Compiled] = {}
         self._submitted: list[Compiled] = []
         own = cores(sharing)
         compilers = own - own // CORES_A_SPARE
         self._pool = ThreadPoolExecutor(max_workers=compilers, thread_name_prefix="compile")
-        self._support_paths: dict[str, str] = {}  # by the type that they verify
+        self._support_paths: dict[str, str] = {}  # by the type of the reference result
         self._begun_support: dict[str, Compiled] = {}
         remove_leftovers()
 
     def close(self) -> None:
-        """End every compiler, and wait until its working folder is removed."""
+        """Kill all running compilers, and wait until their working folders are removed."""
         with held():
             self._pool.shutdown(wait=False, cancel_futures=True)
             while running := [future for future in self._submitted if not future.done()]:
@@ -49,15 +49,16 @@ class Compilers:
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
     def begin_support(self, dtype_name: str) -> None:
-        """Start to compile the kernels of `support`."""
+        """Start to compile the support kernels for this type, which `support` returns later."""
         name = _verified_with(dtype_name)
         if name not in self._support_paths and name not in self._begun_support:
             self._begun_support[name] = self.begin_text(_support_text(name), "", ())
 
     def support(self, dtype_name: str = "") -> str:
-        """Return the path of the support kernels for a type, or of those that measure a device's ceilings.
+        """Return the path of the compiled support kernels, which verify results of this type.
 
-        They are compiled again if the cache has lost them. Raise ToolMissing if they do not compile.
+        For the type "" return the kernels that measure a device's peak rates. Compile the kernels if the cache does
+        not contain them. Raise ToolMissing if they do not compile.
         """
         name = _verified_with(dtype_name)
         if not os.path.exists(self._support_paths.get(name, "")):
@@ -65,7 +66,7 @@ class Compilers:
         return self._support_paths[name]
 
     def begin(self, source: KernelSource, toolchain: Toolchain | None = None) -> Compiled:
-        """Start to compile the source and return the future; equal sources share one."""
+        """Start to compile the source and return the future. Equal sources share one future."""
         key = (source.digest, source.defines, toolchain)
         future = self._by_text.get(key)
         if future is None or future.cancelled():
@@ -75,7 +76,7 @@ class Compilers:
     def begin_text(
         self, text: str, kernel: str, defines: tuple[str, ...], toolchain: Toolchain | None = None
     ) -> Compiled:
-        """Start to compile the text, or find it in the cache; return the future."""
+        """Start to compile the text, or to find its binary in the cache. Return the future."""
         with held():
             future = self._pool.submit(
                 compile_text,
@@ -91,21 +92,28 @@ class Compilers:
     def finish(
         self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
     ) -> Binary | CompileFailure:
-        """Wait for the binary and return it. A compilation that the machine interrupted is repeated once."""
+        """Wait for a compilation, and return its binary or failure. `begun` is its future, if it has started.
+
+        Repeat the compilation once if the machine interrupted it.
+        """
         binary = (begun or self.begin_text(source.text, source.kernel, source.defines, toolchain)).result()
         if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
             binary = self.begin_text(source.text, source.kernel, source.defines, toolchain).result()
         return binary
 
     def files(self, dtype_name: str, *paths: str) -> tuple[object, ...]:
-        """Return the identities of these files and of the support kernels, which change if the cache was touched."""
+        """Return an identity of each file and of the support kernels' files; None for a missing file.
+
+        An identity changes if the file is replaced.
+        """
         support = (self._support_paths.get(name, "") for name in ("", _verified_with(dtype_name)))
         return tuple(map(_file, (*support, *paths)))
 
     def are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Return whether the cache still holds these binaries in the files of `before`; compile missing ones again.
+        """Compile missing binaries again. Return whether all binaries are still the files that `before` identifies.
 
-        If not, results that were computed with these files say nothing about the kernels.
+        If they are not, a failure that was seen with these files is not the kernels' fault. `before` is an earlier
+        result of `files`.
         """
         dtype_name = texts[0][0].dtype_name
         for name in ("", _verified_with(dtype_name)):
@@ -128,7 +136,7 @@ class Compilers:
 
 
 def _verified_with(dtype_name: str) -> str:
-    """Return the type under which the support kernels for this type are compiled; "" for none."""
+    """Return the name of the type in which results of this type are verified; "" for ""."""
     return dtype_named(dtype_name).reference_name if dtype_name else ""
 
 
@@ -138,7 +146,7 @@ def _support_text(name: str) -> str:
 
 
 def _file(path: str) -> tuple[int, int, int] | None:
-    """Return the device, inode and modification time of the file; None if there is none."""
+    """Return the device, inode and modification time of the file; None if it does not exist."""
     try:
         found = os.stat(path)
     except OSError:
@@ -147,6 +155,6 @@ def _file(path: str) -> tuple[int, int, int] | None:
 
 
 def cores(sharing: int = 1) -> int:
-    """Return the cores that this process may use, divided by the number of processes that share them."""
+    """Return the number of cores for this process if `sharing` processes share the usable cores; at least 1."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, usable // sharing)

@@ -1,4 +1,4 @@
-"""Build shared objects from C sources, with the compiler that also compiles kernels for the host."""
+"""Build shared libraries (.so) from C or C++ sources."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def c_texts(folder: Traversable) -> dict[str, bytes]:
 
 
 def as_c(sources: Iterable[Path]) -> list[str]:
-    """Return the arguments that make a compiler read these sources as C. g++ needs -x before each one."""
+    """Return compiler arguments that name these files and make a C++ compiler read each of them as C."""
     return [*(word for source in sources for word in ("-x", "c", str(source))), "-x", "none"]
 
 
@@ -32,10 +32,10 @@ def shared_object(
     *,
     limit_seconds: float = LIMIT_SECONDS,
 ) -> bytes:
-    """Return the shared object that the command builds from these files.
+    """Build a shared library from `files` (name -> content) and return its bytes.
 
-    `command` gets the folder with the files and the path of the output. Raise ToolMissing if the compiler fails,
-    InputError if no working folder can be made.
+    `command` returns the compiler command for the folder with the files and the path of the output. `what` names the
+    output in messages. Raise ToolMissing if the compiler fails, InputError if no working folder can be created.
     """
     parent = cache.working_parent()
     try:
@@ -58,7 +58,7 @@ def shared_object(
 
 
 def _silent(ended: Ended) -> str:
-    """Return how a compiler without a message failed."""
+    """Return the error text for a compiler that failed without a message."""
     if ended.how is Ending.SIGNALLED:
         return f"it was killed by {signal_name(ended.status)}"
     return f"it {ended.how.value} {ended.status}, and said nothing"

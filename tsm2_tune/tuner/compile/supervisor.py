@@ -1,9 +1,9 @@
 """A small program that runs the tuner's commands one after another, and leaves no processes or files behind.
 
-`command_limits.py` starts it and sends requests as lines of JSON: {"make": folder}, {"run": command, ...}, {"remove":
-true}. If the parent of a process ends, the process becomes a child of this program, so none escapes. When standard
-input ends, the tuner is gone: then this program kills all processes and removes the working folder. It imports
-nothing from the tuner, so it starts fast.
+`command_limits.py` starts this program and sends it requests as lines of JSON: {"make": folder}, {"run": command,
+...}, {"remove": true}. The program is a subreaper: orphaned descendants become its children, so it can kill all
+processes of a command. When standard input closes, the tuner has ended: then the program kills all processes and
+removes the working folder. It imports nothing from the tuner, so it starts fast.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ import time
 from typing import Any
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36  # from linux/prctl.h
-LOCK = "lock"  # the file in a working folder that is locked as long as its owner lives
-MOST_BYTES = 16 * 2**20  # output of a command
-LOOKS = 20  # checks within a command's time limit whether it is stopped
-MOST_SECONDS_BETWEEN = 2.0  # between two checks, also whether the tuner lives
+LOCK = "lock"  # name of the file in a working folder that its owner locks while it runs
+MOST_BYTES = 16 * 2**20  # limit of a command's output
+LOOKS = 20  # number of checks within a command's time limit whether the command is stopped
+MOST_SECONDS_BETWEEN = 2.0  # longest time between two checks of the command and of the tuner
 
 
 class Supervisor:
-    """Runs one command at a time, in one working folder at a time."""
+    """Server that runs one command at a time, and owns one working folder at a time."""
 
     def __init__(self) -> None:
         self._parent = os.getppid()
@@ -43,7 +43,7 @@ class Supervisor:
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
 
     def serve(self) -> None:
-        """Answer requests until the tuner is gone."""
+        """Answer requests until the tuner ends."""
         while (request := self._request()) is not None:
             try:
                 answer, messages = self._answer(request)
@@ -59,7 +59,10 @@ class Supervisor:
         self._remove()
 
     def _request(self) -> dict[str, Any] | None:
-        """Return the next request; None if the tuner is gone. An empty line calls off the running command, if any."""
+        """Return the next request; None if the tuner has ended.
+
+        Skip empty lines. The tuner sends an empty line to cancel the running command.
+        """
         self._unread = self._unread.lstrip(b"\n")
         while b"\n" not in self._unread:
             if os.getppid() != self._parent:
@@ -83,7 +86,7 @@ class Supervisor:
         return {"done": True}, b""
 
     def _make(self, folder: str) -> None:
-        """Make and lock a working folder. Raise FileNotFoundError if another process removed it first."""
+        """Create and lock a working folder. Raise FileNotFoundError if another process removed it before the lock."""
         os.mkdir(folder, 0o700)
         self._folder = folder
         path = os.path.join(folder, LOCK)
@@ -91,7 +94,7 @@ class Supervisor:
             self._lock = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
             with contextlib.suppress(
                 OSError
-            ):  # a file system without locks: then no process removes another's folder
+            ):  # on a file system without locks no process removes another process's folder
                 fcntl.flock(self._lock, fcntl.LOCK_EX)
             if not os.path.samestat(os.fstat(self._lock), os.stat(path)):
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
@@ -109,7 +112,7 @@ class Supervisor:
         self._folder, self._lock = None, -1
 
     def _run(self, request: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
-        """Run the command; return how it ended, and its output."""
+        """Run the request's command. Return a dictionary that says how it ended, and its output."""
         output, ours = os.pipe()
         try:
             try:
@@ -127,7 +130,10 @@ class Supervisor:
     def _watched(
         self, child: int, output: int, limit_seconds: float, still_seconds: float
     ) -> tuple[dict[str, Any], bytes]:
-        """Wait for the command; return how it ended, and its output. Suspended time does not count."""
+        """Wait until the command ends or exceeds a limit. Return a dictionary that says how it ended, and its output.
+
+        `limit_seconds` limits the time in which the command runs, `still_seconds` the time in which it is stopped.
+        """
         between = min(max(limit_seconds / LOOKS, 0.001), MOST_SECONDS_BETWEEN)
         messages, counted, still = bytearray(), 0.0, 0.0
         looked, sources = time.monotonic(), [0, self._ended, output]
@@ -144,7 +150,7 @@ class Supervisor:
                 status = os.waitstatus_to_exitcode(wait_status)
                 how, status = ("exited", status) if status >= 0 else ("signalled", -status)
             elif 0 in readable or os.getppid() != self._parent:
-                how = "called-off"  # the tuner says so, or is gone
+                how = "called-off"  # the tuner cancelled the command, or has ended
             elif len(messages) > MOST_BYTES:
                 how = "printed-too-much"
             elif passed >= between:
@@ -152,7 +158,7 @@ class Supervisor:
                 if stands_still():
                     still += min(passed, 2 * between)
                 else:
-                    counted += min(passed, 2 * between)  # more has passed only if this program was stopped itself
+                    counted += min(passed, 2 * between)  # a longer time means that this program was stopped
                 passed = 0.0
                 if counted >= limit_seconds:
                     how = "timed-out"
@@ -166,14 +172,15 @@ class Supervisor:
 
 
 def take(output: int, messages: bytearray) -> bool:
-    """Append the output that can be read; return False if it has ended."""
+    """Read from the pipe `output` and append the bytes to `messages`. Return False at the end of the pipe."""
+
     read = os.read(output, 2**16)
     messages += read
     return bool(read)
 
 
 def start(request: dict[str, Any], output: int) -> tuple[int, int]:
-    """Start the command; return its process id, and the number of the error if it cannot be started, else 0."""
+    """Start the request's command with the pipe `output`. Return its process id, and 0 or the errno of a failure."""
     told, tell = os.pipe()
     try:
         child = os.fork()
@@ -187,13 +194,13 @@ def start(request: dict[str, Any], output: int) -> tuple[int, int]:
                 os._exit(127)
     finally:
         os.close(tell)
-        refused = os.read(told, 16)  # empty if the command began, since exec closes the pipe
+        refused = os.read(told, 16)  # empty if the command started, since exec closes the pipe
         os.close(told)
     return child, int(refused or 0)
 
 
 def become(request: dict[str, Any], output: int) -> None:
-    """Replace this process by the command."""
+    """Replace this process with the request's command. Its output goes to the pipe `output`."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGCHLD):  # Python ignores or handles these
         signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -207,7 +214,7 @@ def become(request: dict[str, Any], output: int) -> None:
 
 
 def descendants() -> dict[int, str]:
-    """Return the states of all descendants of this process, by process id; {} without /proc."""
+    """Return the state letters of all descendants of this process: process id -> state. Return {} without /proc."""
     processes: dict[int, tuple[int, str]] = {}
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if name.isdigit():
@@ -224,12 +231,12 @@ def descendants() -> dict[int, str]:
 
 
 def stands_still() -> bool:
-    """Return whether a process of the command is stopped by a signal or a debugger."""
+    """Return whether a signal or a debugger has stopped any process of the command."""
     return any(state in "Tt" for state in descendants().values())
 
 
 def kill_descendants() -> None:
-    """Kill all descendants, and wait for each."""
+    """Kill all descendants of this process, and wait until each has ended."""
     while True:
         try:
             if os.waitpid(-1, os.WNOHANG)[0]:
@@ -254,7 +261,8 @@ if __name__ == "__main__":
     try:
         supervisor.serve()
     except (OSError, KeyboardInterrupt):
-        pass  # the tuner is gone, or the user ends everything
+        pass  # the tuner has ended, or the user pressed Ctrl-C
+
     finally:
         supervisor.close()
         os._exit(0)

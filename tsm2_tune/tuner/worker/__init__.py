@@ -1,4 +1,5 @@
-"""The process that owns the device: `client.py` asks, `server.py` answers, `protocol.py` has the messages.
+"""The worker, a child process that alone opens the device and launches kernels.
 
-A kernel that faults or hangs ends this process and not the run.
+`client.py` sends requests to the worker, `server.py` answers them in the worker, `protocol.py` defines the messages.
+A kernel that faults or hangs ends only the worker, not the run.
 """

@@ -1,7 +1,7 @@
-"""Start isolated Python child processes that end with this one.
+"""Start isolated Python child processes, which end when the parent process ends.
 
-A child imports standard modules from Python's own folders, whatever lies in the working folder. It does not run the
-caller's script, and starting it changes nothing in the caller's process, so threads and daemonic processes can do it.
+A child ignores the modules in the working folder, and does not run the parent's script. Starting a child changes no
+state of the parent, so threads and daemonic processes may do it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ ISOLATED = (
 )
 START = "from tsm2_tune.tuner.worker.child_process import begin; begin(*sys.argv[1:])"
 ROOT = Path(__file__).parents[3]
-FIRST_FREE = 3  # file descriptors below are standard streams, which a caller may have closed
+FIRST_FREE = 3  # smaller file descriptors are standard streams, which the caller may have closed
 PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 
 
 def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess.Popen[bytes], Connection]:
-    """Start `serve(connection, *arguments)` in a new process; return the process and our end of the connection.
+    """Start `serve(connection, *arguments)` in a new process. Return the process and the parent's end of the pipe.
 
-    Signals that end a run are blocked in it until `serve` unblocks them. Raise OSError if the process cannot start.
+    The child starts with the signals that end a run blocked; `serve` must unblock them. Raise OSError if the process
+    cannot start.
     """
     isolated = isolated_python(START)
     ours, theirs = Pipe()
@@ -48,7 +49,7 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
             number = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
         function = f"{serve.__module__}:{serve.__qualname__}"
         command = [*isolated, str(number), str(os.getpid()), function, *arguments]
-        with held():  # a signal that reached the process before it is ready would end it with a traceback
+        with held():  # a signal would end a child that is not ready with a traceback
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 process = subprocess.Popen(
@@ -71,7 +72,10 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
 
 
 def begin(number: str, parent: str, function: str, *arguments: str) -> None:
-    """Call the function with the connection. The new process begins here."""
+    """Call `function` ("module:name") with the connection and the arguments: the entry point of a child process.
+
+    `number` is the connection's file descriptor. `parent` is the parent's process id.
+    """
     die_with_parent()
     if os.getppid() != int(parent):  # the parent has died, but its request may still be in the pipe
         return
@@ -80,16 +84,17 @@ def begin(number: str, parent: str, function: str, *arguments: str) -> None:
 
 
 def isolated_python(program: str) -> list[str]:
-    """Return the command that runs the program, without the program's arguments.
+    """Return the command that runs the Python code `program` in isolated mode, without the program's arguments.
 
-    Its import path is Python's own modules, then this process's path. Raise DeviceError as python_executable does.
+    The program's import path contains the standard library first, then this process's import path. Raise DeviceError
+    if the Python executable is unknown or cannot import this package.
     """
     mode = f"utf8={sys.flags.utf8_mode}"  # an isolated Python ignores PYTHONUTF8
     return [python_executable(), "-I", "-S", "-X", mode, "-c", ISOLATED, json.dumps(search_path()), program]
 
 
 def search_path() -> list[str]:
-    """Return this process's import path with this package's folder and without the working folder."""
+    """Return this process's import path, with this package's parent folder and without the working folder."""
     try:
         working = os.path.realpath(os.getcwd())
     except OSError:  # it was removed
@@ -100,7 +105,10 @@ def search_path() -> list[str]:
 
 
 def python_executable() -> str:
-    """Return the Python that runs this process. Raise DeviceError if it is unknown or cannot run this package."""
+    """Return the path of the Python executable that runs this process.
+
+    Raise DeviceError if the path is unknown, or if this package is in a zip archive.
+    """
     if not (sys.executable and os.access(sys.executable, os.X_OK)):
         raise DeviceError(
             f"Python does not say which program it is (sys.executable is {sys.executable!r}), so no process can be"
@@ -112,7 +120,7 @@ def python_executable() -> str:
 
 
 def die_with_parent() -> None:
-    """Have Linux end this process when its parent ends, even while a kernel hangs."""
+    """Make Linux kill this process when its parent ends, even while a GPU kernel hangs. Elsewhere do nothing."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -1,8 +1,8 @@
-"""The tuner's side of a worker, the disposable process that owns the device.
+"""The tuner's client of the worker, a child process that opens the device and launches the kernels.
 
-A kernel that faults corrupts its process's CUDA context for good, and a kernel that hangs ends only with its process.
-So the tuner never opens the device. It sends requests to a worker process, follows the stages that the worker
-reports, and starts a new process when the last one is gone.
+A kernel that faults destroys its process's CUDA context, and a kernel that hangs ends only with its process.
+Therefore the tuner never opens the device. It sends requests to the worker, and starts a new worker when the last one
+has ended.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, 
 from tsm2_tune.tuner.worker.server import serve
 from tsm2_tune.tuner.worker.time_limit import answers_in_time
 
-START_LIMIT_SECONDS = 120.0  # for a worker to open its device: a busy machine's first context takes a while
-END_SECONDS = 10.0  # for a killed process to end, which takes long while its driver waits for a device
-# Signals by which a kernel on the host can end its process. Any other signal comes from outside: from the kernel out
-# of memory, the user, or a resource limit.
+START_LIMIT_SECONDS = 120.0  # for a worker to open its device: the first context is slow on a busy machine
+END_SECONDS = 10.0  # for a killed process to end, which is slow while its driver waits for a device
+# Signals by which a kernel that runs on the CPU can end its process. Any other signal comes from outside: from Linux
+# when memory runs out, the user, or a resource limit.
 OF_KERNELS = (
     signal.SIGSEGV,
     signal.SIGBUS,
@@ -39,17 +39,17 @@ OF_KERNELS = (
     signal.SIGTRAP,
     signal.SIGSYS,
 )
-BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages without a kernel under test
+BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which no tested kernel runs
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
 ASKED_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
 CLEANED = "see who cleans the cache of kernels"
-REQUESTS_PER_PROCESS = 1000  # loaded libraries stay mapped, and mappings are limited (65530 on Linux)
+REQUESTS_PER_PROCESS = 1000  # loaded libraries stay mapped, and Linux limits a process to 65530 mappings
 
-IdleWork = Callable[[], bool]  # does a little work while a request runs; False if there is none now
+IdleWork = Callable[[], bool]  # does a little of the caller's work while a request runs; False if no work remains
 
 
 def no_idle_work() -> bool:
-    """Return False: there is nothing to do while a request runs."""
+    """Return False: the caller has no work to do while a request runs."""
     return False
 
 
@@ -57,14 +57,14 @@ __all__ = ["Attempt", "AttemptResult", "FinalRound", "FinalTimes", "Worker", "Wo
 
 
 class _NotTheKernel(Exception):
-    """The process failed through no fault of the kernel: the request is sent once more."""
+    """The worker failed for a reason other than the tested kernel: repeat the request once."""
 
 
 class Worker:
-    """Sends requests to a worker process and returns results, whatever happens to the process.
+    """Client of a worker process. It returns a result for every request, even if the process crashes or hangs.
 
-    `support` returns the path of the support kernels, and compiles them again if they were lost. `phases` enters the
-    stages that the process reports.
+    `spec` names the device. `support` returns the path of the tuner's own compiled kernels, which fill operands and
+    check results. `phases` records the time of each stage that the process reports.
     """
 
     def __init__(
@@ -81,15 +81,15 @@ class Worker:
         self._asked_ahead: Attempt | None = None  # the attempt that the process works on ahead
 
     def start(self) -> None:
-        """Start the process if there is none.
-
-        It opens its device in the background; the first request waits for it.
-        """
+        """Start the worker process, unless it is running. Do not wait until it has opened its device."""
         if self._connection is None:
             self._start()
 
     def ceilings(self) -> Ceilings:
-        """Measure the device's ceilings: peak arithmetic rates and memory bandwidth."""
+        """Measure and return the device's peak arithmetic rates and memory bandwidth.
+
+        Raise WorkerError if the measurement fails.
+        """
         answer = self._ask("ceilings")
         if isinstance(answer, AttemptResult):
             remedy = "; raise --run-limit" if answer.outcome is Outcome.TIMED_OUT else ""
@@ -98,32 +98,36 @@ class Worker:
         return answer
 
     def attempt(self, request: Attempt, idle_work: IdleWork = no_idle_work) -> AttemptResult:
-        """Return the result, even if the kernel crashes the worker. Call `idle_work` until the result is there."""
+        """Load, verify and time the request's kernel, and return the result, even if the kernel crashes the worker.
+
+        Call `idle_work` repeatedly until the worker answers or `idle_work` returns False.
+        """
         answer = self._ask(request, idle_work=idle_work)
         assert isinstance(answer, AttemptResult)
         return answer
 
     def ask_ahead(self, request: Attempt) -> None:
-        """Send the request of the next `attempt` while the process works on another one.
+        """Send the next call's request now, while the process works on the present request.
 
-        The process begins with it as soon as it is free. If the process ends before, `attempt` sends it again.
+        The next `attempt` call with the same request returns its result. If the process ends first, that call sends
+        the request again.
         """
         is_due_to_end = self._requests + 1 >= REQUESTS_PER_PROCESS
         if self._connection is None or not self._is_open or self._asked_ahead is not None or is_due_to_end:
             return
-        with suppress(OSError):  # the process has just ended, which the caller who waits for its answer learns
+        with suppress(OSError):  # the process has just ended: the caller that waits for its answer reports this
             self._connection.send(request)
             self._asked_ahead = request
 
     def time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
-        """Return the finalists' times, or an AttemptResult that says why there are none."""
+        """Time several kernels in turns. Return their times, or an AttemptResult with the failure."""
         measured = (len(request.entries) + len(FILES) * request.vendor) * len(request.caches)
         answer = self._ask(request, limit_seconds=self.limit_seconds * measured)
         assert isinstance(answer, FinalTimes | AttemptResult)
         return answer
 
     def vendor(self) -> VendorLibraries:
-        """Return the vendor's libraries on the device, or why they cannot be used."""
+        """Return the names and versions of the vendor's BLAS libraries on the device, or why they cannot be used."""
         answer = self._ask("vendor")
         if isinstance(answer, AttemptResult):
             return VendorLibraries((), answer.detail)
@@ -131,13 +135,16 @@ class Worker:
         return answer
 
     def verify_in_full(self, request: FullVerification) -> AttemptResult:
-        """Return the verdict in a result without a measurement; its outcome is OK if the kernel is right."""
+        """Verify a kernel by many more checks than `attempt` does.
+
+        Return a result with a verdict and no measurement. Its outcome is OK if the kernel is correct.
+        """
         answer = self._ask(request)
         assert isinstance(answer, AttemptResult)
         return answer
 
     def release(self) -> None:
-        """Have the process free its operands, which it keeps for the next request."""
+        """Free the matrices in device memory that the process keeps for the next request."""
         if self._is_open:
             self._ask("release")
 
@@ -164,7 +171,7 @@ class Worker:
         return answer
 
     def _answer_with_retry(self, request: object, limit_seconds: float, idle_work: IdleWork) -> object:
-        """Return the process's answer. If it fails through no fault of the kernel, ask a second process."""
+        """Return the process's answer. If the process fails for a reason other than the kernel, retry once."""
         try:
             return self._answer(request, limit_seconds, idle_work)
         except _NotTheKernel:
@@ -175,9 +182,12 @@ class Worker:
             return AttemptResult(Outcome.INTERRUPTED, str(died))
 
     def _answer(self, request: object, limit_seconds: float, idle_work: IdleWork) -> object:
-        """Return the process's answer, or how it ended. Raise _NotTheKernel if the kernel may be innocent."""
+        """Send the request and return the answer, or an AttemptResult if the process died or exceeded its time limit.
+
+        Raise _NotTheKernel if the process may have failed for a reason other than the kernel.
+        """
         if self._asked_ahead is not None and self._asked_ahead is not request:
-            self.close()  # else its answer to the other request would come first
+            self.close()  # otherwise the answer to the request sent ahead would arrive first
         connection = self._connected()
         stage: str | None = None
         try:
@@ -217,18 +227,19 @@ class Worker:
             self._phases.enter(BETWEEN_REQUESTS if self._asked_ahead is None else ASKED_AHEAD)
 
     def _work_until_answer(self, idle_work: IdleWork, connection: Connection) -> None:
-        """Call `idle_work` until a message arrives or no work is left."""
+        """Call `idle_work` until a message arrives or `idle_work` returns False."""
         try:
             while not connection.poll() and idle_work():
                 pass
-        except BaseException:  # the pending answer must not be taken for that to another request
+        except BaseException:  # the next request must not receive the pending answer
             self.close()
             raise
 
     def _connected(self) -> Connection:
-        """Return the connection to a process that has opened its device.
+        """Return the connection to a process that has opened its device; start the process if necessary.
 
-        If the process dies while it opens the device, or the support kernels are lost, start another one, once.
+        If the process dies while it opens the device, or the support kernels' file was removed, retry once with a new
+        process. Raise DeviceError or WorkerError if the device does not open.
         """
         if self._connection is not None and self._is_open:
             return self._connection
@@ -245,7 +256,10 @@ class Worker:
         return self._connection
 
     def _first_message(self) -> tuple[str, Any] | None:
-        """Return the process's first message, about its device; None if another process must be started."""
+        """Start a process if none runs. Return its first message, which says whether the device opened.
+
+        Return None if the process died or the support kernels' file was removed.
+        """
         if self._connection is None:
             self._start()
         assert self._connection is not None
@@ -272,7 +286,7 @@ class Worker:
             self._process, self._connection = self._started(support_path)
 
     def _started(self, support_path: str) -> tuple[Any, Connection]:
-        """Return a new process and the connection to it. Raise DeviceError if the system refuses either."""
+        """Start a process. Return the process and its connection. Raise DeviceError if it cannot start."""
         try:
             return start_child(serve, self._spec, support_path)
         except OSError as error:

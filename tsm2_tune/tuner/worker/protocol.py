@@ -1,4 +1,4 @@
-"""The requests to a worker, and its results."""
+"""Messages between the tuner and its worker process: requests, and their results."""
 
 from __future__ import annotations
 
@@ -11,73 +11,73 @@ from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, O
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import Check
 
-WATCHED = "watched for races"  # Run.how of a kernel with race detection
+WATCHED = "watched for races"  # value of Run.how for a kernel compiled with race detection
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """Load, verify and measure one kernel on one problem."""
+    """Request to load, verify and time one kernel on one problem."""
 
     problem: Problem
     entry: Entry
-    probes: tuple[Problem, ...]  # small problems on which the kernel is verified too
+    probes: tuple[Problem, ...]  # small problems on which the kernel is verified first
     seed: int
     effort: Effort
-    cache: Cache = Cache.CLEAN  # the L2's state before each sample
-    within_us: float | None = None  # the attempt ends if all of the first launches take longer; None: no limit
-    support_path: str = ""  # the support kernels for the problem's type; "": those that the device was opened with
+    cache: Cache = Cache.CLEAN  # state of the L2 cache before each sample
+    within_us: float | None = None  # the attempt ends if every one of the first launches takes longer; None: no limit
+    support_path: str = ""  # support kernels for the problem's type; "": the worker's own
 
 
 @dataclass(frozen=True, slots=True)
 class FinalRound:
-    """Time several kernels on one problem in turns, in each of these states of the L2."""
+    """Request to time several kernels on one problem in turns, for each of `caches`, the states of the L2 cache."""
 
     problem: Problem
     entries: tuple[Entry, ...]
     seed: int
     effort: Effort
-    vendor: bool = False  # whether the vendor's routines are timed with them
-    caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last state decides the ranking, of the vendor's routines too
+    vendor: bool = False  # whether the vendor's routines are timed too
+    caches: tuple[Cache, ...] = (Cache.CLEAN,)  # the last state decides the ranking
     support_path: str = ""  # as in Attempt
 
 
 @dataclass(frozen=True, slots=True)
 class FinalTimes:
-    """The interleaved measurements of a final."""
+    """Result of a FinalRound: times of kernels that were measured in turns."""
 
-    measurements: tuple[tuple[Measurement, ...], ...]  # by state, then by entry
+    measurements: tuple[tuple[Measurement, ...], ...]  # one tuple per L2 state, one measurement per kernel
     vendor: tuple[VendorMeasurement, ...] = ()  # one for each routine and state
-    vendor_trouble: str = ""  # why the vendor was not timed although it was asked for
+    vendor_trouble: str = ""  # why the vendor's routines were not timed although the request wanted them
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A problem of a full verification, with its checks."""
+    """One problem on which a full verification launches a kernel, with the checks of the result."""
 
     stage: str
     problem: Problem
     checks: tuple[Check, ...]
-    padding: Mapping[str, int] = field(default_factory=dict)  # additional room for long lines, by operand
+    padding: Mapping[str, int] = field(default_factory=dict)  # elements added to the leading dimension, by operand
     is_large: bool = False  # may not fit in the device's memory
-    splits: int | None = None  # splits of the launch; None: those of the configuration
+    splits: int | None = None  # number of split-k slices; None: the configuration's
     is_slow: bool = False  # a few blocks run long while most of a GPU is idle
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A compiled kernel with the calls to verify, and the problem of its repeated launches."""
+    """One compiled kernel of a full verification, with the problems on which it is verified."""
 
     how: str  # how it was compiled, for messages
     entry: Entry
     bits: int  # index width
     calls: tuple[Call, ...]
-    repeated: Problem | None = None
-    launches: int = 0
+    repeated: Problem | None = None  # problem of the repeated launches
+    launches: int = 0  # number of repeated launches
 
 
 @dataclass(frozen=True, slots=True)
 class FullVerification:
-    """Verify the kernel of a prospective winner by all of these runs."""
+    """Request to verify one kernel thoroughly before it becomes the winner."""
 
     problem: Problem
     runs: tuple[Run, ...]
@@ -87,7 +87,7 @@ class FullVerification:
 
 @dataclass(frozen=True, slots=True)
 class AttemptResult:
-    """The outcome of an attempt, and what was found before it ended."""
+    """Outcome of an Attempt, with all results obtained before it ended."""
 
     outcome: Outcome
     detail: str

@@ -1,4 +1,4 @@
-"""The worker process, which owns the device: it answers requests and reports its stages."""
+"""The worker process: it opens the device, answers the tuner's requests, and reports the stage of each request."""
 
 from __future__ import annotations
 
@@ -31,8 +31,11 @@ END_OTHERS = "end what else runs there"
 
 
 def serve(connection: Connection, spec: str, support_path: str) -> None:
-    """Open the device, then answer requests until the parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    """Open the device `spec`, then answer requests until the parent process closes the connection.
+
+    `support_path` is the file with the support kernels, the tuner's own kernels.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     try:
         device = open_device(spec, support_path)
@@ -51,7 +54,10 @@ def serve(connection: Connection, spec: str, support_path: str) -> None:
 
 
 def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, object]:
-    """Return the message to the parent about an error: "lost" if the support kernels were removed."""
+    """Return the error message to the parent process as a kind and a content.
+
+    The kind is "lost" if the file of the support kernels was removed, otherwise "error".
+    """
     if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
         return "lost", f"{support_path} was removed before it was loaded"
     if isinstance(error, LaunchFailed):
@@ -60,7 +66,7 @@ def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, objec
 
 
 class _RequestHandler:
-    """Answers requests on the device, and keeps the last problem's operands."""
+    """Handler of requests in the worker process. It keeps the last problem's matrices in device memory."""
 
     def __init__(self, device: Device, support_path: str, connection: Connection) -> None:
         self._device, self._support_path, self._connection = device, support_path, connection
@@ -68,7 +74,7 @@ class _RequestHandler:
         self._supports: dict[str, Support] = {}
 
     def answer(self, request: object) -> object:
-        """Return the result of the request. Raise DeviceError if the device has too little free memory."""
+        """Execute the request and return its result. Raise DeviceError if the device has too little free memory."""
         try:
             return self._answered(request)
         except MemoryError as error:
@@ -97,7 +103,7 @@ class _RequestHandler:
         bound: BoundKernel | None = None
         try:
             operands = self._operands_of(request)
-        except (LaunchFailed, KernelFault) as error:  # of the support kernels
+        except (LaunchFailed, KernelFault) as error:  # a support kernel failed
             return AttemptResult(Outcome.INTERRUPTED, f"no operands: {error}")
         try:
             self._stage("loading")
@@ -127,7 +133,7 @@ class _RequestHandler:
                 bound.free()
 
     def _quick_measured(self, request: Attempt, bound: BoundKernel) -> Measurement | None:
-        """Time the first launches on the problem's operands. Return None if the request has no limit for them."""
+        """Time a few launches, to stop early if the kernel is slow. Return None if the request has no time limit."""
         if request.within_us is None:
             return None
         self._stage("a first look")
@@ -137,7 +143,10 @@ class _RequestHandler:
         return quick_measure(self._device, partial(bound.start, operands.arguments()), request.cache)
 
     def _verified(self, request: Attempt, bound: BoundKernel) -> Verdict:
-        """Return the verdict on the first wrong probe, or else on the problem itself."""
+        """Verify the kernel on the request's small problems, then on its problem.
+
+        Return the verdict on the first wrong result, or a verdict that the kernel is correct.
+        """
         if request.probes:
             self._stage("verification on probes")
             verdict = self._verified_on_probes(request, bound)
@@ -147,7 +156,7 @@ class _RequestHandler:
         return verify(self._device, bound.operands, bound, seed=request.seed)
 
     def _verified_on_probes(self, request: Attempt, bound: BoundKernel) -> Verdict | None:
-        """Return the verdict on the first wrong probe; None if all are right."""
+        """Verify the kernel on small problems. Return the first wrong result's verdict; None if all are correct."""
         support, bits = bound.operands.support, request.problem.index_bits
         verifications: list[KernelCalls] = []
         with self._device.keeping_memory(), ExitStack() as used:
@@ -178,7 +187,7 @@ class _RequestHandler:
             return AttemptResult(Outcome.INTERRUPTED, str(error))
         except LaunchFailed as error:
             return AttemptResult(Outcome.LAUNCH_FAILED, str(error))
-        except MemoryError as error:  # each kernel fits alone
+        except MemoryError as error:  # each kernel fits alone, but not all together
             return AttemptResult(Outcome.LAUNCH_FAILED, _no_room(request, error))
         except KernelFault as error:
             return AttemptResult(Outcome.CRASHED, str(error))
@@ -189,7 +198,8 @@ class _RequestHandler:
                 kernel.free()
 
     def _vendor_finalists(self, request: FinalRound, operands: Operands) -> AbstractContextManager[VendorFinalists]:
-        """Return the vendor's finalists; none if the request leaves the vendor out."""
+        """Return a context with the vendor's BLAS routines to time; empty if the request excludes the vendor."""
+
         if not request.vendor:
             return nullcontext(VendorFinalists(()))
         self._stage("the vendor's routines")
@@ -234,7 +244,7 @@ class _RequestHandler:
 
 
 def _no_room(request: object, error: MemoryError) -> str:
-    """Return a sentence that says which request did not fit in the device's memory."""
+    """Return the error text for a request that needs more memory than the device has free."""
     what = "what measures the ceilings"
     if isinstance(request, Attempt | FinalRound | FullVerification):
         what = request.problem.text
@@ -251,7 +261,11 @@ def measure_with_vendor(
     effort: Effort,
     caches: Sequence[Cache],
 ) -> FinalTimes:
-    """Time our kernels and the vendor's routines in turns, in each state; ours alone if one of the vendor's fails."""
+    """Time our kernels and the vendor's BLAS routines in turns, for each of `caches`, the states of the L2 cache.
+
+    If one of the vendor's routines fails, time our kernels alone.
+    """
+
     trouble = vendor.trouble
     if vendor.routines:
         theirs = [one.routine.launch for one in vendor.routines]

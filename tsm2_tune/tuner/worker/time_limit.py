@@ -1,7 +1,7 @@
-"""Time limits that exclude suspended time, and waits for a database server that is down.
+"""Time limits that count only the time in which a process ran.
 
-Ctrl-Z, a debugger, a frozen container or a sleeping laptop suspends processes. Suspended time must not count, since a
-process that did not run was not slow.
+Ctrl-Z, a debugger, a frozen container or a sleeping laptop suspends processes. Suspended time does not count. Neither
+does the time that the tuner waits for a database server that is down.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from pathlib import Path
 from tsm2_tune.tuner.results.storage import outage
 
 TICK_SECONDS = 0.25
-MOST_TICKS = 4  # a longer gap between ticks means a suspension: a busy machine is not so late
+MOST_TICKS = 4  # a longer gap between ticks means that the process was suspended, not that the machine is busy
 STOPPED_STATES = ("T", "t")  # states in proc(5): stopped by a signal, stopped by a debugger
 
 
 class RunningClock:
-    """Counts the seconds in which this process ran. A thread ticks; a late tick shows a suspension.
+    """Clock that counts the seconds in which this process ran.
 
-    Seconds in which the thread that created the clock waited for a server do not count.
+    A background thread updates the clock several times a second; a late update means that the process was suspended.
+    Time in which the thread that created the clock waited for a database server does not count.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -32,11 +33,11 @@ class RunningClock:
         self._lock, self._ended = threading.Lock(), threading.Event()
 
     def start(self) -> None:
-        """Begin to tick."""
+        """Start the background thread that updates the clock."""
         threading.Thread(target=self._run, name="clock", daemon=True).start()
 
     def stop(self) -> None:
-        """End the ticking."""
+        """Stop the background thread."""
         self._ended.set()
 
     def seconds(self) -> float:
@@ -54,7 +55,10 @@ class RunningClock:
 
 
 def answers_in_time(connection: Connection, process_id: int, limit_seconds: float) -> bool:
-    """Return whether a message arrives before the process has run for `limit_seconds`."""
+    """Wait for a message. Return False if the process runs for `limit_seconds` without sending it.
+
+    Time in which the process is stopped does not count.
+    """
     remaining = limit_seconds
     while remaining > 0:
         tick, start = min(TICK_SECONDS, remaining), time.monotonic()
@@ -66,13 +70,14 @@ def answers_in_time(connection: Connection, process_id: int, limit_seconds: floa
 
 
 def is_stopped(process_id: int) -> bool:
-    """Return whether the process is stopped by a signal or a debugger; False if /proc does not say."""
+    """Return whether a signal or a debugger has stopped the process; False if /proc has no entry for it."""
     fields = process_fields(process_id)
     return bool(fields) and fields[0] in STOPPED_STATES
 
 
 def process_fields(process_id: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third on, the state; [] without such a process or file."""
+    """Return the fields of /proc/PID/stat from the third, the process's state. Return [] if the file is missing."""
+
     try:
         text = Path(f"/proc/{process_id}/stat").read_text(errors="replace")
     except OSError:
