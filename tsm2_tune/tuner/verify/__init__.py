@@ -1,6 +1,6 @@
-"""Verification of a kernel: its operands, the calls that it must pass, and the comparison with a reference.
+"""Verification of a kernel: its operands, its test calls, and the comparison with a reference result.
 
-`checks.py` has the calls, `error_bounds.py` the error that each may show. `verdict.py` runs the calls and judges the
-results. A winner makes many more calls before it is stored as one: `winner_calls.py` lists them, `exhaustive.py` runs
-them.
+`checks.py` defines the test calls, `error_bounds.py` the error that each call allows. `verdict.py` runs the calls and
+compares the results. The fastest kernel of a problem must pass many more calls: `winner_calls.py` lists these calls,
+`exhaustive.py` runs them.
 """

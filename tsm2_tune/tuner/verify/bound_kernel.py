@@ -1,4 +1,4 @@
-"""A kernel loaded on a device, with the workspace that it needs for given operands."""
+"""A kernel loaded on a device, together with its split-k workspace for given operands."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKSPACE_ALIGNMENT = 4  # elements: 16 bytes of the smallest type
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A compiled kernel and its launch."""
+    """A kernel in a binary file, with its launch dimensions."""
 
     path: str
     kernel: str
@@ -25,11 +25,11 @@ class Entry:
 
 
 class WorkspaceTooLarge(LaunchFailed):
-    """The device has less memory than the kernel needs for this problem."""
+    """Error: the operands and the workspace together need more memory than the device has."""
 
 
 def load(device: Device, entry: Entry) -> Kernel:
-    """Load the entry's kernel. Raise BinaryLost if the binary was removed."""
+    """Load the kernel from its binary file. Raise BinaryLost if the file no longer exists."""
     try:
         return device.load(entry.path, entry.kernel)
     except (LaunchFailed, OSError):
@@ -39,13 +39,14 @@ def load(device: Device, entry: Entry) -> Kernel:
 
 
 class BoundKernel:
-    """A kernel with its workspace, ready to start on the operands.
+    """A kernel with an allocated split-k workspace, ready to launch on the operands.
 
-    Raise MemoryError if the workspace does not fit in free memory, WorkspaceTooLarge if the device is too small.
+    The constructor raises MemoryError if the workspace does not fit in the free device memory, and WorkspaceTooLarge
+    if operands and workspace exceed the device's total memory.
     """
 
     def __init__(self, device: Device, operands: Operands, entry: Entry, kernel: Kernel | None = None) -> None:
-        """Allocate the workspace. `kernel` is the entry's kernel if it is loaded already."""
+        """Allocate the workspace. Load the kernel from `entry` unless the loaded kernel is passed as `kernel`."""
         self.entry, self.operands = entry, operands
         self.kernel = kernel or load(device, entry)
         self._device = device
@@ -74,20 +75,20 @@ class BoundKernel:
             raise MemoryError(f"its workspace: {error}") from None
 
     def on(self, operands: Operands) -> BoundKernel:
-        """Return the same kernel bound to other operands."""
+        """Return a BoundKernel of the same kernel for other operands, with a new workspace."""
         return BoundKernel(self._device, operands, self.entry, self.kernel)
 
     def prepare(self) -> None:
-        """Fill the workspace's partial sums with NaN, so that a read before a write shows."""
+        """Fill the workspace's partial sums with NaN: reading an unwritten partial sum then gives NaN."""
         if placed := self.placed():
             self.operands.support.fill(placed)
 
     def placed(self) -> list[Placed]:
-        """Return the buffers of partial sums to fill with NaN; none if k is not split."""
+        """Return the descriptor that fills the buffer of partial sums with NaN; [] if k is not split."""
         return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:
-        """Launch the kernel with these arguments, followed by its workspace, and return at once."""
+        """Launch the kernel asynchronously. The addresses of the workspace are appended to `arguments`."""
         if self._partials is not None and self._counter_buffer is not None:
             arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
         blocks, splits = self._grid
@@ -101,12 +102,12 @@ class BoundKernel:
 
     @property
     def workspace(self) -> tuple[Operand, ...]:
-        """The buffer of partial sums, whose guard zones must not change; () if k is not split."""
+        """A tuple with the buffer of partial sums; () if k is not split."""
         return () if self._partials is None else (self._partials,)
 
     @property
     def counters(self) -> Counters | None:
-        """The counters that it must leave at 0; None if k is not split."""
+        """The workspace's counters, which every launch must reset to 0; None if k is not split."""
         return None if self._counter_buffer is None else Counters(self._counter_buffer, self._counters)
 
     def free(self) -> None:

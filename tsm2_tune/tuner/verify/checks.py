@@ -1,18 +1,19 @@
 """The calls that verify a kernel: values of the operands, their layout in memory, alpha and beta.
 
-Problems that are timed get four calls, each with fresh random inputs:
+The problem that is timed is verified by four calls, each with new random inputs:
 
-- *timed call*: the call that is timed (contiguous operands, alpha = 1, beta = 0) on small integers, with C filled
-  with NaN before. No partial sum rounds (`exactness`), so every element must be exact. A product that is left out,
-  doubled or taken from a wrong place always shows, however large k is.
-- *general call*: padded leading dimensions, alpha = -2, beta = 3 and a C of small integers; exact again.
-- *late products*: all but SPARSE_TERMS products of each row are 0, so the error bound is as tight as that of a small
-  problem, wherever along k the nonzero products are.
-- *precision*: the timed call on uniform values from [-1, 1), with an error up to the bound (`error_bounds.py`), which
-  is wide if k is large.
+- *timed call*: contiguous operands, alpha = 1, beta = 0, small integers, and a C that contains NaN before the call.
+  Small integers cause no rounding (`exactness`), so every element must be exact. For every k, a product that is
+  missing, added twice or computed from a wrong element changes the result.
+- *general call*: padded leading dimensions, alpha = -2, beta = 3, small integers in A, B and C. Every element must be
+  exact.
+- *late products*: each row of A has only SPARSE_TERMS nonzero elements, spread over k. The error bound grows with the
+  number of nonzero products, so it is small even if k is large.
+- *precision*: the timed call on uniform values from [-1, 1). The allowed error (`error_bounds.py`) is large if k is
+  large.
 
-Small problems get more calls: all kinds of alpha and beta, aligned and unaligned operands, values near overflow,
-subnormal values, values of very different sizes, NaN, infinities and zeros of both signs.
+Small problems are verified by more calls: all kinds of alpha and beta, aligned and unaligned operands, values near
+overflow, subnormal values, values of very different sizes, NaN, infinities and zeros of both signs.
 """
 
 from __future__ import annotations
@@ -25,19 +26,17 @@ from tsm2_tune.generator.problem import MIN_PLUS, Problem
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.verify.operands import Values
 
-ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call: integers, so that the result stays exact
-SMALL_BETA = 0.25 - 0.5j  # makes no finite C infinite; exact too
+ALPHA, BETA = -2.0 + 1j, 3.0 - 1j  # of the general call; integers keep the result exact
+SMALL_BETA = 0.25 - 0.5j  # powers of two: exact, and beta * C cannot overflow
 # Elements added to the leading dimensions.
 NONE = {"A": 0, "B": 0, "C": 0}
-ODD = {"A": 3, "B": 5, "C": 7}  # all different, none a vector's width
-# Padding of one operand only: a kernel that checks one leading dimension may not conclude from it on another.
+ODD = {"A": 3, "B": 5, "C": 7}  # different for each operand, and no multiple of a vector's width
+# Padding of A only, or of B and C only: a kernel must check each leading dimension by itself.
 A_APART, OTHERS_APART = {"A": 3, "B": 0, "C": 0}, {"A": 0, "B": 5, "C": 8}
-VECTORS = {"A": 4, "B": 8, "C": 8}  # whole vectors, which keep the alignment
-ALIGNED = dict.fromkeys(
-    "ABC", 0
-)  # operands begin at multiples of 16 bytes; else they end at the buffer's end on the host
+VECTORS = {"A": 4, "B": 8, "C": 8}  # multiples of a vector: columns stay aligned
+ALIGNED = dict.fromkeys("ABC", 0)  # every operand begins at a multiple of 16 bytes
 LONG = 2**16  # overflows a 16-bit counter
-LONG_SUMS = 2**20  # products of a sum; with more a block takes a second
+LONG_SUMS = 2**20  # k from which one thread block runs for about a second
 LONG_LINES = {"A": LONG + 3, "B": LONG + 5, "C": LONG + 7}
 LONG_WHOLE_LINES = {"A": LONG + 8, "B": LONG + 16, "C": LONG + 24}
 # alpha and beta of scaled calls: both signs, above and below 1/2, not representable in float, huge, tiny, 0, 1 and
@@ -55,34 +54,34 @@ SCALARS = (
     (0.1 + 0.3j, 3.3e10 + 1.1e10j),
     (-0.9 - 0.2j, -7e-9 + 3e-9j),
 )
-SCALING_ROUNDINGS = 5  # of a scaled result and its reference
-ABOVE_LEAST = 9  # exponent of subnormal factors, relative to the least number's
-PRECISE = 5  # one in so many scaled calls is run on problems with the smallest errors
-RARITY_OF_C = 3  # every eighth element of a special C is NaN, infinite or 3
-# Exponents of the small parts of complex numbers. A kernel that computes a complex product by three real ones loses
-# up to (2 k + 3) 2**-53 of the large parts in f64. The bound of c64 is (2 k + 4) 2**-24 of the small parts. So down
-# to 2**-29 no values exceed it. At k = 1 these values do from 2**-31 down; with more products the errors mostly
-# cancel.
+SCALING_ROUNDINGS = 5  # roundings of a scaled result and its reference
+ABOVE_LEAST = 9  # the subnormal factor is 2**ABOVE_LEAST times the least positive number
+PRECISE = 5  # problems with k = 1 get every fifth scaled call
+RARITY_OF_C = 3  # of Values.SPECIAL in C: one element in 2**3 is NaN, infinite or 3
+# Binary exponents of the small real or imaginary parts. A kernel that computes a complex product with three real
+# products in f64 has an error of up to (2 k + 3) 2**-53 of the large parts. The bound of c64 is (2 k + 4) 2**-24 of
+# the small parts, so the error can exceed the bound only for small parts below 2**-29. With k = 1 it does from 2**-31
+# down; with a larger k the errors mostly cancel.
 APART, JUST_APART = {"A": -40, "B": -40}, {"A": -40, "B": -31}
-FAR_APART = {"A": -50, "B": -50}  # for few elements: any loss exceeds the bound, however the errors fall
+FAR_APART = {"A": -50, "B": -50}  # for tests of few elements: every such error exceeds the bound
 
 
 class Magnitude(Enum):
-    """The size of the integers in one operand, as a power of two that scales them exactly.
+    """The scale of one operand's integers: a power of two, which causes no rounding.
 
-    In a Gram matrix A is also B, so each gets half of the product's exponent, rounded.
+    In a Gram matrix A is also B, so A gets half of the exponent.
     """
 
     ORDINARY = "ordinary"
-    LARGE = "large"  # as large as possible without overflow of any sum
+    LARGE = "large"  # the largest scale at which no sum overflows
     LEAST = "least"  # multiples of the least positive number, most of them subnormal
 
     def exponent(self, problem: Problem) -> int:
-        """Return the exponent of the power of two."""
+        """Return the binary exponent of the scale for this problem."""
         if self is Magnitude.ORDINARY:
             return 0
         least, past_largest = problem.dtype.exponents
-        largest_sum = 2 * 2 * problem.k * problem.dtype.parts  # of the magnitudes of k products
+        largest_sum = 2 * 2 * problem.k * problem.dtype.parts  # bound of the sum of k products
         factors = 2 if problem.is_gram else 1
         large, smallest = (past_largest - 1 - largest_sum.bit_length()) // factors, -(-least // factors)
         return large if self is Magnitude.LARGE else smallest
@@ -90,43 +89,44 @@ class Magnitude(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One call of the kernel. Real types take the real parts of alpha and beta."""
+    """One test call of a kernel. Real types use only the real parts of alpha and beta."""
 
     name: str
     values: Values
     padding: dict[str, int]  # operand -> elements added to its leading dimension
     alpha: complex
     beta: complex
-    roundings: int = 2  # of the result and its reference, besides those of the k products and sums
-    magnitude: Magnitude = Magnitude.ORDINARY  # of the integers of C and of the operand `sized`
+    roundings: int = 2  # roundings besides the k products and sums, see error_bounds.py
+    magnitude: Magnitude = Magnitude.ORDINARY  # scale of the integers in C and in the operand `sized`
     sized: str = "A"
-    small: dict[str, int] = field(default_factory=dict)  # operand -> exponent of its small parts
+    small: dict[str, int] = field(default_factory=dict)  # operand -> binary exponent of its small parts
     apart: dict[str, Values] = field(default_factory=dict)  # operand -> its values, if they differ from `values`
-    past: dict[str, int] = field(default_factory=dict)  # operand -> elements of a line past whole vectors
-    loose: bool = False  # an infinite result may be NaN, since kernels may scale partial sums
+    past: dict[str, int] = field(default_factory=dict)  # operand -> elements past whole vectors in its lines
+    loose: bool = False  # NaN is accepted for infinity: a kernel may scale partial sums
     shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
-    at_start: bool = False  # operands lie at the starts of their buffers, else at the ends; the host faults outside
+    at_start: bool = False  # on the host: operands at the start of their buffers, not at the end
 
     @property
     def is_sparse(self) -> bool:
-        """Whether all but SPARSE_TERMS products of each element are 0."""
+        """Whether at most SPARSE_TERMS of the k products of each element of C are not 0."""
         return self.apart.get("A") is Values.SPARSE
 
     def exponent(self, name: str, problem: Problem) -> int:
-        """Return `Filling.exponent` of this operand.
+        """Return the parameter `Filling.exponent` for the operand `name`.
 
-        For integers and small parts it is the exponent of a power of two, for special values their rarity, and for a
-        sparse operand whether all of its lines are alike.
+        Its meaning depends on the values: the binary exponent of the scale for integers and small parts, e if one in
+        2**e elements is special for SPECIAL, and 1 or 0 for sparse operands (1: all rows have their nonzeros at the
+        same places).
         """
         if self.values is Values.SPECIAL:
-            products = 2 * problem.k * problem.dtype.parts  # about half of the results are then finite
+            products = 2 * problem.k * problem.dtype.parts  # so that about half of the results are finite
             return RARITY_OF_C if name == "C" else products.bit_length()
         if self.is_sparse:
             return int(problem.is_gram)
         if self.values is not Values.INTEGERS:
             return self.small.get(name, 0)
         exponent = self.magnitude.exponent(problem)
-        if name == "C":  # of the size of a product
+        if name == "C":  # C has the scale of a product
             return exponent * (2 if problem.is_gram else 1)
         return exponent if name == self.sized or problem.is_gram or is_min_plus(problem) else 0
 
@@ -135,16 +135,16 @@ CHECKS = (
     Check("timed call", Values.INTEGERS, padding=NONE, alpha=1.0, beta=0.0),
     Check("general call", Values.INTEGERS, padding=ODD, alpha=ALPHA, beta=BETA),
     Check("late products", Values.UNIFORM, padding=NONE, alpha=1.0, beta=0.0, apart={"A": Values.SPARSE}),
-    # Last, since the timing uses these operands.
+    # This call is the last one: the timing uses its operands.
     Check("precision", Values.UNIFORM, padding=NONE, alpha=1.0, beta=0.0),
 )
-# Kernels have vectorised loads and stores for lines of whole vectors.
+# Kernels use vector loads and stores if the leading dimension is a multiple of a vector, so both cases are tested.
 SCALED_CALLS = tuple(
     Check(f"scaled call {number}", Values.WIDE, lines, alpha, beta, roundings=SCALING_ROUNDINGS)
     for lines in (VECTORS, ODD)
     for number, (alpha, beta) in enumerate(SCALARS, 1)
 )
-# All pairs of the factors for which a kernel may have a special case.
+# All pairs of the alpha and beta that a kernel may treat as special cases.
 UNITS = tuple(
     Check(f"alpha {alpha}, beta {beta}", Values.INTEGERS, lines, alpha, beta)
     for lines in (VECTORS, ODD)
@@ -156,7 +156,7 @@ UNALIGNED = tuple(
     Check(f"{name} unaligned", Values.INTEGERS, {**VECTORS, name: 0}, 1.0, 1.0, shift={**ALIGNED, name: 1})
     for name in "ABC"
 )
-# One leading dimension is not a multiple of a vector, or of half a vector; all else is aligned.
+# One leading dimension is not a multiple of a vector, or of half a vector. Everything else is aligned.
 LINES_APART = tuple(
     Check(f"lines of {name} apart", Values.INTEGERS, VECTORS, ALPHA, 0.0, past={name: past}, shift=ALIGNED)
     for past in (1, 2)
@@ -169,7 +169,7 @@ UNUSUAL_FACTORS = tuple(
         ("alpha", "NaN", complex(math.nan, math.nan), BETA, Magnitude.ORDINARY),
         ("alpha where C is not read", "NaN", complex(math.nan, math.nan), 0.0, Magnitude.ORDINARY),
         ("beta", "NaN", ALPHA, complex(math.nan, math.nan), Magnitude.ORDINARY),
-        # With the least numbers, which no finite alpha makes infinite.
+        # The smallest positive numbers: times a finite alpha they stay finite.
         ("alpha", "infinite", complex(-sign * math.inf, sign * math.inf), 0.0, Magnitude.LEAST),
         ("alpha of a C that is read", "infinite", complex(sign * math.inf, sign * math.inf), BETA, Magnitude.LEAST),
         ("beta", "infinite", ALPHA, complex(sign * math.inf, -sign * math.inf), Magnitude.ORDINARY),
@@ -179,7 +179,7 @@ SPECIAL_VALUES = (
     Check("special values", Values.SPECIAL, padding=VECTORS, alpha=1.0, beta=0.0, shift=ALIGNED),
     Check("special values of C too", Values.SPECIAL, padding=ODD, alpha=ALPHA, beta=BETA),
     Check("special values of C too", Values.SPECIAL, padding=VECTORS, alpha=ALPHA, beta=SMALL_BETA, shift=ALIGNED),
-    # A kernel must overwrite C whatever it holds, not only NaN.
+    # With beta = 0 a kernel must overwrite any C, not only NaN.
     Check("special C overwritten", Values.SPECIAL, VECTORS, 1.0, 0.0, apart={"C": Values.SPECIAL}, shift=ALIGNED),
     Check("special C overwritten", Values.SPECIAL, ODD, 1.0, 0.0, apart={"C": Values.SPECIAL}),
 )
@@ -191,14 +191,14 @@ SIZES = tuple(
     for sized in "AB"
     for beta in (0.0, 1.0)
 )
-# Min-plus: every result is exact, whatever the values. Among values from [-1, 1) any product may be the least, so a
-# missing one shows somewhere. With these alpha and beta some elements come from C and some from the product; neither
-# factor is representable in float.
+# Min-plus: every result is exact for all values. Among values from [-1, 1) any product may be the minimum, so a
+# missing product changes some element. With these alpha and beta some elements of the result come from C, others from
+# the product. Neither alpha nor beta is representable in float.
 SHIFT, SHIFT_C = 1.7, -0.3
 MIN_PLUS_CHECKS = (
     Check("timed call", Values.UNIFORM, padding=NONE, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
     Check("general call", Values.UNIFORM, padding=ODD, alpha=SHIFT, beta=SHIFT_C),
-    # Last, since the timing uses these operands: path lengths of a graph.
+    # This call is the last one: the timing uses its operands, path lengths of a graph.
     Check("path lengths", Values.LENGTHS, padding=NONE, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
 )
 MIN_PLUS_OVERWRITING = Check("overwriting call", Values.UNIFORM, VECTORS, SHIFT, MIN_PLUS.zero, shift=ALIGNED)
@@ -214,7 +214,7 @@ MIN_PLUS_PROBE_CHECKS = (
     Check("infinite beta", Values.LENGTHS, padding=NONE, alpha=MIN_PLUS.one, beta=-MIN_PLUS.zero),
     Check("accumulating call", Values.LENGTHS, padding=VECTORS, alpha=MIN_PLUS.one, beta=MIN_PLUS.one),
     Check("infinities and NaN", Values.UNUSUAL, padding=OTHERS_APART, alpha=SHIFT, beta=SHIFT_C),
-    # Kernels may have a special case for values without a negative sign.
+    # Kernels may treat operands without negative values as a special case.
     *(Check(f"signs in {name}", Values.LENGTHS, NONE, SHIFT, SHIFT_C, apart={name: Values.UNIFORM}) for name in "AB"),
     Check("few signs", Values.FEW_SIGNS, padding=NONE, alpha=SHIFT, beta=SHIFT_C),
     Check("no paths", Values.UNUSUAL, padding=A_APART, alpha=MIN_PLUS.one, beta=MIN_PLUS.zero),
@@ -223,15 +223,15 @@ MIN_PLUS_PROBE_CHECKS = (
         for size in (Magnitude.LARGE, Magnitude.LEAST)
     ),
 )
-# A NaN counts as no path: as alpha it removes the product, as beta it removes C.
+# NaN means "no path": as alpha it removes the product from the minimum, as beta it removes C.
 MIN_PLUS_FACTORS = (
     Check("alpha NaN", Values.LENGTHS, padding=VECTORS, alpha=math.nan, beta=MIN_PLUS.one),
     Check("beta NaN", Values.LENGTHS, padding=ODD, alpha=MIN_PLUS.one, beta=math.nan),
 )
 COMPLEX_CHECKS = (
-    # Factors with a real part of 0, which kernels must not take for 0.
+    # alpha and beta with a real part of 0: kernels must not treat them as 0.
     Check("imaginary call", Values.INTEGERS, padding=VECTORS, alpha=2j, beta=-1j),
-    # Small parts of the result are sums of small terms; a kernel must not compute them as differences of large ones.
+    # Small parts of the result are sums of small terms. A kernel must not compute them as differences of large terms.
     Check("small real parts", Values.SMALL_REAL, padding=NONE, alpha=1.0, beta=0.0, small=APART),
     Check("small imaginary parts", Values.SMALL_IMAGINARY, padding=NONE, alpha=1.0, beta=0.0, small=JUST_APART),
     Check("small parts at the edge", Values.SMALL_AT_EDGE, padding=NONE, alpha=1.0, beta=0.0, small=FAR_APART),
@@ -243,7 +243,7 @@ def is_min_plus(problem: Problem) -> bool:
 
 
 def subnormal_factors(problem: Problem) -> tuple[Check, ...]:
-    """Return calls with subnormal factors, and values so large that the results are exact."""
+    """Return calls with a subnormal alpha, beta 0 or subnormal, and integers so large that the results are exact."""
     factor = 2.0 ** (problem.dtype.sum.exponents[0] + ABOVE_LEAST)
     return tuple(
         Check("subnormal factors", Values.INTEGERS, ODD, factor, beta, magnitude=Magnitude.LARGE)
@@ -252,15 +252,15 @@ def subnormal_factors(problem: Problem) -> tuple[Check, ...]:
 
 
 def checks_of(problem: Problem) -> tuple[Check, ...]:
-    """Return the calls that verify a kernel on its problem. The last one prepares the operands for the timing."""
+    """Return the calls that verify a kernel on its timed problem. The last call fills the operands for timing."""
     return MIN_PLUS_CHECKS if is_min_plus(problem) else CHECKS
 
 
 def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
-    """Return the calls of a trial on a small problem; `number` counts these problems from 0.
+    """Return the calls that a kernel must pass on small problem number `number` of a trial, counted from 0.
 
-    Each problem gets one call of each kind, and `number` selects its factors, values and padding. The first problem
-    gets some more factors.
+    Each small problem gets one call of each kind. `number` selects the alpha, beta, values and padding of each call.
+    Problem 0 gets additional pairs of alpha and beta.
     """
     if is_min_plus(problem):
         return MIN_PLUS_PROBE_CHECKS
@@ -273,7 +273,7 @@ def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
 
 
 def every_check(problem: Problem) -> tuple[Check, ...]:
-    """Return all calls for small problems."""
+    """Return all calls that are defined for a small problem."""
     if is_min_plus(problem):
         return (*MIN_PLUS_PROBE_CHECKS, *MIN_PLUS_FACTORS)
     sizes = (check for pair in SIZES for check in pair)
@@ -284,44 +284,45 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
 
 
 def overwriting(problem: Problem) -> Check:
-    """Return a call of aligned operands in whole vectors that does not read C."""
+    """Return a call with beta = 0 (C is only written), aligned operands, and leading dimensions of whole vectors."""
     return MIN_PLUS_OVERWRITING if is_min_plus(problem) else OVERWRITING
 
 
 def first_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return calls with operands at the starts of their buffers: on the host a read before them faults.
+    """Return two calls with operands at the start of their buffers: on the host, reads before an operand fault.
 
-    One call uses whole vectors, the other none.
+    The leading dimensions of the first call are whole vectors, those of the second call are not padded.
     """
     return tuple(replace(one, at_start=True) for one in (overwriting(problem), checks_of(problem)[0]))
 
 
 def precise_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return the calls for problems with k = 1, where the error bound is the smallest."""
+    """Return the calls for problems with k = 1, which have the smallest error bound."""
     if is_min_plus(problem):
         return checks_of(problem)[1:2]
     return tuple(one for one in SCALED_CALLS if one.alpha != 0)[::PRECISE]
 
 
 def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
-    """Return the calls for one of many small problems with remainders: in whole vectors, in none, and one more.
+    """Return three calls for a small problem whose extents are not multiples of the kernel's tiles.
 
-    `number` selects the third call.
+    The leading dimensions are multiples of a vector in the first call and odd in the second. `number` selects the
+    third call among all calls.
     """
     every = every_check(problem)
     return (overwriting(problem), checks_of(problem)[1], every[number % len(every)])
 
 
 def deep_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return the calls for a problem with many iterations along k: in whole vectors, in none, and contiguous."""
+    """Return three calls for a problem with many k tiles: with vectors, with odd leading dimensions, contiguous."""
     return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 
 def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
-    """Return the calls for a problem with an extent of more than 16 bits.
+    """Return the calls for a problem in which m, n or k exceeds 16 bits, for an index width of `bits`.
 
-    If k is so long that a block takes a second, there is one call: in whole vectors for 32-bit indices, without
-    vectors for 64-bit indices. A 16-bit counter overflows in both.
+    If k is so large that a thread block runs for a second, return one call: with vector loads for 32-bit indices,
+    without vector loads for 64-bit indices.
     """
     every = (overwriting(problem), *checks_of(problem)[1:3])
     if problem.k < LONG_SUMS:
@@ -330,5 +331,5 @@ def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
 
 
 def with_padding(check: Check, padding: dict[str, int]) -> Check:
-    """Return the check with this padding of the leading dimensions."""
+    """Return a copy of the check with other padding of the leading dimensions."""
     return replace(check, padding=padding)

@@ -1,11 +1,11 @@
-"""The full verification of a prospective winner, which takes too long for every trial.
+"""The full verification of the fastest kernel of a problem. It takes too long for every kernel that is tried.
 
-An export contains a winner's text, which serves every shape with both index widths. So for each width the compiled
-kernel makes the calls of `winner_calls.py`. It is also launched many times in a row, and the results must stay the
-same, bit for bit.
+An exported kernel is used for every shape, with 32-bit and with 64-bit indices. So for each index width the compiled
+kernel must pass the calls that `winner_calls.py` lists. It is also launched many times, and all results must be
+identical, bit for bit.
 
-On the host the kernel is compiled again with race detection and called at the edges of its configuration: no two
-threads may access the same bytes of shared memory without a barrier between them
+On the CPU, which emulates CUDA, the kernel is also compiled with race detection and called on small problems: no two
+threads may access the same bytes of shared memory without a barrier between the accesses
 (`tuner/device/emulator/include/races.h`).
 """
 
@@ -28,16 +28,17 @@ from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
 from tsm2_tune.tuner.verify.verdict import KernelCalls, inspect, prepare, verify_each
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
-MOST_CONCURRENT = 0.25  # share of the device's memory for slow calls that run beside the others
-MOST_COMPARED_BYTES = 2**29  # of all repeated launches of a kernel
+MOST_CONCURRENT = 0.25  # share of the device's memory for slow calls that run concurrently
+MOST_COMPARED_BYTES = 2**29  # bytes of C that are compared, for all repeated launches of a kernel
 
 
 def verify_in_full(
     device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
 ) -> Verdict:
-    """Return the verdict: the first wrong call, or the number of calls. `tell` is called with each stage.
+    """Run all calls of the full verification. Return the verdict of the first wrong call, or a verdict for all calls.
 
-    LaunchFailed and KernelFault pass through, with the problems in their message.
+    `tell` is called with the name of each stage. LaunchFailed and KernelFault are re-raised with the problem's name
+    in the message.
     """
     worst_ratio = 0.0
     with device.keeping_memory(), closing(_verdicts(device, support, request, tell)) as verdicts:
@@ -58,9 +59,9 @@ def verify_in_full(
 def _verdicts(
     device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
 ) -> Generator[Verdict, None, None]:
-    """Yield the verdicts on all calls.
+    """Yield a verdict for each call.
 
-    Large problems come last, when the concurrent calls have freed their memory.
+    Large problems run last, after the slow concurrent calls have freed their memory.
     """
     runners = [_KernelRunner(device, support, run, request.seed) for run in request.runs]
     with ExitStack() as used:
@@ -90,19 +91,19 @@ def _prefixed(what: str, verdict: Verdict) -> Verdict:
 
 @contextmanager
 def _named(call: str) -> Iterator[None]:
-    """Prefix errors of the body with the name of the call."""
+    """Context manager that prefixes the message of LaunchFailed and KernelFault with the call's name."""
     try:
         yield
     except (LaunchFailed, KernelFault) as error:
         raise type(error)(f"{call}: {error}") from error
 
 
-Numbered = tuple[int, Call]  # a call with its number in its run
+Numbered = tuple[int, Call]  # the call's index in its run, the call
 
 
 @dataclass(frozen=True, slots=True)
 class _ConcurrentCall:
-    """A slow call that runs beside the others."""
+    """A slow call that runs concurrently with the other calls."""
 
     what: str
     operands: Operands
@@ -115,15 +116,15 @@ class _ConcurrentCall:
 
 
 class _KernelRunner:
-    """Calls a loaded kernel on one problem after another."""
+    """Runner that calls one loaded kernel on many problems."""
 
     def __init__(self, device: Device, support: Support, run: Run, seed: int) -> None:
         self._device, self._support, self._run, self._seed = device, support, run, seed
         self._kernel = load(device, run.entry)
-        self._concurrent: set[int] = set()  # numbers of the calls that run beside the others
+        self._concurrent: set[int] = set()  # indices of the calls that run concurrently with the others
 
     def prepare_concurrent_calls(self, used: ExitStack, taken_bytes: int) -> list[_ConcurrentCall]:
-        """Prepare the slow calls that fit in memory beside the others. `used` frees what they use."""
+        """Prepare the slow calls that fit in memory with the other calls. Closing `used` frees their buffers."""
         most_bytes = MOST_CONCURRENT * self._device.limits.memory_bytes
         prepared: list[_ConcurrentCall] = []
         for number, call in enumerate(self._run.calls):
@@ -142,9 +143,10 @@ class _KernelRunner:
         return prepared
 
     def verdicts(self, tell: Callable[[str], None], beside: str, *, are_large: bool) -> Iterator[Verdict]:
-        """Yield the verdicts on calls that are not concurrent: on large problems, or on small ones and repetitions.
+        """Yield the verdicts on calls that are not concurrent.
 
-        `beside` names the concurrent calls, for messages.
+        With `are_large`, run only the calls on large problems. Else run the other calls and the repeated launches.
+        `beside` names the concurrent calls in error messages.
         """
         calls = [one for one in enumerate(self._run.calls) if one[0] not in self._concurrent]
         for group in _groups([one for one in calls if one[1].is_large == are_large], self._device.calls_ahead):
@@ -160,7 +162,7 @@ class _KernelRunner:
             yield _prefixed(self._run.how, verdict)
 
     def _verdicts(self, group: Sequence[Numbered]) -> list[Verdict]:
-        """Return the verdicts on a group, up to the first wrong one."""
+        """Run a group of calls. Return their verdicts, up to and including the first wrong one."""
         there: list[Call] = []
         verifications: list[KernelCalls] = []
         with ExitStack() as used:
@@ -173,7 +175,7 @@ class _KernelRunner:
         return [_prefixed(self._what(call), verdict) for call, verdict in zip(there, verdicts, strict=False)]
 
     def _bound(self, call: Call, used: ExitStack) -> BoundKernel | None:
-        """Bind the kernel to the call's operands, which `used` frees. Return None if a large problem does not fit."""
+        """Bind the kernel to new operands, which `used` frees. Return None if a large problem does not fit."""
         entry = self._run.entry
         if call.splits:
             entry = replace(entry, launch=entry.launch.with_splits(call.splits))
@@ -197,10 +199,11 @@ class _KernelRunner:
         return self._seed + 1000 * number
 
     def _repeated(self, problem: Problem, launches: int) -> Verdict:
-        """Return whether repeated launches give the same bits as the first ones, alternately with beta and without.
+        """Launch the kernel `launches` times. Return a wrong verdict if results differ between launches.
 
-        The first launch of each kind is compared with the reference. The others are compared with it bit for bit: all
-        of them, or one in several if C is large.
+        Launches alternate between beta = 0 and another beta. The first launch with each beta is compared with the
+        reference. Later launches are compared bit for bit with that first launch. If C is large, only some of the
+        later launches are compared.
         """
         operands, general = self._operands(problem), checks_of(problem)[1]
         turns = (general, replace(overwriting(problem), padding=general.padding))
@@ -242,7 +245,7 @@ class _KernelRunner:
 
 
 def _groups(calls: Sequence[Numbered], most: int) -> Iterator[list[Numbered]]:
-    """Yield the calls in groups: each large problem alone, others by stage with at most `most` checks."""
+    """Yield consecutive calls of one stage in groups of at most `most` checks. A large problem is its own group."""
     group: list[Numbered] = []
     checks = 0
     for number, call in calls:

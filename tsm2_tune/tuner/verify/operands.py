@@ -1,4 +1,4 @@
-"""A, B and C of one problem in device memory, each between guard zones."""
+"""The operands A, B and C of one problem in device memory. Guard zones before and after each show stray writes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tsm2_tune.tuner.device.interface import Buffer, Device
 from tsm2_tune.tuner.device.support_kernels import Factor, Placed, Support
 
 VECTOR_BYTES = 16  # the widest load of a thread
-GUARD_ELEMENTS = 1024  # before and behind each operand: more than a thread tile or a vector would overrun
+GUARD_ELEMENTS = 1024  # of each guard zone: more than one thread tile or vector
 
 
 class Values(IntEnum):
-    """The values that an operand is filled with. The support kernels use the same numbers."""
+    """Kinds of values that fill an operand. The CUDA kernels that fill operands use the same numbers."""
 
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
@@ -34,25 +34,26 @@ class Values(IntEnum):
     WIDE = 10  # very different sizes, up to 4
     SPECIAL = 11  # integers, every fourth a zero of either sign; one in 2**exponent is NaN, an infinity or 3
     SPARSE = 12  # [-1, 1) in SPARSE_TERMS elements along k, 0 elsewhere; k is contiguous
-    SPARSE_ACROSS = 13  # the same if k is not contiguous
+    SPARSE_ACROSS = 13  # SPARSE if k is not contiguous
 
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """The place of an operand in its buffer, and its values."""
+    """The placement of an operand in its buffer, and its values."""
 
-    leading_dimension: int  # elements from one column to the next
+    leading_dimension: int  # elements between the starts of two columns
     values: Values
     seed: int
-    exponent: int = 0  # power of two of integers and small parts; see Check.exponent for special and sparse values
-    shift: int | None = None  # its first element is so many past a multiple of 16 bytes; None: anywhere
-    at_start: bool = False  # at the start of a buffer that faults past its ends, else at its end
+    exponent: int = 0  # see Check.exponent
+    shift: int | None = None  # elements from a multiple of 16 bytes to the first element; None: any address
+    at_start: bool = False  # on the host: at the start of the buffer, else at its end
 
 
 class Operand:
-    """A matrix in its own buffer, placed anew for each check.
+    """A matrix in its own buffer. Every test call can choose another place in the buffer.
 
-    `rows` and `columns` are those of the column-major matrix in memory, the transpose of a row-major operand.
+    `rows` and `columns` are the extents of the column-major matrix in memory. A row-major operand is stored as its
+    column-major transpose.
     """
 
     def __init__(
@@ -79,14 +80,14 @@ class Operand:
         self.place(Filling(rows, Values.POISON, 0))
 
     def _extent(self, leading_dimension: int) -> int:
-        """Return the number of elements from the first to the last of the matrix."""
+        """Return the number of elements from the first to the last element of the matrix, padding included."""
         return leading_dimension * (self.columns - 1) + self.rows
 
     def place(self, filling: Filling) -> Placed:
-        """Place the matrix in its buffer; return the place, for the support kernels to fill.
+        """Choose the matrix's place in its buffer. Return a descriptor for the kernels that fill it.
 
-        `front` is the number of elements before the matrix, and `address` that of its first element. `strides` are
-        the real numbers from one row of the operand to the next, and from one column to the next.
+        This sets `front` (elements of the buffer before the matrix), `address` (of the first element) and `strides`
+        (row stride and column stride of the operand, in real numbers).
         """
         self.filling = filling
         self.front = self._front_of(filling)
@@ -122,17 +123,17 @@ class Operand:
         return front - past % VECTOR_BYTES // element_bytes
 
     def fill(self, filling: Filling) -> None:
-        """Fill the matrix, and everything around it with NaN."""
+        """Fill the matrix with values, and the rest of the buffer with NaN."""
         self._support.fill([self.place(filling)])
 
     def as_filled(self, filling: Filling) -> Operand:
-        """Return a copy of the operand, placed with this filling."""
+        """Return a copy of the operand with the placement of `filling`, on the same buffer."""
         before = copy(self)
         before.place(filling)
         return before
 
     def first_change(self, real: int) -> str:
-        """Return in words where this real number of the buffer is."""
+        """Return a text with the position of real number `real` of the buffer, such as A[3, 4]."""
         return self._where(real // self._dtype.parts)
 
     def _where(self, index: int) -> str:
@@ -151,10 +152,10 @@ class Operand:
 
 
 class Operands:
-    """A, B and C of one problem; for a Gram matrix B is A. Raise MemoryError if they do not fit in memory.
+    """The operands A, B and C of one problem in device memory; for a Gram matrix B is A.
 
-    `index_bits` is the index width of the kernels. `padding` is the additional room for longer leading dimensions, by
-    operand, beyond PADDING_ROWS.
+    `index_bits` is the index width of the kernels. `padding` maps an operand to the largest padding of its leading
+    dimension beyond PADDING_ROWS. The constructor raises MemoryError if the operands do not fit in memory.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Operands:
             for operand in made.values():
                 operand.buffer.free()
             raise
-        self.every = tuple(made.values())  # without repetition
+        self.every = tuple(made.values())  # A, B and C; A and C for a Gram matrix
         self.a, self.b, self.c = made["A"], made.get("B", made["A"]), made["C"]
 
     def free(self) -> None:
@@ -193,7 +194,7 @@ class Operands:
 
     @property
     def factors(self) -> tuple[Factor, Factor]:
-        """Address, row stride, column stride and sign of imaginary parts, of A and of B."""
+        """For A and for B: address, row stride, column stride, and -1 if the operand is conjugated, else 1."""
         sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
         strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
         return (
@@ -202,9 +203,9 @@ class Operands:
         )
 
     def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
-        """Return the arguments of a kernel of any family, for the operands in place, without its workspace.
+        """Return the arguments of a kernel call: extents, alpha, A, B, beta and C, without the workspace.
 
-        alpha and beta default to the semiring's one and zero.
+        alpha defaults to the semiring's one, beta to its zero.
         """
         factor, index, (one, zero) = self.problem.dtype.factor, self._index, self._one_and_zero
         a, b, c = self.a, self.b, self.c
@@ -222,6 +223,6 @@ class Operands:
 
 
 def needed_bytes(problem: Problem) -> int:
-    """Return the device memory in bytes for the operands of this problem, with guard zones and padding."""
+    """Return the bytes of device memory that the operands need, with guard zones and padding."""
     elements = sum((rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS for rows, columns in problem.stored.values())
     return elements * problem.dtype.element_bytes

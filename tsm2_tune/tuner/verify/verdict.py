@@ -1,12 +1,13 @@
-"""Run the calls of a verification and judge the results: every element against a reference of higher precision.
+"""Run the calls of a verification and compare every element with a reference of higher precision.
 
-A kernel is verified on its problem and on small problems at the edges of its configuration (`edge_problems`), since
-an export serves every shape. The error bound grows with k, so small problems show a precision below the dtype's. Many
-more calls follow before a kernel is a winner (`exhaustive.py`).
+An exported kernel is used for every shape. So a kernel is verified on the problem that is timed, and on small
+problems around the sizes of its tiles (`edge_problems`). The error bound grows with k, so small problems detect a
+kernel that computes in a lower precision than its element type has. The fastest kernel of a problem must pass many
+more calls (`exhaustive.py`).
 
 After each call the inputs, the guard zones around every operand and the padding between columns must be unchanged.
-The workspace of a kernel that splits k is filled with NaN before each call. Its guard zones must not change, and its
-counters must be 0 again.
+The workspace of a split-k kernel is filled with NaN before each call. After the call its guard zones must be
+unchanged, and its counters must be 0.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tsm2_tune.tuner.verify.operands import VECTOR_BYTES, Filling, Operand, Oper
 
 @dataclass(frozen=True, slots=True)
 class KernelCalls:
-    """A kernel bound to operands, and the calls to verify."""
+    """A kernel with its operands, and the calls that verify it."""
 
     operands: Operands
     bound: BoundKernel
@@ -46,15 +47,15 @@ def verify(
     seed: int,
     checks: tuple[Check, ...] = (),
 ) -> Verdict:
-    """Run these checks on the kernel, by default those of its problem. LaunchFailed and KernelFault pass through."""
+    """Run the checks on the kernel, by default `checks_of` its problem. May raise LaunchFailed and KernelFault."""
     (verdict,) = verify_each(device, [KernelCalls(operands, bound, checks or checks_of(operands.problem), seed)])
     return verdict
 
 
 def verify_each(device: Device, verifications: Sequence[KernelCalls]) -> list[Verdict]:
-    """Return the verdicts, up to the first wrong one. All operands have one dtype.
+    """Run all checks of several kernels. Return a verdict for each kernel, up to and including the first wrong one.
 
-    `device.calls_ahead` calls are in flight at a time.
+    All operands have the same element type. At most `device.calls_ahead` calls are queued on the GPU at a time.
     """
     if not verifications:
         return []
@@ -74,7 +75,7 @@ def verify_each(device: Device, verifications: Sequence[KernelCalls]) -> list[Ve
 
 
 def _start(verification: KernelCalls, at: int, place: int) -> _Call:
-    """Start call number `at` and its inspection, whose report gets this place."""
+    """Launch check number `at` and the inspection of its results, which writes report number `place`."""
     operands, bound, check = verification.operands, verification.bound, verification.checks[at]
     if place == 0:
         operands.support.begin_reports()
@@ -92,14 +93,14 @@ def _right(verification: KernelCalls, worst_ratio: float) -> Verdict:
 
 
 def run_once(operands: Operands, bound: BoundKernel, check: Check) -> Verdict:
-    """Call the kernel once on operands that are prepared for the check; return the verdict."""
+    """Call the kernel once on operands that `prepare` filled for the check. Return the verdict."""
     bound.prepare()
     bound.start(operands.arguments(check.alpha, check.beta))
     return inspect(operands, check, bound)
 
 
 def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel | None = None) -> None:
-    """Fill A, B and C for the check, and the kernel's workspace with NaN."""
+    """Fill A, B and C with the check's values, and the kernel's workspace with NaN."""
     placed = [] if bound is None else bound.placed()
     for offset, operand in enumerate(operands.every):
         overwritten = operand.name == "C" and check.beta == operands.problem.dtype.semiring.zero
@@ -119,14 +120,15 @@ def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel |
 
 
 def clear(operands: Operands) -> None:
-    """Fill C with NaN in place, for another product of the same A and B."""
+    """Fill C with NaN, before another product of the same A and B."""
     operands.c.fill(replace(operands.c.filling, values=Values.POISON))
 
 
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
     """Return the number of elements to add to the operand's leading dimension.
 
-    A padding of a multiple of 4 makes it a whole number of vectors, any other padding makes it odd.
+    If the check's padding is a multiple of 4, the padded leading dimension is a multiple of a vector, plus
+    `check.past`. Any other padding gives an odd leading dimension. 0 adds nothing.
     """
     added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes
     if added and added % 4 == 0:
@@ -135,7 +137,7 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
 
 
 def inspect(operands: Operands, check: Check, bound: BoundKernel | None = None) -> Verdict:
-    """Check the results of a call: guard zones, padding, inputs, the kernel's workspace, and every element of C."""
+    """Return the verdict on a call's results: every element of C, guard zones, padding, inputs and workspace."""
     operands.support.begin_reports()
     call = _start_inspection(operands, check, bound, 0)
     return _verdict_on(call, *operands.support.reports(1))
@@ -143,7 +145,7 @@ def inspect(operands: Operands, check: Check, bound: BoundKernel | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """A call in flight, with the operands that are inspected and their places."""
+    """A launched call, with the operands to inspect and their placements."""
 
     problem: Problem
     check: Check
@@ -151,9 +153,9 @@ class _Call:
 
 
 def _start_inspection(operands: Operands, check: Check, bound: BoundKernel | None, place: int) -> _Call:
-    """Queue the inspection of a call's results.
+    """Queue the kernels that inspect a call's results and write report number `place`.
 
-    All of it is queued at once: on small problems a GPU waits for each answer longer than it works.
+    They are queued without waiting in between: on small problems, waiting would take longer than the kernels.
     """
     workspace, counters = (bound.workspace, bound.counters) if bound is not None else ((), None)
     watched = (*workspace, *operands.every)
@@ -164,7 +166,7 @@ def _start_inspection(operands: Operands, check: Check, bound: BoundKernel | Non
 
 
 def _verdict_on(call: _Call, report: Report) -> Verdict:
-    """Return the verdict on a call."""
+    """Return the verdict on a call from its report."""
     problem, check = call.problem, call.check
     if report.counters:
         tile, count = report.first_counter
@@ -196,7 +198,7 @@ def _verdict_on(call: _Call, report: Report) -> Verdict:
 
 
 def compare(operands: Operands, check: Check, *, place: int) -> None:
-    """Queue the comparison of C with the reference; see Support.compare."""
+    """Queue the kernel that compares C with the reference. The result is part of report number `place`."""
     problem, c = operands.problem, operands.c
     alpha, beta = (
         complex(problem.dtype.factor(value)) for value in (check.alpha, check.beta)

@@ -1,15 +1,15 @@
-"""List the calls that a kernel must pass before it is a winner.
+"""The calls of the full verification, which the fastest kernel of a problem must pass.
 
-They take too long for every trial. For each index width:
+They take too long for every kernel that is tried. For each index width:
 
-- small problems with every remainder of m, n and k by the kernel's tiles, with more iterations along k than stages,
-  with more tiles than blocks if the grid is fixed, and with k = 1, where the error bound is the smallest;
-- for a split-k kernel other numbers of splits than its configuration's: one, few, more than it reduces at once, more
-  than k tiles;
-- at the edges of its configuration all calls, of which a trial makes some;
+- small problems with every remainder of m, n and k by the kernel's tiles, with more k tiles than pipeline stages,
+  with more output tiles than thread blocks if the grid has a fixed size, and with k = 1, which has the smallest error
+  bound;
+- for a split-k kernel, other numbers of splits than its own: 1, few, more than one pass reduces, more than k tiles;
+- on the small problems around the kernel's tile sizes (`edge_problems`) all defined calls, not only some;
 - problems with an extent of 1, on the host with unreadable memory before the operands;
-- extents, numbers of blocks, iterations along k and leading dimensions of more than 16 bits, if memory suffices;
-- the largest offsets for which a program uses 32-bit indices, and larger ones with 64-bit indices.
+- extents, numbers of blocks, k tiles and leading dimensions of more than 16 bits, if memory suffices;
+- the largest offsets that 32-bit indices can address, and larger offsets with 64-bit indices.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ from tsm2_tune.tuner.verify.checks import (
 )
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
-PAST_32_BITS = 2**32  # elements from the first line of an operand to its last one
-SLOW_PRODUCTS = 1e8  # of a block, which then takes some milliseconds
-WHOLE = 4  # padding by a multiple of it makes lines whole vectors, any other an odd number of elements
+PAST_32_BITS = 2**32  # elements from the first column in memory to the last one
+SLOW_PRODUCTS = 1e8  # multiplications of one thread block, which takes some milliseconds
+WHOLE = 4  # a padding that is a multiple of this gives whole vectors, any other an odd leading dimension
 
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """The volume of the calls. The emulator is a thousand times slower than a GPU, so it makes fewer."""
+    """Limits on the size of the full verification, in products m * n * k. The CPU emulator has lower limits."""
 
-    products: float  # of all problems with remainders, in whole tiles, per index width
+    products: float  # sum over the problems with remainders, for each index width, tiles counted whole
     long_products: float  # of each problem with a long extent
-    repeated_products: float  # of the problem of the repeated launches
+    repeated_products: float  # of the problem that is launched many times
     launches: int  # number of repeated launches
     large_offsets: bool  # whether large offsets are called
-    every_call: bool  # at the edges make all calls, else a trial's, for the index width that was not timed
-    deep_products: float  # of each problem with many iterations along k, with many tiles, or with k = 1
-    launch_products: float  # of each problem with other splits
-    watched_products: float = 0.0  # of all problems at the edges with race detection, in whole tiles
+    every_call: bool  # on `edge_problems`: all calls, else a trial's calls with the other index width
+    deep_products: float  # of each problem with many k tiles, with many output tiles, or with k = 1
+    launch_products: float  # of each problem with another number of splits
+    watched_products: float = 0.0  # sum over `edge_problems` with race detection, tiles counted whole
 
 
 ON_GPU = Coverage(
@@ -103,10 +103,10 @@ def full_verification(
     seed: int,
     watched: Entry | None = None,
 ) -> FullVerification:
-    """Return the request that verifies a configuration's kernel in full.
+    """Return the request for the full verification of a configuration's kernel.
 
-    `entries` are index widths in bits with the kernels compiled for them. `watched` is the kernel with race
-    detection, on the host.
+    `entries` contains pairs of an index width in bits and the kernel compiled for it. `watched` is the kernel that
+    was compiled with race detection; None for no race detection.
     """
     repeated = repeated_problem(problem, config, coverage) if coverage.launches else None
     runs = [
@@ -126,7 +126,7 @@ def full_verification(
 
 
 def calls_for(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) -> Iterator[Call]:
-    """Return the calls for which an index of `bits` bits is wide enough."""
+    """Return the calls of the full verification that `bits`-bit indices can address."""
     return (
         call for call in _calls(asked, config, coverage, bits) if call.problem.index_bits_of(call.padding) <= bits
     )
@@ -165,7 +165,7 @@ def _calls(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) 
 
 
 def watched_calls(asked: Problem, config: KernelConfig, coverage: Coverage) -> Iterator[Call]:
-    """Yield calls at the edges for race detection, alternately in whole vectors and in none."""
+    """Yield calls on `edge_problems` for race detection, alternately with vector and with odd leading dimensions."""
     problems = edge_problems(config, asked)
     for number, problem in enumerate(within(config, problems, most_products=coverage.watched_products)):
         check = overwriting(problem) if number % 2 == 0 else checks_of(problem)[1]
@@ -173,7 +173,7 @@ def watched_calls(asked: Problem, config: KernelConfig, coverage: Coverage) -> I
 
 
 def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
-    """Yield calls with lines of one operand so far apart that the last one needs an index of `bits` bits."""
+    """Yield calls in which one operand's leading dimension is so large that offsets need `bits`-bit indices."""
     for name, (contiguous, lines) in problem.stored.items():
         if lines == 1:
             continue
@@ -181,14 +181,14 @@ def _at_large_offsets(problem: Problem, bits: int) -> Iterator[Call]:
             apart = (LARGEST_32_BIT_OFFSET // lines - contiguous - PADDING_ROWS - 1) // WHOLE * WHOLE
         else:
             apart = (PAST_32_BITS // (lines - 1) // WHOLE + 1) * WHOLE
-        for others, more in ((WHOLE, 0), (0, 1)):  # in whole vectors, and in none
+        for others, more in ((WHOLE, 0), (0, 1)):  # leading dimensions of whole vectors, then odd ones
             padding = dict.fromkeys("ABC", others) | {name: apart + more}
             check = with_padding(overwriting(problem), padding)
             yield Call("large offsets", problem, (check,), padding, is_large=True)
 
 
 def repeated_problem(asked: Problem, config: KernelConfig, coverage: Coverage) -> Problem:
-    """Return the largest problem at the edges within `coverage.repeated_products`, or else the smallest."""
+    """Return the largest of `edge_problems` with at most `coverage.repeated_products` products, else the smallest."""
     edges = sorted(edge_problems(config, asked), key=lambda one: one.m * one.n * one.k)
     fitting = [one for one in edges if one.m * one.n * one.k <= coverage.repeated_products]
     return (fitting or edges[:1])[-1]
