@@ -40,7 +40,7 @@ constexpr int sum_width = 2;  // sums in a vector, of which a tile has a whole n
 // What kernels share, header by header.
 
 // vector.cuh
-// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
+// Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
@@ -50,7 +50,7 @@ template <> struct Word<16> { using type = uint4; };
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;  // what loads and stores move
+    using bits_t = Bits;  // type that is loaded and stored
     static constexpr int width = count;
     T element[count];
 };
@@ -99,10 +99,10 @@ __device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second
 }
 
 // atomics.cuh
-// Counters in global memory that synchronise blocks. One thread counts for its block with acquire-release order:
-// stores of the block before a barrier are visible before the count, and after the next barrier the block can read
-// what other blocks stored before they counted. That costs less than __threadfence(). Each returns the previous
-// value. The emulator's versions are in atomics_on_host.h.
+// Counters in global memory that synchronise blocks. Between two __syncthreads() one thread of a block updates the
+// counter with acquire-release order. The block's stores before the first barrier are visible before the update.
+// After the second barrier the block can read what other blocks stored before their updates. That costs less than
+// __threadfence(). An update returns the counter's previous value. The emulator's versions are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or reset the counter to 0 if it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -136,9 +136,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
 #endif
 
 // split_k.cuh
-// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
+// Split-k: each block stores the partial sums of its k slice in a workspace. The last block of a tile of C to arrive
+// adds them up.
 
-// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+// Arrive at the counter. Return whether this block is the last of `count` blocks; the counter is then 0 again.
 __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
     __shared__ unsigned previous;
@@ -149,16 +150,16 @@ __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
     return previous == count - 1;
 }
 
-// Return how many of its vectors of C a thread adds up at once.
+// Return how many vectors of C a thread adds up at once, if it has `vectors` of them.
 constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 {
     return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
 }
 
-// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
-// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
-// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
-// offsets from one register.
+// For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
+// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
+// constant, so a round's addresses are immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
@@ -174,12 +175,12 @@ __device__ __forceinline__ void sum_splits(
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
         if constexpr (is_fixed_stride) {
-            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
+            V loaded[at_once][vectors] = {};  // zeros past the last partial sum do not change the sum
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
                 for (int p = 0; p < vectors; ++p) {
-                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // so no address depends on `count`
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -198,7 +199,7 @@ __device__ __forceinline__ void sum_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                for (int p = 0; p < vectors; ++p) {  // past the last partial sum all threads load `from`
                     const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -219,9 +220,9 @@ __device__ __forceinline__ void sum_splits(
 }
 
 // block_reduce.cuh
-// Reduction over a block: its warps have stored partial sums of a tile in shared memory, and passed a barrier.
+// Reduction over a block, after its warps have stored partial sums of a tile in shared memory and passed a barrier.
 
-// Call act(e) for the elements of a tile, `count` in all, that are this thread's.
+// Call act(e) for this thread's elements of a tile of `count` elements.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_element(int count, Act act)
 {
@@ -233,7 +234,7 @@ __device__ __forceinline__ void for_each_element(int count, Act act)
     }
 }
 
-// Return the sum of element e over a block's `sums` partial tiles, which lie one after another.
+// Return the sum of element e over the block's `sums` partial tiles, which are contiguous in `block_sums`.
 template <int sums, int elements, class T>
 __device__ __forceinline__ T block_sum(const T *block_sums, int e)
 {
@@ -244,7 +245,7 @@ __device__ __forceinline__ T block_sum(const T *block_sums, int e)
     return total;
 }
 
-// Call store(e, sum) for each element of the tile.
+// Call store(e, sum) for each element e of the tile, with its sum over the block's `sums` partial tiles.
 template <int threads, int sums, int elements, class T, class Store>
 __device__ __forceinline__ void reduce_tile(const T *block_sums, Store store)
 {
@@ -252,12 +253,12 @@ __device__ __forceinline__ void reduce_tile(const T *block_sums, Store store)
 }
 
 // grid_reduce.cuh
-// Reduction over the grid, at the end of a kernel that splits k. Each block stores its sums of a tile in the
-// workspace. The last block to arrive adds them up and stores the tile to C.
+// Reduction over the grid, at the end of a split-k kernel. Each block stores its partial sums of a tile of C in the
+// workspace. The last block of a tile to arrive adds them up and stores the tile to C.
 
-// Call store(e, sum) for each of a tile's `elements`, where sum is that of `count` partial tiles, one after another
-// from `from` on. Every `adders` threads share a vector: each adds up every adders-th tile, and then their sums are
-// added up in `block_sums`, which has room for `adders` tiles.
+// Add up `count` partial tiles, which are contiguous at `from`, and call store(e, sum) for each element e of the
+// tile. `adders` threads share a vector: each adds up every adders-th partial tile. Then their sums are added up in
+// `block_sums`, which has room for `adders` tiles.
 template <class V, int threads, int elements, int adders, int max_loads, class T, class Store>
 __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count, Store store)
 {
@@ -286,9 +287,9 @@ __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count
     });
 }
 
-// Call store(e, sum) for each element of a tile whose k `splits` blocks share, in the last of them to arrive. With
-// more than `flat_splits`, the last block of each group of `group_splits` adds up its group's sums, and the last of
-// all those of the groups.
+// Reduce a tile of C over its split-k slices, one in each of `splits` blocks. The last block to arrive calls store(e,
+// sum) for each element e. If there are more than `flat_splits` slices, blocks form groups of `group_splits`: the
+// last block of a group adds up the group's partial tiles, and the last of these blocks adds up the groups' sums.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int max_loads, class T, class Index, class Store>
 __device__ __forceinline__ void reduce_tile_of_splits(
@@ -296,7 +297,7 @@ __device__ __forceinline__ void reduce_tile_of_splits(
     const Store &store)
 {
     const int groups = splits > flat_splits ? (splits + group_splits - 1) / group_splits : 0;
-    T *sums = partials + tile * (long long)(splits + groups) * elements;  // of the splits, then of the groups
+    T *sums = partials + tile * (long long)(splits + groups) * elements;  // of splits, then groups
     for_each_element<threads>(elements, [&](int e) {
         __stcg(sums + split * elements + e, block_sum<sums_of_tile, elements>(block_sums, e));
     });
@@ -322,11 +323,11 @@ __device__ __forceinline__ void reduce_tile_of_splits(
 }
 
 // mma_f64.cuh
-// Tensor core products sum += a b of f64 matrices: PTX's mma.sync, named by shape. g = lane / 4 and t = lane % 4. The
-// emulator's versions are in mma_on_host.h.
+// Tensor core products sum += a b of f64 matrices: PTX's mma.sync, named by shape. g = lane / 4 and t = lane % 4.
+// The emulator's versions are in mma_on_host.h.
 #ifndef TSM2_HOST
-// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows
-// t and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+// Multiply a (16 x 8) by b (8 x 8). A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of
+// a, rows t and t + 4 of column g of b, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
 __device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
@@ -335,8 +336,8 @@ __device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[
         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 }
 
-// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
-// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+// Multiply a (16 x 16) by b (16 x 8). A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t
+// + 8 and t + 12 of a, and rows t, t + 4, t + 8 and t + 12 of column g of b. The sum's layout is that of m16n8k8.
 __device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
@@ -346,8 +347,8 @@ __device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)
           "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// Two products of 8 x 4 by 4 x 8. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side
-// by side, the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+// Multiply a (8 x 8) by b (8 x 8) with two mma instructions. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g
+// of a, rows t (b[0]) and t + 4 (b[1]) of column g of b, and columns 2 t and 2 t + 1 of row g of the sum.
 __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
 {
     #pragma unroll
@@ -359,13 +360,13 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 #endif
 
 // register_pipeline.cuh
-// Main loop over a block's k tiles, whose elements each thread loads into registers `stages` tiles ahead of their
-// use.
+// Main loop over a block's k tiles, with a pipeline in registers: a thread loads its elements of a k tile `stages` k
+// tiles before it multiplies them.
 
 template <bool holds> struct bool_constant { static constexpr bool value = holds; };
 
-// Process the k tiles from, from + splits, ... below `end`, and return the next one. load(a, b, tile) loads a tile's
-// elements, and multiply(a, b) adds their products to the sums.
+// Process k tiles `from`, `from` + `splits`, ... below `end`. Return the first of this sequence that is not below
+// `end`. load(a, b, tile) loads a k tile's elements into a and b, and multiply(a, b) adds their products to the sums.
 template <int stages, class A, class B, class Index, class Load, class Multiply>
 __device__ __forceinline__ Index run_register_pipeline(
     Index from, Index end, int splits, const Load &load, const Multiply &multiply)
@@ -388,7 +389,7 @@ __device__ __forceinline__ Index run_register_pipeline(
             if (current < end)
                 multiply(a[s], b[s]);
             load_next(a[s], b[s]);
-            __syncwarp();  // keeps the compiler from moving these loads down
+            __syncwarp();  // keeps the compiler from moving the loads down
             current += splits;
         }
     }

@@ -28,7 +28,7 @@ constexpr int block_rows = threads * rows;
 // What kernels share, header by header.
 
 // vector.cuh
-// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
+// Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
@@ -38,7 +38,7 @@ template <> struct Word<16> { using type = uint4; };
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;  // what loads and stores move
+    using bits_t = Bits;  // type that is loaded and stored
     static constexpr int width = count;
     T element[count];
 };

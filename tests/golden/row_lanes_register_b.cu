@@ -40,7 +40,7 @@ constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(s
 // What kernels share, header by header.
 
 // vector.cuh
-// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
+// Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
@@ -50,7 +50,7 @@ template <> struct Word<16> { using type = uint4; };
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;  // what loads and stores move
+    using bits_t = Bits;  // type that is loaded and stored
     static constexpr int width = count;
     T element[count];
 };
@@ -99,17 +99,18 @@ __device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second
 }
 
 // warp_reduce.cuh
-// Reduction over the lanes of a row, each of which has a partial sum of every element. In each step a lane exchanges
-// half of its elements with a partner, keeps the other half, and adds. If their count is odd, both keep all of them.
+// Reduction over the lanes that share a row of C: each has a partial sum of every element. In each step a lane sends
+// half of its sums to a partner, and adds what it receives to the other half. If their number is odd, both lanes send
+// and keep all sums.
 __host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
 
-// Return how many sums a lane has after the last step.
+// Return how many of its `count` sums a lane keeps after the last step.
 __host__ __device__ constexpr int sums_kept(int count, int remaining_lanes)
 {
     return remaining_lanes == 1 ? count : sums_kept(halved(count), remaining_lanes / 2);
 }
 
-// Return the bits of a lane's number in which lanes with the same sums differ after the last step.
+// Return a mask of lane number bits. Lanes that differ only in these bits have the same sums after the last step.
 __host__ __device__ constexpr int duplicates_mask(int count, int remaining_lanes)
 {
     return remaining_lanes == 1
@@ -135,7 +136,7 @@ __device__ __forceinline__ void store_vector(
     __stcs(to, bits_of(sum));
 }
 
-// The same for `count` sums of another type than C's.
+// Store `count` contiguous elements of C if the sums have another type than C: C = alpha sum + beta C.
 template <int count, class T, class Sum>
 __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {

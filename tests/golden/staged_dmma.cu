@@ -35,7 +35,7 @@ constexpr int n_tiles = 2;  // n8 tiles of C that one warp accumulates in regist
 // What kernels share, header by header.
 
 // vector.cuh
-// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
+// Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
@@ -45,7 +45,7 @@ template <> struct Word<16> { using type = uint4; };
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;  // what loads and stores move
+    using bits_t = Bits;  // type that is loaded and stored
     static constexpr int width = count;
     T element[count];
 };
@@ -94,10 +94,10 @@ __device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second
 }
 
 // atomics.cuh
-// Counters in global memory that synchronise blocks. One thread counts for its block with acquire-release order:
-// stores of the block before a barrier are visible before the count, and after the next barrier the block can read
-// what other blocks stored before they counted. That costs less than __threadfence(). Each returns the previous
-// value. The emulator's versions are in atomics_on_host.h.
+// Counters in global memory that synchronise blocks. Between two __syncthreads() one thread of a block updates the
+// counter with acquire-release order. The block's stores before the first barrier are visible before the update.
+// After the second barrier the block can read what other blocks stored before their updates. That costs less than
+// __threadfence(). An update returns the counter's previous value. The emulator's versions are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or reset the counter to 0 if it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -131,9 +131,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
 #endif
 
 // split_k.cuh
-// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
+// Split-k: each block stores the partial sums of its k slice in a workspace. The last block of a tile of C to arrive
+// adds them up.
 
-// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+// Arrive at the counter. Return whether this block is the last of `count` blocks; the counter is then 0 again.
 __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
     __shared__ unsigned previous;
@@ -144,16 +145,16 @@ __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
     return previous == count - 1;
 }
 
-// Return how many of its vectors of C a thread adds up at once.
+// Return how many vectors of C a thread adds up at once, if it has `vectors` of them.
 constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 {
     return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
 }
 
-// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
-// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
-// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
-// offsets from one register.
+// For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
+// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
+// constant, so a round's addresses are immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
@@ -169,12 +170,12 @@ __device__ __forceinline__ void sum_splits(
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
         if constexpr (is_fixed_stride) {
-            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
+            V loaded[at_once][vectors] = {};  // zeros past the last partial sum do not change the sum
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
                 for (int p = 0; p < vectors; ++p) {
-                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // so no address depends on `count`
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -193,7 +194,7 @@ __device__ __forceinline__ void sum_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                for (int p = 0; p < vectors; ++p) {  // past the last partial sum all threads load `from`
                     const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -214,24 +215,26 @@ __device__ __forceinline__ void sum_splits(
 }
 
 // arrival_barrier.cuh
-// The blocks that have sums of one tile of C reduce them together, slice by slice.
+// Barrier for the blocks that have partial sums of one tile of C. Once all have arrived, they reduce the tile
+// together: each block requests one slice of the tile after another.
 
-// A tile's counter has three fields: blocks that arrived, blocks that departed without waiting, and slices requested.
-// The last block to arrive releases the slices. Every block departs once: when it does not wait, or when it requests
-// a slice and none remains. The last to depart resets the counter to 0 for the next launch.
+// A tile's counter has three fields: blocks that arrived, blocks that departed before all had arrived, and slices
+// requested. The last block to arrive releases the slices. Every block departs once: if it does not wait for the
+// other blocks, or when it requests a slice and none remains. The last block to depart resets the counter to 0 for
+// the next launch.
 struct ArrivalBarrier {
     unsigned *const counter;
     const unsigned parts, slices;
-    static constexpr unsigned arrival = 1, departure = 1 << 10, request = 1 << 20;  // one of each in the counter
-    static constexpr int max_blocks = departure - 1;  // that the first field can count
-    static constexpr long long timeout_cycles = 20000;  // 10 us
+    static constexpr unsigned arrival = 1, departure = 1 << 10, request = 1 << 20;  // increments of the fields
+    static constexpr int max_blocks = departure - 1;  // capacity of the first field
+    static constexpr long long timeout_cycles = 20000;  // about 10 us
 
     __device__ __forceinline__ ArrivalBarrier(unsigned *counter, unsigned parts, unsigned slices)
         : counter(counter), parts(parts), slices(slices) {}
 
     __device__ __forceinline__ bool all_arrived(unsigned now) const { return now % departure == parts; }
 
-    // Reset the counter if, at this value of it, all blocks have departed.
+    // Reset the counter if `now`, its value after this block's update, says that all blocks have departed.
     __device__ __forceinline__ void reset_after(unsigned now) const
     {
         const unsigned departed = now % request / departure, requested = now / request;
@@ -239,13 +242,13 @@ struct ArrivalBarrier {
             *counter = 0;
     }
 
-    // Request a slice. The block's first thread gets the counter after the request, the others 0.
+    // Request a slice. Return the counter after the request in the block's first thread, 0 in the other threads.
     __device__ __forceinline__ unsigned request_slice() const
     {
         return threadIdx.x == 0 ? atomic_add_relaxed(counter, request) + request : 0;
     }
 
-    // Return whether all blocks arrived within the time-out. A block that stops waiting reduces nothing.
+    // Return whether all blocks arrive within the time-out. A block that stops waiting reduces no slice.
     __device__ __forceinline__ bool wait() const
     {
         for (const long long since = clock64(); clock64() - since < timeout_cycles;) {
@@ -255,7 +258,7 @@ struct ArrivalBarrier {
         return false;
     }
 
-    // Return the slice that a request was granted, or a number from `slices` on if none remained.
+    // Return the slice that a request got, or a number >= `slices` if none remained. `now`: see request_slice().
     __device__ __forceinline__ int granted(unsigned now) const
     {
         __shared__ unsigned slice;
@@ -267,15 +270,15 @@ struct ArrivalBarrier {
         return slice;
     }
 
-    // Arrive after this block has stored its sums of the tile. Return the first slice that it is to reduce, or a
-    // number from `slices` on if it departed.
+    // Arrive, after this block has stored its partial sums of the tile. Return the first slice for this block to
+    // reduce, or a number >= `slices` if the block departed.
     __device__ __forceinline__ int arrive(bool waits) const
     {
         __shared__ bool stays;
         __syncthreads();
         if (threadIdx.x == 0) {
-            // The arrival is acq_rel, so that what others stored before theirs can be read. Other updates are
-            // relaxed.
+            // acq_rel: this block can then read what other blocks stored before they arrived. The other updates only
+            // count, and are relaxed.
             stays = all_arrived(atomic_add_acq_rel(counter, arrival) + arrival) || (waits && wait());
             if (!stays)
                 reset_after(atomic_add_relaxed(counter, departure) + departure);
@@ -304,7 +307,7 @@ __device__ __forceinline__ void store_vector(
     __stcs(to, bits_of(sum));
 }
 
-// The same for `count` sums of another type than C's.
+// Store `count` contiguous elements of C if the sums have another type than C: C = alpha sum + beta C.
 template <int count, class T, class Sum>
 __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {
@@ -328,16 +331,16 @@ __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&su
 }
 
 // async_copy.cuh
-// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. cp_async_fence commits the
+// Asynchronous copies from global to shared memory: PTX's cp.async, with CUTLASS's names. cp_async_fence commits the
 // copies that the thread has started as a group. cp_async_wait waits until at most `pending_groups` groups are in
-// flight. Both addresses are aligned to the size of a copy. Before compute capability 8.0 copies are synchronous. The
-// emulator's versions are in async_copy_on_host.h.
+// flight. Both addresses must be aligned to the size of a copy. Before compute capability 8.0 copies are synchronous.
+// The emulator's versions are in async_copy_on_host.h.
 #ifndef TSM2_HOST
 // PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
 // L2.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
-// Copy so many bytes. Two bytes are copied synchronously, since cp.async moves at least four.
+// Copy `bytes` bytes. Two bytes are copied synchronously, since cp.async moves at least four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
 __device__ __forceinline__ void cp_async(T *to, const T *from)
 {
@@ -356,7 +359,7 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `valid` elements of so many bytes, and fill the rest with zeros. If `valid` is 0, `from` is not
+// Write `bytes` bytes: copy the first `valid` elements, and fill the rest with zeros. If `valid` is 0, `from` is not
 // read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
 __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
@@ -384,8 +387,8 @@ __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int val
 #endif
 }
 
-// Copy 16 bytes if they are `wanted`, and zeros if they are not `valid`: without a branch, past which the compiler
-// moves no products.
+// If `wanted`, copy 16 bytes, or write zeros if they are not `valid`. Uses a predicate, because the compiler does not
+// move arithmetic across a branch.
 template <CacheOp op, class T>
 __device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)
 {
@@ -431,11 +434,11 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 
 // mma_f64.cuh
-// Tensor core products sum += a b of f64 matrices: PTX's mma.sync, named by shape. g = lane / 4 and t = lane % 4. The
-// emulator's versions are in mma_on_host.h.
+// Tensor core products sum += a b of f64 matrices: PTX's mma.sync, named by shape. g = lane / 4 and t = lane % 4.
+// The emulator's versions are in mma_on_host.h.
 #ifndef TSM2_HOST
-// 16 x 8 by 8 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of the first, rows
-// t and t + 4 of column g of the second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+// Multiply a (16 x 8) by b (8 x 8). A lane holds rows g and g + 8 of columns t (a[0], a[1]) and t + 4 (a[2], a[3]) of
+// a, rows t and t + 4 of column g of b, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
 __device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[4], const double (&b)[2])
 {
     asm("mma.sync.aligned.m16n8k8.row.col.f64.f64.f64.f64"
@@ -444,8 +447,8 @@ __device__ __forceinline__ void mma_m16n8k8(double (&sum)[4], const double (&a)[
         : "d"(a[0]), "d"(a[1]), "d"(a[2]), "d"(a[3]), "d"(b[0]), "d"(b[1]));
 }
 
-// 16 x 16 by 16 x 8. A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t + 8 and t + 12 of
-// the first, rows t, t + 4, t + 8 and t + 12 of column g of the second, and of the sum what it holds above.
+// Multiply a (16 x 16) by b (16 x 8). A lane holds rows g and g + 8 of columns t (a[0], a[1]), t + 4 (a[2], a[3]), t
+// + 8 and t + 12 of a, and rows t, t + 4, t + 8 and t + 12 of column g of b. The sum's layout is that of m16n8k8.
 __device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)[8], const double (&b)[4])
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f64.f64.f64.f64"
@@ -455,8 +458,8 @@ __device__ __forceinline__ void mma_m16n8k16(double (&sum)[4], const double (&a)
           "d"(b[0]), "d"(b[1]), "d"(b[2]), "d"(b[3]));
 }
 
-// Two products of 8 x 4 by 4 x 8. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g of both first factors side
-// by side, the same rows of column g of the second ones, and columns 2 t and 2 t + 1 of row g of the sum.
+// Multiply a (8 x 8) by b (8 x 8) with two mma instructions. A lane holds columns t (a[0]) and t + 4 (a[1]) of row g
+// of a, rows t (b[0]) and t + 4 (b[1]) of column g of b, and columns 2 t and 2 t + 1 of row g of the sum.
 __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double (&a)[2], const double (&b)[2])
 {
     #pragma unroll
@@ -469,57 +472,61 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 
 // stream_k.cuh
 // Stream-K: the blocks of a persistent kernel share the k tiles of all tiles of C. Each block gets the same number of
-// k tiles, up to rounding, and whole tiles of C as far as possible.
+// k tiles, up to rounding, and whole tiles of C as far as possible. Below, a tile is a tile of C.
 //
-//   Panels: if there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. One block
-//     computes a whole panel of a tile.
-//   Tail: the k tiles of a tile of C behind its panels. The other blocks compute the tails of all tiles:
-//   Turns: while a tile remains for each of those blocks, each computes a whole tail.
-//   Stretches: the tails of the remaining tiles, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the part of k in which a block has k tiles of its tiles: a panel, or the tail.
-//   Item: a block's k tiles of one tile of C. It adds up one item before it begins the next.
-// 7 tiles of 10 k tiles, 5 blocks: no panel, 1 turn, stretches of 4 k tiles. k tiles [a, b) of a tile are
+//   Panel: a split-k slice whose length is a block's equal share of all k tiles. If there are fewer tiles than
+//     blocks, the k of every tile begins with `panels` panels. One block computes one panel of one tile.
+//   Tail: the k tiles of a tile after its panels (all of them if there are no panels). Blocks without a panel, the
+//     tail blocks, compute all tails, first in turns and then in stretches.
+//   Turn: each tail block computes the whole tail of one tile. There are as many turns as have a tile for each block.
+//   Stretch: the tails of the remaining tiles are concatenated and cut into equal stretches, one for each tail block.
+//   Span: the k tiles of a tile that a block can have: its panel, or the tail.
+//   Item: the k tiles of one tile that a block computes. The block runs the epilogue after each item.
+//
+// Example: 7 tiles of 10 k tiles, 5 blocks: no panel, 1 turn, stretches of 4 k tiles. k tiles [a, b) of a tile are
 //   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
 //   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
 //   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
-// 3 tiles of 90 k tiles, 5 blocks: a panel of 54 k tiles, a tail of 36; 1 turn, stretches of 18 k tiles.
+// Example: 3 tiles of 90 k tiles, 5 blocks: a panel of 54 k tiles, a tail of 36; 1 turn, stretches of 18 k tiles.
 //   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
 //   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
 //   block 2's: of tile 2 [0, 54)
-// So neighbouring blocks mostly read neighbouring rows of A and the same rows of B at the same time. With nearly as
-// many tiles as blocks and a short k, each tile belongs to one block and the other blocks are idle: for a whole tile
-// a block may have `max_over` products along k over its share. Block b has k tiles b, b + splits, ... if C is a
-// single tile.
+//
+// So neighbouring blocks mostly read neighbouring rows of A and the same rows of B at the same time. Two exceptions:
+//   If there are slightly fewer tiles than blocks and k is short, each tile belongs to one block and the other blocks
+//     are idle. A block's part of k may exceed its equal share by at most `max_over` elements.
+//   If C is a single tile, block b computes k tiles b, b + splits, ...
 template <class Index, int block_m, int block_n, int block_k, int max_over>
 struct StreamK {
-    struct Corner {  // of a tile, in C
+    struct Corner {  // first row and column of a tile
         Index row, column;
     };
-    struct Origin {  // of a k tile: where its tile is in C, and its first product along k
+    struct Origin {  // of a k tile: the corner of its tile of C, and its first index along k
         Corner corner;
         Index product;
     };
 
-    Index panels, tail_k_tiles;          // of k; of each tile
-    Index tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
-    Index stretch_k_tiles;               // of every stretch but the last
-    Index rank;                         // of this block among those of its panel, or of the tails
-    Index span_begin, span_k_tiles;      // of this block, in a tile
-    Index turns;                        // of this block
-    Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and k tile of the span
-    Index own_k_tiles;                   // of this block in all
-    Index tiles_down, tiles;            // of C
-    Index tiles_down_band;              // so that those of a turn are about a square of C
-    Index tiles_of_band;                // but for the last one
-    Index k_tiles;                       // of a tile
+    Index panels, tail_k_tiles;         // panels of a tile; k tiles of its tail
+    Index tail_blocks, turn_tiles;      // blocks without a panel; tiles whose tails are computed in turns
+    Index stretch_k_tiles;              // k tiles of every stretch but the last
+    Index rank;                         // of this block among those of its panel, or among the tail blocks
+    Index span_begin, span_k_tiles;     // of this block's span: its first k tile, and how many it has
+    Index turns;                        // how many this block takes part in
+    Index stretch_tile, stretch_begin;  // where this block's stretch or panel begins: tile, and k tile in the span
+    Index own_k_tiles;                  // k tiles of this block, in all its items
+    Index tiles_down, tiles;            // tiles in a column of C; tiles in C
+    Index tiles_down_band;              // tiles in a column of a band (see corner_of)
+    Index tiles_of_band;                // tiles in every band but the last
+    Index k_tiles;                      // of a tile
 
-    // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
+    // Return the tile of this block's item number `item`. Its turns come first, then the tiles of its stretch.
     __device__ __forceinline__ Index tile_of(Index item) const
     {
         return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
     }
-    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what
-    // its blocks read of A and of B.
+    // Return the corner of a tile. Bands are groups of rows of tiles. Tiles are numbered band after band, in a band
+    // column after column. The tiles of a turn are about a square of C, so the L2 holds what its blocks read of A and
+    // B.
     __device__ __forceinline__ Corner corner_of(Index tile) const
     {
         if (tiles == tiles_down)
@@ -551,8 +558,8 @@ struct StreamK {
             work.own_k_tiles = block < k_tiles ? (k_tiles - block + splits - 1) / splits : 0;
             return work;
         }
-        constexpr int least_tail = 32;  // k tiles, beside which the end of an item takes little time
-        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // k tiles of a block
+        constexpr int least_tail = 32;  // k tiles: an epilogue takes little time compared with so many
+        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // k tiles of a block, if equal
         if (tiles < splits && tiles >= splits - splits / 8 && (k_tiles - share) * block_k <= max_over)
             share = k_tiles;
         if (tiles < splits)

@@ -36,7 +36,7 @@ constexpr int exchanged = width > 1;        // whether the rows of each pair cha
 // What kernels share, header by header.
 
 // vector.cuh
-// Vectors: neighbours in memory that one load or store moves, as CUDA's type of so many bytes (`Word`).
+// Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
 template <int bytes> struct Word;
 template <> struct Word<2> { using type = unsigned short; };
 template <> struct Word<4> { using type = unsigned; };
@@ -46,7 +46,7 @@ template <> struct Word<16> { using type = uint4; };
 template <class T, int count, class Bits = typename Word<count * sizeof(T)>::type>
 struct alignas(count * sizeof(T)) Vector {
     using element_t = T;
-    using bits_t = Bits;  // what loads and stores move
+    using bits_t = Bits;  // type that is loaded and stored
     static constexpr int width = count;
     T element[count];
 };
@@ -95,16 +95,16 @@ __device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second
 }
 
 // async_copy.cuh
-// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. cp_async_fence commits the
+// Asynchronous copies from global to shared memory: PTX's cp.async, with CUTLASS's names. cp_async_fence commits the
 // copies that the thread has started as a group. cp_async_wait waits until at most `pending_groups` groups are in
-// flight. Both addresses are aligned to the size of a copy. Before compute capability 8.0 copies are synchronous. The
-// emulator's versions are in async_copy_on_host.h.
+// flight. Both addresses must be aligned to the size of a copy. Before compute capability 8.0 copies are synchronous.
+// The emulator's versions are in async_copy_on_host.h.
 #ifndef TSM2_HOST
 // PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
 // L2.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
-// Copy so many bytes. Two bytes are copied synchronously, since cp.async moves at least four.
+// Copy `bytes` bytes. Two bytes are copied synchronously, since cp.async moves at least four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
 __device__ __forceinline__ void cp_async(T *to, const T *from)
 {
@@ -123,7 +123,7 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `valid` elements of so many bytes, and fill the rest with zeros. If `valid` is 0, `from` is not
+// Write `bytes` bytes: copy the first `valid` elements, and fill the rest with zeros. If `valid` is 0, `from` is not
 // read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
 __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
@@ -151,8 +151,8 @@ __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int val
 #endif
 }
 
-// Copy 16 bytes if they are `wanted`, and zeros if they are not `valid`: without a branch, past which the compiler
-// moves no products.
+// If `wanted`, copy 16 bytes, or write zeros if they are not `valid`. Uses a predicate, because the compiler does not
+// move arithmetic across a branch.
 template <CacheOp op, class T>
 __device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)
 {
@@ -198,10 +198,10 @@ __device__ __forceinline__ void cp_async_wait_all()
 #endif
 
 // atomics.cuh
-// Counters in global memory that synchronise blocks. One thread counts for its block with acquire-release order:
-// stores of the block before a barrier are visible before the count, and after the next barrier the block can read
-// what other blocks stored before they counted. That costs less than __threadfence(). Each returns the previous
-// value. The emulator's versions are in atomics_on_host.h.
+// Counters in global memory that synchronise blocks. Between two __syncthreads() one thread of a block updates the
+// counter with acquire-release order. The block's stores before the first barrier are visible before the update.
+// After the second barrier the block can read what other blocks stored before their updates. That costs less than
+// __threadfence(). An update returns the counter's previous value. The emulator's versions are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or reset the counter to 0 if it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)
@@ -235,9 +235,10 @@ __device__ __forceinline__ unsigned load_acquire(const unsigned *counter)
 #endif
 
 // split_k.cuh
-// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
+// Split-k: each block stores the partial sums of its k slice in a workspace. The last block of a tile of C to arrive
+// adds them up.
 
-// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+// Arrive at the counter. Return whether this block is the last of `count` blocks; the counter is then 0 again.
 __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
     __shared__ unsigned previous;
@@ -248,16 +249,16 @@ __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
     return previous == count - 1;
 }
 
-// Return how many of its vectors of C a thread adds up at once.
+// Return how many vectors of C a thread adds up at once, if it has `vectors` of them.
 constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 {
     return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
 }
 
-// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
-// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
-// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
-// offsets from one register.
+// For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
+// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
+// constant, so a round's addresses are immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
@@ -273,12 +274,12 @@ __device__ __forceinline__ void sum_splits(
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
         if constexpr (is_fixed_stride) {
-            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
+            V loaded[at_once][vectors] = {};  // zeros past the last partial sum do not change the sum
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
                 for (int p = 0; p < vectors; ++p) {
-                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // so no address depends on `count`
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -297,7 +298,7 @@ __device__ __forceinline__ void sum_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                for (int p = 0; p < vectors; ++p) {  // past the last partial sum all threads load `from`
                     const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }

@@ -1,15 +1,15 @@
 #pragma once
-// Asynchronous copies from global to shared memory: PTX's cp.async, by CUTLASS's names. cp_async_fence commits the
+// Asynchronous copies from global to shared memory: PTX's cp.async, with CUTLASS's names. cp_async_fence commits the
 // copies that the thread has started as a group. cp_async_wait waits until at most `pending_groups` groups are in
-// flight. Both addresses are aligned to the size of a copy. Before compute capability 8.0 copies are synchronous. The
-// emulator's versions are in async_copy_on_host.h.
+// flight. Both addresses must be aligned to the size of a copy. Before compute capability 8.0 copies are synchronous.
+// The emulator's versions are in async_copy_on_host.h.
 #include "vector.cuh"
 #ifndef TSM2_HOST
 // PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
 // L2.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
-// Copy so many bytes. Two bytes are copied synchronously, since cp.async moves at least four.
+// Copy `bytes` bytes. Two bytes are copied synchronously, since cp.async moves at least four.
 template <int bytes, CacheOp op = CacheOp::ca, class T>
 __device__ __forceinline__ void cp_async(T *to, const T *from)
 {
@@ -28,7 +28,7 @@ __device__ __forceinline__ void cp_async(T *to, const T *from)
     }
 }
 
-// Copy the first `valid` elements of so many bytes, and fill the rest with zeros. If `valid` is 0, `from` is not
+// Write `bytes` bytes: copy the first `valid` elements, and fill the rest with zeros. If `valid` is 0, `from` is not
 // read.
 template <int bytes, CacheOp op = CacheOp::ca, class To, class From>
 __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int valid)
@@ -56,8 +56,8 @@ __device__ __forceinline__ void cp_async_zfill(To *to, const From *from, int val
 #endif
 }
 
-// Copy 16 bytes if they are `wanted`, and zeros if they are not `valid`: without a branch, past which the compiler
-// moves no products.
+// If `wanted`, copy 16 bytes, or write zeros if they are not `valid`. Uses a predicate, because the compiler does not
+// move arithmetic across a branch.
 template <CacheOp op, class T>
 __device__ __forceinline__ void cp_async_if(T *to, const T *from, bool wanted, bool valid)
 {

@@ -1,8 +1,8 @@
 #pragma once
-// Counters in global memory that synchronise blocks. One thread counts for its block with acquire-release order:
-// stores of the block before a barrier are visible before the count, and after the next barrier the block can read
-// what other blocks stored before they counted. That costs less than __threadfence(). Each returns the previous
-// value. The emulator's versions are in atomics_on_host.h.
+// Counters in global memory that synchronise blocks. Between two __syncthreads() one thread of a block updates the
+// counter with acquire-release order. The block's stores before the first barrier are visible before the update.
+// After the second barrier the block can read what other blocks stored before their updates. That costs less than
+// __threadfence(). An update returns the counter's previous value. The emulator's versions are in atomics_on_host.h.
 #ifndef TSM2_HOST
 // Add 1, or reset the counter to 0 if it is `last`.
 __device__ __forceinline__ unsigned atomic_inc_acq_rel(unsigned *counter, unsigned last)

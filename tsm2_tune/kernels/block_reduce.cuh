@@ -1,7 +1,7 @@
 #pragma once
-// Reduction over a block: its warps have stored partial sums of a tile in shared memory, and passed a barrier.
+// Reduction over a block, after its warps have stored partial sums of a tile in shared memory and passed a barrier.
 
-// Call act(e) for the elements of a tile, `count` in all, that are this thread's.
+// Call act(e) for this thread's elements of a tile of `count` elements.
 template <int threads, class Act>
 __device__ __forceinline__ void for_each_element(int count, Act act)
 {
@@ -13,7 +13,7 @@ __device__ __forceinline__ void for_each_element(int count, Act act)
     }
 }
 
-// Return the sum of element e over a block's `sums` partial tiles, which lie one after another.
+// Return the sum of element e over the block's `sums` partial tiles, which are contiguous in `block_sums`.
 template <int sums, int elements, class T>
 __device__ __forceinline__ T block_sum(const T *block_sums, int e)
 {
@@ -24,7 +24,7 @@ __device__ __forceinline__ T block_sum(const T *block_sums, int e)
     return total;
 }
 
-// Call store(e, sum) for each element of the tile.
+// Call store(e, sum) for each element e of the tile, with its sum over the block's `sums` partial tiles.
 template <int threads, int sums, int elements, class T, class Store>
 __device__ __forceinline__ void reduce_tile(const T *block_sums, Store store)
 {

@@ -1,6 +1,6 @@
 #pragma once
-// Complex numbers. A product is an expression that is evaluated when it is used: adding it to a sum takes four fused
-// multiply-adds.
+// Complex numbers. A product is an expression template, evaluated when it is used: sum += a * b compiles to four
+// fused multiply-adds.
 template <class Real> struct Pair;
 template <> struct Pair<float> { using type = float2; };
 template <> struct Pair<double> { using type = double2; };

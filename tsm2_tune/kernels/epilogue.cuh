@@ -18,7 +18,7 @@ __device__ __forceinline__ void store_vector(
     __stcs(to, bits_of(sum));
 }
 
-// The same for `count` sums of another type than C's.
+// Store `count` contiguous elements of C if the sums have another type than C: C = alpha sum + beta C.
 template <int count, class T, class Sum>
 __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&sum)[count], Sum alpha, Sum beta)
 {

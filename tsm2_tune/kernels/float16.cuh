@@ -1,5 +1,5 @@
 #pragma once
-// IEEE's binary16: 5 bits of exponent, 11 significant ones. The emulator's conversions are in float16_on_host.h.
+// IEEE's binary16: 5 exponent bits, 11 significant bits. The emulator's conversions are in float16_on_host.h.
 #ifndef TSM2_HOST
 __device__ __forceinline__ unsigned short float_to_float16(float x)
 {

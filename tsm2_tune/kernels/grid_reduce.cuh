@@ -1,12 +1,12 @@
 #pragma once
-// Reduction over the grid, at the end of a kernel that splits k. Each block stores its sums of a tile in the
-// workspace. The last block to arrive adds them up and stores the tile to C.
+// Reduction over the grid, at the end of a split-k kernel. Each block stores its partial sums of a tile of C in the
+// workspace. The last block of a tile to arrive adds them up and stores the tile to C.
 #include "split_k.cuh"
 #include "block_reduce.cuh"
 
-// Call store(e, sum) for each of a tile's `elements`, where sum is that of `count` partial tiles, one after another
-// from `from` on. Every `adders` threads share a vector: each adds up every adders-th tile, and then their sums are
-// added up in `block_sums`, which has room for `adders` tiles.
+// Add up `count` partial tiles, which are contiguous at `from`, and call store(e, sum) for each element e of the
+// tile. `adders` threads share a vector: each adds up every adders-th partial tile. Then their sums are added up in
+// `block_sums`, which has room for `adders` tiles.
 template <class V, int threads, int elements, int adders, int max_loads, class T, class Store>
 __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count, Store store)
 {
@@ -35,9 +35,9 @@ __device__ __forceinline__ void sum_tile(T *block_sums, const T *from, int count
     });
 }
 
-// Call store(e, sum) for each element of a tile whose k `splits` blocks share, in the last of them to arrive. With
-// more than `flat_splits`, the last block of each group of `group_splits` adds up its group's sums, and the last of
-// all those of the groups.
+// Reduce a tile of C over its split-k slices, one in each of `splits` blocks. The last block to arrive calls store(e,
+// sum) for each element e. If there are more than `flat_splits` slices, blocks form groups of `group_splits`: the
+// last block of a group adds up the group's partial tiles, and the last of these blocks adds up the groups' sums.
 template <class V, int threads, int sums_of_tile, int elements, int adders, int flat_splits, int group_splits,
           int max_loads, class T, class Index, class Store>
 __device__ __forceinline__ void reduce_tile_of_splits(
@@ -45,7 +45,7 @@ __device__ __forceinline__ void reduce_tile_of_splits(
     const Store &store)
 {
     const int groups = splits > flat_splits ? (splits + group_splits - 1) / group_splits : 0;
-    T *sums = partials + tile * (long long)(splits + groups) * elements;  // of the splits, then of the groups
+    T *sums = partials + tile * (long long)(splits + groups) * elements;  // of splits, then groups
     for_each_element<threads>(elements, [&](int e) {
         __stcg(sums + split * elements + e, block_sum<sums_of_tile, elements>(block_sums, e));
     });

@@ -1,11 +1,11 @@
 #pragma once
-// Main loop over a block's k tiles, whose elements each thread loads into registers `stages` tiles ahead of their
-// use.
+// Main loop over a block's k tiles, with a pipeline in registers: a thread loads its elements of a k tile `stages` k
+// tiles before it multiplies them.
 
 template <bool holds> struct bool_constant { static constexpr bool value = holds; };
 
-// Process the k tiles from, from + splits, ... below `end`, and return the next one. load(a, b, tile) loads a tile's
-// elements, and multiply(a, b) adds their products to the sums.
+// Process k tiles `from`, `from` + `splits`, ... below `end`. Return the first of this sequence that is not below
+// `end`. load(a, b, tile) loads a k tile's elements into a and b, and multiply(a, b) adds their products to the sums.
 template <int stages, class A, class B, class Index, class Load, class Multiply>
 __device__ __forceinline__ Index run_register_pipeline(
     Index from, Index end, int splits, const Load &load, const Multiply &multiply)
@@ -28,7 +28,7 @@ __device__ __forceinline__ Index run_register_pipeline(
             if (current < end)
                 multiply(a[s], b[s]);
             load_next(a[s], b[s]);
-            __syncwarp();  // keeps the compiler from moving these loads down
+            __syncwarp();  // keeps the compiler from moving the loads down
             current += splits;
         }
     }

@@ -1,6 +1,6 @@
 #pragma once
-// Store a vector to shared memory in one instruction: the compiler would split it into words. The emulator's versions
-// are in cuda_on_host.h.
+// Store a vector to shared memory in one instruction. The compiler would split a plain store into words. The
+// emulator's versions are in cuda_on_host.h.
 #ifndef TSM2_HOST
 template <class T> __device__ __forceinline__ void st_shared(T *to, unsigned bits)
 {

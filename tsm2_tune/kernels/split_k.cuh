@@ -1,9 +1,10 @@
 #pragma once
-// Blocks that split k store their partial sums in a workspace. The last block of a tile to arrive adds them up.
+// Split-k: each block stores the partial sums of its k slice in a workspace. The last block of a tile of C to arrive
+// adds them up.
 #include "atomics.cuh"
 #include "vector.cuh"
 
-// Arrive at the counter. Return whether this block is the last of `count`; the counter is then 0 for the next launch.
+// Arrive at the counter. Return whether this block is the last of `count` blocks; the counter is then 0 again.
 __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
 {
     __shared__ unsigned previous;
@@ -14,16 +15,16 @@ __device__ __forceinline__ bool arrives_last(unsigned *counter, unsigned count)
     return previous == count - 1;
 }
 
-// Return how many of its vectors of C a thread adds up at once.
+// Return how many vectors of C a thread adds up at once, if it has `vectors` of them.
 constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 {
     return vectors >= 4 ? 4 : vectors >= 2 ? 2 : 1;
 }
 
-// Add up `count` partial sums, `stride` elements apart, of each vector p, which begins offset_of(p) elements behind
-// `from`. The order is fixed. A round loads `at_once` partial sums, or fewer if no thread of the block has more than
-// `max_count`. `is_fixed_stride`: the stride is a compile-time constant, so that a round's addresses are immediate
-// offsets from one register.
+// For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
+// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
+// constant, so a round's addresses are immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
@@ -39,12 +40,12 @@ __device__ __forceinline__ void sum_splits(
     #pragma unroll 1
     for (int first = 0; first < count; first += at_once) {
         if constexpr (is_fixed_stride) {
-            V loaded[at_once][vectors] = {};  // adding the zeros behind the last partial sum changes nothing
+            V loaded[at_once][vectors] = {};  // zeros past the last partial sum do not change the sum
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {
                 #pragma unroll
                 for (int p = 0; p < vectors; ++p) {
-                    const T *one = from + offset_of(p) + (first + s) * stride;  // no load waits for the count
+                    const T *one = from + offset_of(p) + (first + s) * stride;  // so no address depends on `count`
                     if (first + s < count)
                         loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }
@@ -63,7 +64,7 @@ __device__ __forceinline__ void sum_splits(
             #pragma unroll
             for (int s = 0; s < at_once; ++s) {  // a predicated load would need more registers
                 #pragma unroll
-                for (int p = 0; p < vectors; ++p) {  // behind the last partial sum all threads load `from`
+                for (int p = 0; p < vectors; ++p) {  // past the last partial sum all threads load `from`
                     const T *one = from + (first + s < count ? offset_of(p) + (first + s) * stride : 0);
                     loaded[s][p] = vector_of<V>(__ldcg(reinterpret_cast<const bits_t *>(one)));
                 }

@@ -1,56 +1,60 @@
 #pragma once
 // Stream-K: the blocks of a persistent kernel share the k tiles of all tiles of C. Each block gets the same number of
-// k tiles, up to rounding, and whole tiles of C as far as possible.
+// k tiles, up to rounding, and whole tiles of C as far as possible. Below, a tile is a tile of C.
 //
-//   Panels: if there are fewer tiles of C than blocks, k begins with panels as long as a block's equal share. One block
-//     computes a whole panel of a tile.
-//   Tail: the k tiles of a tile of C behind its panels. The other blocks compute the tails of all tiles:
-//   Turns: while a tile remains for each of those blocks, each computes a whole tail.
-//   Stretches: the tails of the remaining tiles, end to end, are cut into equal stretches, one for each of those blocks.
-//   Span: the part of k in which a block has k tiles of its tiles: a panel, or the tail.
-//   Item: a block's k tiles of one tile of C. It adds up one item before it begins the next.
-// 7 tiles of 10 k tiles, 5 blocks: no panel, 1 turn, stretches of 4 k tiles. k tiles [a, b) of a tile are
+//   Panel: a split-k slice whose length is a block's equal share of all k tiles. If there are fewer tiles than
+//     blocks, the k of every tile begins with `panels` panels. One block computes one panel of one tile.
+//   Tail: the k tiles of a tile after its panels (all of them if there are no panels). Blocks without a panel, the
+//     tail blocks, compute all tails, first in turns and then in stretches.
+//   Turn: each tail block computes the whole tail of one tile. There are as many turns as have a tile for each block.
+//   Stretch: the tails of the remaining tiles are concatenated and cut into equal stretches, one for each tail block.
+//   Span: the k tiles of a tile that a block can have: its panel, or the tail.
+//   Item: the k tiles of one tile that a block computes. The block runs the epilogue after each item.
+//
+// Example: 7 tiles of 10 k tiles, 5 blocks: no panel, 1 turn, stretches of 4 k tiles. k tiles [a, b) of a tile are
 //   block 0's: of tile 0 [0, 10), of tile 5 [0, 4)     block 3's: of tile 3 [0, 10), of tile 6 [2, 6)
 //   block 1's: of tile 1 [0, 10), of tile 5 [4, 8)     block 4's: of tile 4 [0, 10), of tile 6 [6, 10)
 //   block 2's: of tile 2 [0, 10), of tile 5 [8, 10), of tile 6 [0, 2)
-// 3 tiles of 90 k tiles, 5 blocks: a panel of 54 k tiles, a tail of 36; 1 turn, stretches of 18 k tiles.
+// Example: 3 tiles of 90 k tiles, 5 blocks: a panel of 54 k tiles, a tail of 36; 1 turn, stretches of 18 k tiles.
 //   block 0's: of tile 0 [0, 54)                       block 3's: of tile 0 [54, 90), of tile 2 [54, 72)
 //   block 1's: of tile 1 [0, 54)                       block 4's: of tile 1 [54, 90), of tile 2 [72, 90)
 //   block 2's: of tile 2 [0, 54)
-// So neighbouring blocks mostly read neighbouring rows of A and the same rows of B at the same time. With nearly as
-// many tiles as blocks and a short k, each tile belongs to one block and the other blocks are idle: for a whole tile
-// a block may have `max_over` products along k over its share. Block b has k tiles b, b + splits, ... if C is a
-// single tile.
+//
+// So neighbouring blocks mostly read neighbouring rows of A and the same rows of B at the same time. Two exceptions:
+//   If there are slightly fewer tiles than blocks and k is short, each tile belongs to one block and the other blocks
+//     are idle. A block's part of k may exceed its equal share by at most `max_over` elements.
+//   If C is a single tile, block b computes k tiles b, b + splits, ...
 template <class Index, int block_m, int block_n, int block_k, int max_over>
 struct StreamK {
-    struct Corner {  // of a tile, in C
+    struct Corner {  // first row and column of a tile
         Index row, column;
     };
-    struct Origin {  // of a k tile: where its tile is in C, and its first product along k
+    struct Origin {  // of a k tile: the corner of its tile of C, and its first index along k
         Corner corner;
         Index product;
     };
 
-    Index panels, tail_k_tiles;          // of k; of each tile
-    Index tail_blocks, turn_tiles;      // blocks that have the tails; tiles whose tails they have in turns
-    Index stretch_k_tiles;               // of every stretch but the last
-    Index rank;                         // of this block among those of its panel, or of the tails
-    Index span_begin, span_k_tiles;      // of this block, in a tile
-    Index turns;                        // of this block
-    Index stretch_tile, stretch_begin;  // where its stretch, or panel, begins: tile, and k tile of the span
-    Index own_k_tiles;                   // of this block in all
-    Index tiles_down, tiles;            // of C
-    Index tiles_down_band;              // so that those of a turn are about a square of C
-    Index tiles_of_band;                // but for the last one
-    Index k_tiles;                       // of a tile
+    Index panels, tail_k_tiles;         // panels of a tile; k tiles of its tail
+    Index tail_blocks, turn_tiles;      // blocks without a panel; tiles whose tails are computed in turns
+    Index stretch_k_tiles;              // k tiles of every stretch but the last
+    Index rank;                         // of this block among those of its panel, or among the tail blocks
+    Index span_begin, span_k_tiles;     // of this block's span: its first k tile, and how many it has
+    Index turns;                        // how many this block takes part in
+    Index stretch_tile, stretch_begin;  // where this block's stretch or panel begins: tile, and k tile in the span
+    Index own_k_tiles;                  // k tiles of this block, in all its items
+    Index tiles_down, tiles;            // tiles in a column of C; tiles in C
+    Index tiles_down_band;              // tiles in a column of a band (see corner_of)
+    Index tiles_of_band;                // tiles in every band but the last
+    Index k_tiles;                      // of a tile
 
-    // The tile of this block's item with this number: first come its turns, then its stretch, tile after tile.
+    // Return the tile of this block's item number `item`. Its turns come first, then the tiles of its stretch.
     __device__ __forceinline__ Index tile_of(Index item) const
     {
         return item < turns ? item * tail_blocks + rank : stretch_tile + item - turns;
     }
-    // Tiles are numbered down the columns of bands: those of a turn are about a square of C, and so the L2 has what
-    // its blocks read of A and of B.
+    // Return the corner of a tile. Bands are groups of rows of tiles. Tiles are numbered band after band, in a band
+    // column after column. The tiles of a turn are about a square of C, so the L2 holds what its blocks read of A and
+    // B.
     __device__ __forceinline__ Corner corner_of(Index tile) const
     {
         if (tiles == tiles_down)
@@ -82,8 +86,8 @@ struct StreamK {
             work.own_k_tiles = block < k_tiles ? (k_tiles - block + splits - 1) / splits : 0;
             return work;
         }
-        constexpr int least_tail = 32;  // k tiles, beside which the end of an item takes little time
-        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // k tiles of a block
+        constexpr int least_tail = 32;  // k tiles: an epilogue takes little time compared with so many
+        Index share = Index((tiles * (long long)k_tiles + splits - 1) / splits);  // k tiles of a block, if equal
         if (tiles < splits && tiles >= splits - splits / 8 && (k_tiles - share) * block_k <= max_over)
             share = k_tiles;
         if (tiles < splits)

@@ -1,15 +1,16 @@
 #pragma once
-// Reduction over the lanes of a row, each of which has a partial sum of every element. In each step a lane exchanges
-// half of its elements with a partner, keeps the other half, and adds. If their count is odd, both keep all of them.
+// Reduction over the lanes that share a row of C: each has a partial sum of every element. In each step a lane sends
+// half of its sums to a partner, and adds what it receives to the other half. If their number is odd, both lanes send
+// and keep all sums.
 __host__ __device__ constexpr int halved(int count) { return count % 2 == 0 ? count / 2 : count; }
 
-// Return how many sums a lane has after the last step.
+// Return how many of its `count` sums a lane keeps after the last step.
 __host__ __device__ constexpr int sums_kept(int count, int remaining_lanes)
 {
     return remaining_lanes == 1 ? count : sums_kept(halved(count), remaining_lanes / 2);
 }
 
-// Return the bits of a lane's number in which lanes with the same sums differ after the last step.
+// Return a mask of lane number bits. Lanes that differ only in these bits have the same sums after the last step.
 __host__ __device__ constexpr int duplicates_mask(int count, int remaining_lanes)
 {
     return remaining_lanes == 1

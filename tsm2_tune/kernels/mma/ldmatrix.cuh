@@ -1,6 +1,6 @@
 #pragma once
-// Load matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i has
-// the address of row i of matrix w. A lane gets one 32-bit word of each matrix. The emulator's versions are in
+// Load matrices of 8 rows of 16 bytes from shared memory into a warp's registers: PTX's ldmatrix. Lane 8 w + i
+// passes the address of row i of matrix w. A lane gets one 32-bit word of each matrix. The emulator's versions are in
 // ldmatrix_on_host.h.
 #ifndef TSM2_HOST
 // Lane 4 g + t gets word t of row g.
@@ -12,7 +12,7 @@ __device__ __forceinline__ void ldmatrix(uint4 &to, const T *row)
                  : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
 }
 
-// The same, transposed, for 16-bit elements: lane 4 g + t gets element g of rows 2 t and 2 t + 1.
+// Load transposed matrices of 16-bit elements: lane 4 g + t gets element g of rows 2 t and 2 t + 1.
 template <class T>
 __device__ __forceinline__ void ldmatrix_trans(unsigned &to, const T *row)
 {
@@ -35,8 +35,8 @@ __device__ __forceinline__ void ldmatrix_trans(uint4 &to, const T *row)
                  : "r"(unsigned(__cvta_generic_to_shared(row))) : "memory");
 }
 
-// Transpose an 8 x 8 matrix of 16-bit elements in registers: PTX's movmatrix. Lane 4 g + t has columns 2 t and 2 t +
-// 1 of row g.
+// Transpose an 8 x 8 matrix of 16-bit elements in registers: PTX's movmatrix. Lane 4 g + t holds columns 2 t and
+// 2 t + 1 of row g.
 __device__ __forceinline__ unsigned movmatrix_trans(unsigned bits)
 {
     unsigned transposed;

@@ -1,18 +1,18 @@
 #pragma once
-// Complex products on the f64 tensor cores, which multiply real matrices. Rows and columns of fragments may be
-// permuted if A, B and C agree. Here rows g of the sum are the real parts of 8 rows of C, and rows g + 8 the
-// imaginary parts. Along k, t and t + 4 are the real and the imaginary part of an element of B. So a lane has one
-// element of B as it lies in memory, and one of A as a 2 x 2 matrix of real numbers:
+// Complex products on the f64 tensor cores, which multiply real matrices. With g = lane / 4 and t = lane % 4, row g
+// of the mma's sum is the real part of row g of C, and row g + 8 the imaginary part. Along k, index t is the real
+// part of an element of B, and t + 4 its imaginary part. So a lane's fragment of B is one complex element, in
+// memory's order. Its fragment of A is one complex element, as a 2 x 2 matrix of real numbers:
 //     re -im                                               re  im
-//     im  re   or, where A or B alone is conjugated,       im -re   as if B were.
-// Where A is conjugated, the sum is the conjugate of C.
+//     im  re   or, if only one of A and B is conjugated,   im -re   (computed as if B were conjugated).
+// If A is conjugated, the sum is the conjugate of C.
 __device__ __forceinline__ double flipped(double x, unsigned long long bits)
 {
     return __longlong_as_double(__double_as_longlong(x) ^ bits);
 }
 
-// Return the matrix, column by column. Each number must look new to the compiler: if one number were used in two
-// places, it would copy all four for every product. So they are XORed with a zero that the compiler does not know.
+// Store this 2 x 2 matrix in `a`, column by column. If the compiler saw that its numbers are equal up to their signs,
+// it would copy all four for every mma. So the second column is XORed with a zero that the compiler cannot deduce.
 template <bool one_conjugated>
 __device__ __forceinline__ void as_matrix(double *a, double re, double im)
 {
@@ -23,7 +23,7 @@ __device__ __forceinline__ void as_matrix(double *a, double re, double im)
     a[3] = flipped(re, one_conjugated ? sign : none);
 }
 
-// Return a lane's complex sum in row g and column 2 t + e.
+// Return this lane's element of C in row g and column 2 t + e, from its four sums.
 template <class T, bool conjugated_a>
 __device__ __forceinline__ T complex_sum(const double (&sum)[4], int e)
 {

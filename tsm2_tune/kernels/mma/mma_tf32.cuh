@@ -11,9 +11,9 @@ __device__ __forceinline__ unsigned tf32_big(unsigned bits)
     return big;
 }
 
-// 16 x 8 by 8 x 8, of rounded factors. With g = lane / 4 and t = lane % 4, a lane holds column t of rows g (a0) and g
-// + 8 (a1) of the first, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g of the
-// second, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
+// Multiply a (16 x 8) by b (8 x 8), both rounded to TF32. With g = lane / 4 and t = lane % 4, a lane holds column t
+// of rows g (a0) and g + 8 (a1) of a, column t + 4 of the same rows (a2, a3), rows t (b0) and t + 4 (b1) of column g
+// of b, and columns 2 t and 2 t + 1 of rows g (sum[0], sum[1]) and g + 8 of the sum.
 __device__ __forceinline__ void mma_m16n8k8_tf32(
     float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)
 {
@@ -24,14 +24,15 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(
 }
 #endif
 
-// Return the remainder of that rounding, rounded to TF32.
+// Return the error of rounding a float to TF32, itself rounded to TF32.
 __device__ __forceinline__ unsigned tf32_small(unsigned bits)
 {
     return tf32_big(__float_as_uint(__uint_as_float(bits) - __uint_as_float(tf32_big(bits))));
 }
 
-// The same for f32 factors. With three `products` a factor is the sum of its big and its small part, and only the
-// product of the two small parts is left out.
+// Multiply f32 matrices, with the fragments of mma_m16n8k8_tf32. If `products` is 1, factors are rounded to TF32. If
+// it is 3, a factor is the sum of a big and a small TF32 number, and only the product of two small numbers is
+// omitted.
 template <int products>
 __device__ __forceinline__ void mma_m16n8k8_f32(
     float (&sum)[4], unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1)

@@ -6,7 +6,8 @@
 // Make what this thread stored or copied to shared memory visible to the tensor cores.
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Call the first before the first product and the second after the last; the third waits for groups of products.
+// Call wgmma_fence before the first product and wgmma_commit after the last. wgmma_wait waits until at most
+// `pending_groups` committed groups of products are in flight.
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int pending_groups>
@@ -16,7 +17,7 @@ __device__ __forceinline__ void wgmma_wait()
 }
 
 // Return the matrix descriptor of an operand with contiguous rows of 64 or 128 bytes in PTX's 64-byte or 128-byte
-// swizzle: its address, and the stride to the next 8 rows.
+// swizzle. It contains the operand's address and the stride between groups of 8 rows.
 template <int row_bytes, class T>
 __device__ __forceinline__ unsigned long long wgmma_descriptor(const T *begin)
 {
@@ -26,9 +27,9 @@ __device__ __forceinline__ unsigned long long wgmma_descriptor(const T *begin)
     return address / 16 | to_next << 16 | to_next << 32 | order << 62;
 }
 
-// Multiply 64 x 16 by 16 x 32, or by 16 x 64, of bfloat16 or float16. Warp w has rows 16 w ... 16 w + 15 of the sum.
-// Lane 4 g + t has columns 2 t and 2 t + 1 of each n8 tile: of row g in elements 0 and 1 of a vector, of row g + 8 in
-// 2 and 3.
+// Multiply a 64 x 16 matrix by a 16 x 32 (or 16 x 64) matrix of bfloat16 or float16. Warp w has rows 16 w ... 16 w +
+// 15 of the sum. sum[o] is for columns 8 o ... 8 o + 7: of these, lane 4 g + t has columns 2 t and 2 t + 1 of row g
+// (elements 0 and 1) and of row g + 8 (elements 2 and 3).
 template <class T, bool a_along_k, bool b_along_k, class Vector>
 __device__ __forceinline__ void wgmma_m64k16(Vector (&sum)[4], unsigned long long a, unsigned long long b)
 {
