@@ -1,8 +1,8 @@
-"""A tall A times a small B: B stays on the multiprocessor while rows of A pass.
+"""A tall A times a small B: each block keeps B in shared memory and streams rows of A past it.
 
-`kernel` has what the families share. In `fma` a thread loads its rows of A into registers, and the grid covers the
-rows of C. In `fma_ring` and `dmma` A passes through a ring in shared memory, and persistent blocks take turns at the
-rows: by fused multiply-adds, and on the f64 tensor cores.
+`kernel` has the base classes. In `fma` a thread loads its rows of A into registers, and the grid covers the rows of
+C. In `fma_ring` and `dmma` A passes through a pipeline in shared memory, and each persistent block computes many
+tiles of rows: `fma_ring` with fused multiply-adds, `dmma` on the f64 tensor cores.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A tall A times a small B on the f64 tensor cores: each warp streams its own rows of A past a B that stays.
+"""A tall A times a small B on the f64 tensor cores: B stays in shared memory, each warp streams rows of A.
 
-Each warp has a ring in shared memory for its rows of A; all of B lies there in the order of the tensor core's
-fragments. No warp waits for another: some multiply while others store, and tensor cores and memory are both busy. One
-template serves f32, whose products are exact in f64, f64, and complex numbers of both.
+Each warp has its own pipeline in shared memory for its rows of A. B is stored in the order of the tensor core's
+fragments. No warp waits for another: some multiply while others store, so tensor cores and memory are both busy. One
+template serves f32, f64 and complex numbers of both. Products of f32 are exact in f64.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tsm2_tune.generator.tiles import covering
 
 THREADS = (256, 384)
 STRIPS = (1, 2, 4)
-# Threads and teams of blocks that have all of their rows at once, where m is small: one strip or two a warp.
+# For a small m, (threads, teams): a block computes all of its rows at once, with these options of `strips`.
 BLOCKS_OF_SMALL = ((128, 1), (192, 1), (320, 1), (192, 2), (256, 2), (320, 2), (384, 4), (640, 4))
 STRIPS_OF_SMALL = (1, 2)
 COLUMNS = (8, 16, 32, 64)
 DEPTH = (8, 16, 32, 64)
-CHUNK = (8, 16, 32)
+CHUNK = (8, 16, 32)  # options of `ring_k`
 STAGES = (2, 3, 4, 5)
-THROUGH = (1, 2)
-SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, and few for a few rows
-BANKS_BYTES, LANES_DOWN = 128, 8
-# What won on an H200 for as many columns, where A lies along m and where along k: threads, strips, ring_k, stages,
-# copy. Along m, a warp's rows are best 256 bytes of a column of A.
+THROUGH = (1, 2)  # options of `copy`
+SPLITS = (16, 40, 64, *MULTIPROCESSORS)  # a block on each multiprocessor, or few blocks for few rows
+BANKS_BYTES, LANES_DOWN = 128, 8  # bytes of all shared-memory banks; lanes along the rows of an mma's result
+# Fastest on an H200, by element type and `columns`; first for a column-major A, then for a row-major one: (threads,
+# strips, ring_k, stages, copy). With a column-major A, a warp's rows are best 256 bytes of a column.
 Choices = tuple[tuple[int, int, int, int, int], ...]
 WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
     ("f32", 64): (((256, 2, 32, 4, 1), (256, 2, 32, 4, 2)), ((256, 2, 32, 4, 1), (256, 2, 32, 3, 2))),
@@ -71,13 +71,13 @@ WINNERS: dict[tuple[str, int], tuple[Choices, Choices]] = {
         ((256, 2, 16, 4, 2), (256, 2, 16, 3, 1)),
     ),
 }
-SMALL_ROWS = 160  # of each multiprocessor: all at once
-# The same for up to `FEW` columns of A, however it lies.
+SMALL_ROWS = 160  # the most rows per multiprocessor for a small m
+# Fastest for a k of at most FEW, for either storage order of A.
 SHORT_WINNERS: dict[tuple[str, int], Choices] = {
     ("f64", 64): ((256, 2, 8, 4, 1), (256, 1, 8, 4, 1)),
     ("c128", 8): ((384, 1, 8, 3, 1), (256, 1, 8, 4, 1)),
 }
-FEW = 8  # columns of C, and of A, for which fused multiply-adds do
+FEW = 8  # columns of C, or of A, up to which fused multiply-adds are fast enough
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +108,11 @@ def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
-    """Return the number of elements from one line of A to the next in the ring: 8 lanes that read at the same time
-    meet no bank twice.
+    """Return the elements from one contiguous line of A to the next in shared memory, without bank conflicts.
 
-    They are 4 beside 2. Where A lies along k, four have 64 bytes of a line, and the other four are `width` lines on;
-    else two have 32 bytes, and the next ones are as many lines on as a lane has products.
+    8 lanes read at the same time. If A is contiguous along k, four lanes read 64 bytes of a line, and the other four
+    read a line `width` lines later. Else two lanes read 32 bytes of a line, and each next pair reads a line 1
+    (complex) or 2 (real) lines later.
     """
     element = problem.dtype.element_bytes
     products = 1 if problem.dtype.is_complex else 2
@@ -127,24 +127,27 @@ def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def products_at_once(config: ResidentBDmmaConfig, problem: Problem) -> int:
-    """Real products along k of one instruction of the tensor core: 16 where that won on an H200, else 8."""
+    """Return the k extent of the mma instruction, in real products: 16 if that was faster on an H200, else 8."""
     wide = problem.dtype_name == "c128" and config.columns == COLUMNS[-1]
     return 16 if wide and problem.contiguous[0] != "k" else 8
 
 
 def least_columns(problem: Problem) -> int:
-    """Return the least columns of a warp: each of the four lanes of a row of C has a vector."""
+    """Return the least columns of a warp tile: each of the four lanes that share a row of C has a whole vector."""
     return max(4 * width(problem), COLUMNS[0])
 
 
 def step(problem: Problem) -> int:
-    """Products along k of four lanes: of vectors where A lies along k, else what the tensor core takes at once."""
+    """Return the products along k per step of a warp: a vector for each of four lanes, or an mma's k extent.
+
+    Lanes read vectors along k if A is contiguous along k.
+    """
     run = 1 if problem.dtype.is_complex else 2
     return 4 * (width(problem) if problem.contiguous[0] == "k" else run)
 
 
 def _blocks(limits: DeviceLimits) -> int:
-    """One on each multiprocessor, or nearly."""
+    """Return the largest option of `splits` with at most one block per multiprocessor, else the least option."""
     return max((blocks for blocks in SPLITS if blocks <= limits.sms), default=SPLITS[0])
 
 
@@ -213,9 +216,9 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
 
     def resources(self, config: ResidentBDmmaConfig, problem: Problem) -> Resources:
         lines = _warp_rows(config, problem) if problem.contiguous[0] == "k" else config.ring_k
-        place = lines * pitch(config, problem) * problem.dtype.element_bytes
+        place = lines * pitch(config, problem) * problem.dtype.element_bytes  # of one stage
         rings = config.threads // WARP_THREADS * config.stages * place
-        b = config.depth * config.columns * 8 * problem.dtype.parts  # as doubles
+        b = config.depth * config.columns * 8 * problem.dtype.parts  # bytes of B, as doubles
         return Resources(
             threads=config.threads,
             registers=config.strips * (config.columns // config.teams + 16) + OVERHEAD_REGISTERS,
@@ -232,13 +235,20 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         return config.depth
 
     def supports(self, problem: Problem) -> bool:
-        """Where all of B stays. A larger one is served, part after part: an exported kernel meets every shape."""
+        """Return whether to search this family for the problem: whether all of B fits in shared memory.
+
+        The kernel computes other problems too, one part of B after another, since an exported kernel gets any shape.
+        """
         stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
         return super().supports(problem) and stays
 
     def probe_shapes(self, config: ResidentBDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Several tiles of rows for each warp and a k of no whole ring_k; several parts of B; aligned, but no tile
-        of rows and no chunk whole at the end; beginning aligned where leading dimensions are not."""
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        In the first, a warp has several tiles of rows and k is less than a k tile. In the second, B does not fit in
+        shared memory. In the third, operands are aligned, and the last tile of rows and the last k tile are partial.
+        In the last, k is odd: a row-major A is 16-byte aligned and its leading dimension is not.
+        """
         rows = self.periods(config, problem).m
         return (
             (2 * rows * config.splits + 1, 1, config.ring_k - 1),
@@ -248,7 +258,10 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
-        """Return the winners on an H200, with a block on each multiprocessor; none if other families are as fast."""
+        """Return the configurations that were fastest on an H200, with one block per multiprocessor.
+
+        Return none if other families are as fast.
+        """
         if not has_f64_tensor_cores(limits, problem):
             return ()
         if problem.m <= SMALL_ROWS * limits.sms:
@@ -267,9 +280,10 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         return tuple(dict.fromkeys(configs))
 
     def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
-        """Return all rows at once: as many warps as a multiprocessor's rows need, or several for each of its strips.
+        """Return configurations for a small m, whose blocks compute all of their rows at once.
 
-        The ring has room for all of a row of A, or nearly.
+        A block has one warp per warp tile of rows, or 2 or 4 that divide its columns. All of a row of A, or nearly
+        all, fits in the stages of a warp's pipeline.
         """
         columns = covering(COLUMNS, max(problem.n, least_columns(problem)))
         depth = covering(DEPTH, max(problem.k, step(problem)))

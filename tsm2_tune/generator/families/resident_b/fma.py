@@ -1,10 +1,12 @@
-"""A through registers, by fused multiply-adds: a thread loads its rows of A in vectors of a column.
+"""A tall A times a small B with fused multiply-adds: a thread loads vectors of A's columns into registers.
 
-An element of B that is read from shared memory feeds every row of the thread. `resident_b_fma` has sums of a group of
-columns, for which it loads `prefetch` columns of A at a time. `resident_b_fma_held` is for short rows: a thread has
-all of its rows of A in registers and computes some columns of C after the others. Where C is wide, A is read once,
-and a thread has so few sums that many warps store at the same time; where all is small, several blocks divide the
-columns of C, so that many warps start.
+A thread has several rows of A, and multiplies all of them by each element of B that it reads from shared memory.
+
+In `resident_b_fma` a thread accumulates a group of columns of C, and loads `prefetch` columns of A at a time.
+
+`resident_b_fma_held` is for an A of few columns: a thread keeps its rows of A in registers and computes one group of
+columns of C after another. If C is wide, A is still read once, and a thread has few sums, so that many warps store at
+the same time. If C is small, several blocks divide its columns, so that more warps run.
 """
 
 from __future__ import annotations
@@ -34,17 +36,17 @@ from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
-# Of resident_b_fma.
+# Options of resident_b_fma.
 VECTORS = (1, 2)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 8, 16, 32)
 ROW_TILES = (1, 2, 4, 8, 16, 24, 32)
-TILE_DEPTH = 64  # rows of B staged at a time: all of them where the product is small
-# Of resident_b_fma_held.
+TILE_DEPTH = 64  # rows of B in shared memory at a time: all of B if k is small
+# Options of resident_b_fma_held.
 DEPTH = (2, 4, 8, 16)
 COLUMNS_AT_A_TIME = (2, 4, 8, 16)
 ACROSS = (2, 4, 8, 16, 32, 64)
-PACK = 16  # rows: whole vectors of every type
+PACK = 16  # rows; a multiple of every type's vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class ThroughRegisters(ResidentB[F]):
 
     @abstractmethod
     def loaded_bytes(self, config: F) -> int:
-        """Return the bytes of A that one thread has in registers."""
+        """Return the bytes of A that one thread keeps in registers."""
 
     def resources(self, config: F, problem: Problem) -> Resources:
         tile, of_sum = self.periods(config, problem), problem.dtype.sum
@@ -101,7 +103,7 @@ class ThroughRegisters(ResidentB[F]):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBFmaConfig(FmaConfig):
-    """Every choice that the template of resident_b_fma needs."""
+    """A configuration of the family resident_b_fma: a value for each tunable."""
 
     family: ClassVar[str] = "resident_b_fma"
 
@@ -113,7 +115,7 @@ class ResidentBFmaConfig(FmaConfig):
 
 
 def tile_depth(config: ResidentBFmaConfig) -> int:
-    """Return the number of rows of B staged at a time, in whole steps."""
+    """Return the number of rows of B in shared memory at a time, a multiple of `prefetch`."""
     return max(TILE_DEPTH // config.prefetch, 1) * config.prefetch
 
 
@@ -145,12 +147,12 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         return config.prefetch * config.vectors * config.vector_bytes
 
     def launch(self, config: ResidentBFmaConfig, problem: Problem) -> Launch:
-        """A block goes over its tiles of rows once for each group of columns."""
+        """Return the launch. A block computes all columns of C: it reads its rows of A once per group of columns."""
         found = super().launch(config, problem)
         return with_tiles(found, rows_per_block=found.rows_per_block * config.row_tiles, columns_per_block=0)
 
     def periods(self, config: ResidentBFmaConfig, problem: Problem) -> Periods:
-        rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # of a thread
+        rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # rows per thread
         return Periods(config.threads * rows, config.columns, tile_depth(config))
 
     def division(self, config: ResidentBFmaConfig, problem: Problem, resident: int) -> Division:
@@ -164,7 +166,7 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
 
 @dataclass(frozen=True, slots=True)
 class ResidentBFmaHeldConfig(FmaConfig):
-    """Every choice that the template of resident_b_fma_held needs."""
+    """A configuration of the family resident_b_fma_held: a value for each tunable."""
 
     family: ClassVar[str] = "resident_b_fma_held"
 
@@ -226,9 +228,11 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
         return replace(super().division(config, problem, resident), width=config.columns)
 
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Blocks part-filled in rows and columns, and an A that is not held; whole vectors, but no whole blocks.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the last, matrices begin aligned where their leading dimensions are not.
+        In the first two, blocks are partial in rows and in columns, and in the second k exceeds `depth`, so that A
+        does not fit in registers. In the third, the last block is partial but has whole vectors. In the last, m is
+        odd: A is 16-byte aligned and its leading dimension is not.
         """
         rows = self.periods(config, problem).m
         return (

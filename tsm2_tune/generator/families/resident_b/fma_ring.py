@@ -1,8 +1,8 @@
-"""A row-major A and C whose rows are no whole vectors: tiles of rows pass through shared memory.
+"""A tall row-major A times a small B, for rows of A and C that are not whole vectors.
 
-Where rows lie without gaps, a tile of them is one piece of memory, however long a row is, and is copied in vectors.
-Only the lanes that multiply ask where a row begins; each has rows of its own. A block has B, a ring of tiles of A and
-a tile of C in shared memory. The kernel computes the rows of a tile from the room that n and k leave.
+If a matrix has no gaps between rows, a tile of whole rows is contiguous, and is copied in 16-byte vectors whatever
+the length of a row. A lane computes whole rows of its own from shared memory. A block has B, several tiles of A and
+one tile of C in shared memory. The kernel chooses the number of rows of a tile at run time: as many as fit.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ ROWS = (1, 2, 4)
 COLUMNS = (2, 4, 8, 16)
 STAGES = (1, 2, 3)
 SMEM_KB = (55, 74, 112)  # blocks of these fit 4, 3 and 2 times on a multiprocessor of an H100 or H200
-MOST_EXTENT = 64  # of n and k: of more, the families for larger products reuse A
-MOST_SUMS = 32  # registers for a lane's sums: with more, 16 warps on a multiprocessor spill
-MOST_REGISTERS = 128  # of a thread, where a multiprocessor holds as many warps
-COPY_REGISTERS = 60  # for the addresses of copies, several at a time
-# Of a multiprocessor, to compare configurations by.
-SCHEDULERS, BUSY_SCHEDULERS = 4, 2.5  # of warps: all of them, and as many as issue at a time
-BYTES_PER_CLOCK = 18.0  # of an H200's memory
-ITEM_INSTRUCTIONS = 60  # of a warp for a strip and a group of columns, beside products and their stores
-COPIED_BYTES = 50.0  # by an instruction of a warp, of A to shared memory and of C from there
-PROPOSED = 12
-# Threads, KiB, blocks on a multiprocessor.
+MOST_EXTENT = 64  # the largest n and k; above it, the families for larger products reuse A
+MOST_SUMS = 32  # the most registers for a lane's sums: with more, 16 warps per multiprocessor spill
+MOST_REGISTERS = 128  # the registers of a thread if a multiprocessor holds 16 warps
+COPY_REGISTERS = 60  # registers for the addresses of copies
+# A model of one multiprocessor, to compare configurations.
+SCHEDULERS, BUSY_SCHEDULERS = 4, 2.5  # warp schedulers, and the mean number of them that issue in a clock
+BYTES_PER_CLOCK = 18.0  # device-memory bandwidth per multiprocessor of an H200
+ITEM_INSTRUCTIONS = 60  # of a warp for a strip and a group of columns, without multiplying and storing
+COPIED_BYTES = 50.0  # per instruction of a warp, of A to shared memory and of C from shared memory
+PROPOSED = 12  # the most configurations to propose
+# (threads, smem_kb, blocks per multiprocessor) of the proposals.
 MEMORY = ((128, 55, 4), (256, 112, 2), (128, 74, 3))
 
 
@@ -73,23 +73,32 @@ def _config(candidate: Candidate) -> ResidentBFmaRingConfig:
 
 
 def strip(config: ResidentBFmaRingConfig) -> int:
-    """Return the number of rows that a warp multiplies at a time."""
+    """Return the number of rows of a strip: those that a warp computes at a time."""
     return WARP_THREADS * config.rows
 
 
 def pitch(length: int, problem: Problem) -> int:
-    """Elements from one line of so many to the next in shared memory: an odd number of the widest packs of a line."""
+    """Return the elements from one row of `length` elements to the next in shared memory, without bank conflicts.
+
+    Rows of an even number of vectors are padded by a vector.
+    """
     return length + (width(problem) if length % (2 * width(problem)) == 0 else 0)
 
 
 def most_strips(config: ResidentBFmaRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
-    """Strips of a tile that have room beside B, in so many places of the ring and in the tile of C."""
+    """Return the most strips of 32 x `rows` rows per tile that fit in shared memory.
+
+    Shared memory has B, `places` tiles of A, and a tile of C.
+    """
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - k * -(-n // config.columns) * config.columns
     return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))
 
 
 def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
-    """Return the most stages that leave half of the warps a strip, and the strips of a tile."""
+    """Return the number of pipeline stages, and the strips per tile that fit.
+
+    The stages are the most, up to the tunable `stages`, with which at least half of the warps have work in a tile.
+    """
     groups = -(-problem.n // config.columns)
     for places in range(config.stages, 1, -1):
         strips = most_strips(config, problem, n=problem.n, k=problem.k, places=places)
@@ -99,21 +108,21 @@ def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
 
 
 def _longest(config: ResidentBFmaRingConfig, problem: Problem, n: int) -> int:
-    """The most products of a sum for which all has room, of so many columns of C, with one place of the ring."""
+    """Return the largest k with which B, one tile of A and one tile of C fit in shared memory, for n columns."""
     most = config.smem_kb * 1024 // problem.dtype.element_bytes // (strip(config) + config.columns)
     return next(k for k in range(most, 0, -1) if most_strips(config, problem, n=n, k=k, places=1))
 
 
 def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float:
-    """Return the clocks of a multiprocessor with one wave of blocks: instruction issue beside memory traffic.
+    """Return the clocks that the problem takes, estimated from instruction issue and memory traffic.
 
-    A warp multiplies a strip of a tile with a group of columns, then takes the next pair that no other warp has.
+    A work item is one strip of a tile and one group of columns of C. The warps of a block share the items.
     """
     parts, doubles = problem.dtype.parts, problem.dtype.component.element_bytes // 4
     warps, groups = config.threads // WARP_THREADS, -(-problem.n // config.columns)
     products = config.rows * (config.columns * parts * parts * doubles + 1) + config.columns // width(problem) + 1
     item = problem.k * products + config.rows * config.columns + ITEM_INSTRUCTIONS
-    share = -(-problem.m // (strip(config) * config.splits))  # strips of a block
+    share = -(-problem.m // (strip(config) * config.splits))  # strips per block
     strips = min(_tiles(config, problem)[1], share)
     items = strips * groups
     turns = max(items / BUSY_SCHEDULERS, -(-items // warps) * warps / SCHEDULERS)
@@ -125,7 +134,10 @@ def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float
 
 
 def is_odd(problem: Problem) -> bool:
-    """Whether rows of A or of C are other than a power of two of vectors, for which others have loads and stores."""
+    """Return whether the vectors in a row of A, or in a row of C, are not a power of two.
+
+    Other families are faster for a power of two: they load and store whole rows.
+    """
     vectors = (problem.n / width(problem), problem.k / width(problem))
     return any(count != int(count) or int(count) & (int(count) - 1) for count in vectors)
 
@@ -170,7 +182,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         ),
         *PERSISTENT_RULES,
     )
-    odd_lines = 1.0  # it has no others
+    odd_lines = 1.0  # no penalty: the kernel is made for odd lines
     config_type = ResidentBFmaRingConfig
 
     def grids(self) -> Iterable[Grid[ResidentBFmaRingConfig]]:
@@ -198,28 +210,38 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         )
 
     def periods(self, config: ResidentBFmaRingConfig, problem: Problem) -> Periods:
-        even = 2 * width(problem)  # by which lines are apart or not
+        even = 2 * width(problem)  # `pitch` pads rows of a multiple of this length
         return Periods(strip(config), max(config.columns, even), even)
 
     def division(self, config: ResidentBFmaRingConfig, problem: Problem, resident: int) -> Division:
-        """A block has all columns, and sums of as many products as have room beside the fewest."""
+        """Return how the kernel divides its work: a block computes all columns of C, and k is not split.
+
+        If k is too large for shared memory, C is written after each part of k and read again.
+        """
         deepest = _longest(config, problem, config.columns)
         found = super().division(config, problem, resident)
         return replace(found, block_n=0, width=config.columns, deepest=deepest)
 
     def traffic(self, config: ResidentBFmaRingConfig, problem: Problem) -> Traffic:
-        """Return the traffic of reading A and writing C once each. Each block reads B from the L2."""
+        """Return the traffic: A, B and C cross device memory once, and each block reads B from the L2."""
         return Traffic(problem.read_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        """Where one tile has all columns. Larger ones are served, part after part."""
+        """Return whether to search this family for the problem: A and C are row-major, n and k are small.
+
+        The kernel computes larger n and k too, one part after another.
+        """
         row_major = problem.contiguous[0] == "k" and problem.row_major_c
         small = max(problem.n, problem.k) <= MOST_EXTENT
         return super().supports(problem) and row_major and small
 
     def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Several strips a block; odd rows in several groups of columns; rows of whole vectors, apart and not, and of
-        half vectors; parts of n and of k; parts of k of which the last has lines apart and the first not."""
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        In the first, a block has several strips. In the next four, rows are an odd number of elements, whole vectors
+        with and without padding, or half vectors. In the last two, n or k is too large for shared memory; in the very
+        last, only the last part of k has padded rows.
+        """
         high, columns, even = strip(config), config.columns, 2 * width(problem)
         longest = _longest(config, problem, columns)
         return (
@@ -233,7 +255,10 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBFmaRingConfig, ...]:
-        """The least time by what is issued and what is moved; as many blocks as fill a multiprocessor's memory."""
+        """Return the configurations with the least estimated time, of those that fill shared memory, best first.
+
+        Return none if rows of A and C are a power of two of vectors.
+        """
         if not is_odd(problem):
             return ()
 

@@ -1,4 +1,4 @@
-"""The common part of kernels that keep a small B on the multiprocessor while rows of A pass."""
+"""The base classes of kernels that keep a small B in shared memory and stream rows of A past it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_tra
 from tsm2_tune.runtime.choice.predict import Division
 
 VECTOR_BYTES, WARP_THREADS = 16, 32
-LEAST_BUSY = 0.55  # of persistent blocks, that should have rows
+LEAST_BUSY = 0.55  # the least fraction of the persistent blocks that should have rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,15 @@ R = TypeVar("R", bound=ResidentBConfig)
 
 
 def width(problem: Problem) -> int:
-    """Return the number of elements of a vector."""
+    """Return the number of elements in a 16-byte vector."""
     return VECTOR_BYTES // problem.dtype.element_bytes
 
 
 def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """For the options of a tunable `depth`: rows of B that stay, of which a kernel needs the `least`."""
+    """Return the rule that drops an option of `depth` (rows of B in shared memory) if a smaller option covers k.
+
+    `least` returns the least depth that the kernel can use for a problem.
+    """
     return covering_rule(
         "depth-within-k",
         "more rows of B than k are zeros that are multiplied",
@@ -62,10 +65,13 @@ PERSISTENT_RULES = (Rule("rows-for-all", "shape", "most blocks should have rows"
 
 
 class PersistentResidentB(ResidentB[R]):
-    """With a tunable `splits`: so many blocks take turns at the tiles of rows, however large m is."""
+    """The base class of kernels with persistent blocks: the grid has `splits` blocks, whatever m is."""
 
     def launch(self, config: R, problem: Problem) -> Launch:
-        """No block leaves sums for another: as far as the workspace goes, a tile is an element."""
+        """Return the launch of `splits` persistent blocks.
+
+        No block writes partial sums. So the launch states a tile of one element, which keeps the workspace small.
+        """
         return launch_of(
             threads=config.threads,
             rows_per_block=1,
