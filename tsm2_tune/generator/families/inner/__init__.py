@@ -1,6 +1,6 @@
-"""The kernel of inner products, C = X^T Y with a k that is far larger than m and n, in its ways to multiply.
+"""Inner products: C = X^T Y with a k that is far larger than m and n.
 
-`kernel` has what these share. `fma`, `fma_16bit` and `dmma` stream the operands through registers; `fma_ring`
+`kernel` has the base classes. `fma`, `fma_16bit` and `dmma` load the operands straight into registers. `fma_ring`
 and `mma16` copy them through shared memory.
 """
 

@@ -1,12 +1,12 @@
-"""The f64 tensor cores, for f64 and for complex numbers: both operands go from memory into the mma's fragments.
+"""Inner products on the f64 tensor cores, for f64 and complex numbers: operands are loaded straight into fragments.
 
-For f64 it takes over from fused multiply-adds where C is too large for the registers of a few threads. A C of up to 8
-rows or columns is not padded to 16: there is a smaller mma for it, and a warp then has all of an 8 x 8 C in two
-registers a lane, which leaves the others to loads.
+In f64 it is for a C that is too large for the registers of a few threads. A C of up to 8 rows or columns is not
+padded to 16, since there is an m8n8k4 instruction: its fragment of an 8 x 8 C has one pair of f64 sums per lane, so
+most registers are free for loads.
 
-A complex product is four real ones. Real and imaginary parts are neighbours in memory, and one 16-byte load brings
-both. The tensor cores are as fast as fused multiply-adds in f32 and leave most of the issue slots free, so c64 is
-computed by them too, in double precision.
+A complex product is four real products. The real and imaginary parts are adjacent in memory, and one 16-byte load
+has both. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So they multiply c64
+too, in double precision.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable, W
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import tile_rules
 
-TILE = (8, 16, 32, 64)  # rows and columns of C, of a block
-COVERED = 32  # rows and columns that a complex tile should have where C has as many: more take all registers
-STRIP_ROWS, OCTET = 16, 8  # rows of the larger mma; rows of the smaller one, and columns of both
+TILE = (8, 16, 32, 64)  # options of block_m and of block_n
+COVERED = 32  # a complex C of at most as many rows and columns is one tile; a larger tile takes all registers
+STRIP_ROWS, OCTET = 16, 8  # rows of the larger mma; rows of the smaller mma, and columns of both
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,18 +47,21 @@ class InnerDmmaConfig(InnerConfig):
 
     @property
     def strip_rows(self) -> int:
-        """Rows of C in a strip: those of the larger mma where the tile has as many."""
+        """The rows of a strip: of the larger mma instruction if the tile has as many rows, else of the smaller."""
         return min(self.most_strip_rows, self.block_m)
 
     @property
     def warp_tile(self) -> tuple[int, int]:
-        """Rows and columns of C of a warp."""
+        """The rows and columns of C that a warp computes."""
         return self.strip_rows * self.strips, OCTET * self.octets
 
 
 @dataclass(frozen=True, slots=True)
 class InnerComplexDmmaConfig(InnerDmmaConfig):
-    """The same, of strips of 8 rows: their real and imaginary parts are the 16 rows of an mma."""
+    """A configuration of the family inner_complex_dmma: a value for each tunable.
+
+    A strip has 8 rows: their real and imaginary parts are the 16 rows of an mma instruction.
+    """
 
     family: ClassVar[str] = "inner_complex_dmma"
     most_strip_rows: ClassVar[int] = OCTET
@@ -77,7 +80,7 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
     rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     most_loads = 9
     config_type = InnerDmmaConfig
-    # Options: threads; strips and octets; step and stages; blocks that a multiprocessor must hold.
+    # Options of the tunables: threads; (strips, octets); (step, stages); min_blocks.
     threads: ClassVar[tuple[int, ...]] = (128, 256, 512)
     warp_tiles: ClassVar[tuple[tuple[int, int], ...]] = (
         (1, 1), (2, 1), (4, 1), (1, 2), (1, 4), (2, 2), (2, 4), (4, 4), (2, 8)
@@ -119,10 +122,11 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
         return config.warp_tile[1]
 
     def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return probes of aligned and unaligned operands, and of part-filled tiles.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The fourth has an odd k: either its addresses or its leading dimensions are aligned, but not both. In the last
-        two, a part-filled tile must not read past its vectors.
+        The first three are those of the base class. In the fourth, k is odd: verification passes 16-byte aligned
+        operands with odd leading dimensions, or the reverse. In the last two, tiles are partial, and threads must not
+        load past the last vector.
         """
         rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (

@@ -1,4 +1,4 @@
-"""Fused multiply-adds: a thread has part of a tile in registers, and loads its rows of A and columns of B itself."""
+"""Inner products with fused multiply-adds: a thread loads A and B straight into its registers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import mirrored, thread_tiles, tile_rules
 
 THREADS = (128, 256, 512)
-TILE = (1, 2, 4, 8, 16, 32, 64)  # rows and columns of C, of a block
-THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16), (16, 16))  # the most rows and columns of C, of a thread
+TILE = (1, 2, 4, 8, 16, 32, 64)  # options of block_m and of block_n
+THREAD_TILES = ((8, 8), (4, 4), (8, 4), (8, 16), (16, 16))  # the most rows and columns of C per thread
 STEP_STAGES = ((1, 2), (1, 4), (2, 1), (2, 2), (4, 1), (4, 2), (8, 1))
 MIN_BLOCKS = (1, 2, 3)
-LARGEST_TEAM = 64  # threads that share a tile of C
+LARGEST_TEAM = 64  # the most threads that share a tile of C
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +38,12 @@ class InnerFmaConfig(InnerConfig):
 
 
 def team(config: InnerFmaConfig) -> int:
-    """Return the number of threads that share a tile of C."""
+    """Return the number of threads that share a tile of C: those of one k slice."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 
 def is_half(config: InnerFmaConfig, problem: Problem) -> bool:
-    """Return whether threads compute half of a Gram matrix's tile and mirror it, so that X is loaded once."""
+    """Return whether a thread computes half of a Gram matrix X^T X and mirrors it, so that it loads X once."""
     return problem.is_gram and team(config) == 1 and config.rows == config.columns
 
 
@@ -86,10 +86,11 @@ class InnerFma(Streamed[InnerFmaConfig]):
         return config.columns
 
     def probe_shapes(self, config: InnerFmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """The first has vectors and a rest of k, the last vectors that a part-filled tile must not reach past.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The fourth, whose k is 1 more than a multiple of 4, has aligned addresses where the leading dimensions of the
-        general call are not, or the other way round.
+        The first three are those of the base class. In the fourth, k is odd: verification passes 16-byte aligned
+        operands with odd leading dimensions, or the reverse. In the last, a tile is partial, and threads must not
+        load past the last vector.
         """
         rows, columns, block_k = config.rows, config.columns, self.block_k(config, problem)
         return (

@@ -1,7 +1,7 @@
-"""Fused multiply-adds in f32 for few columns in bf16 and f16: each thread has sums of all of C.
+"""Inner products of a few columns of bf16 or f16, with fused multiply-adds in f32: each thread accumulates all of C.
 
-The tensor cores' fragments would mostly be padding. A load is a vector of up to 16 bytes, beside those of the
-neighbouring lanes: of one column along k, or of all columns where they are side by side in memory.
+On tensor cores, most of a fragment would be padding. A thread loads vectors of up to 16 bytes, next to those of its
+neighbouring lanes. A vector holds elements of one column along k, or elements of all columns if these are contiguous.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules
 
-TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # rows and columns of C
-# Threads, piece, stages and blocks that a multiprocessor must hold.
+TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # options of block_m and of block_n
+# Options of (threads, piece, stages, min_blocks).
 LOADS = (
     (128, 2, 2, 1), (128, 2, 2, 4), (128, 4, 1, 1), (128, 4, 1, 3), (128, 4, 1, 4), (128, 4, 2, 1), (128, 8, 1, 1),
     (128, 8, 2, 1), (256, 4, 2, 1), (256, 8, 1, 1), (256, 8, 2, 1), (512, 4, 2, 1), (512, 8, 1, 1), (512, 8, 2, 1),
     (1024, 4, 1, 1),
 )  # fmt: skip
-# What won on an H200 for so many rows or columns at most, where an operand lies along k and where none does: threads,
-# piece, stages, blocks that a multiprocessor must hold, and those that it gets.
+# Fastest on an H200, by the most rows or columns of C and whether an operand is contiguous along k: (threads, piece,
+# stages, min_blocks, blocks per multiprocessor).
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int], ...]] = {
     (2, True): ((256, 8, 1, 1, 3), (256, 8, 2, 1, 4), (512, 8, 2, 1, 2), (512, 8, 1, 1, 2)),
     (2, False): ((256, 8, 2, 1, 4), (512, 8, 2, 1, 1), (256, 4, 2, 1, 4), (512, 4, 2, 1, 2)),
@@ -61,7 +61,10 @@ class InnerFma16BitConfig(InnerConfig):
 
 
 def vector_bytes(piece: int, lines: int, along_k: bool, element_bytes: int) -> int:
-    """Return the bytes of one load of a piece: of a line, or of all lines if these are contiguous."""
+    """Return the bytes of the widest load, at most 16, that divides what a thread loads of an operand at a time.
+
+    That is `piece` elements of one row or column if the operand is contiguous along k, else of all `lines`.
+    """
     return gcd(VECTOR_BYTES, piece * element_bytes * (1 if along_k else lines))
 
 
@@ -91,7 +94,7 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,
     )
-    most_adders = 64  # one round of loads for most splits
+    most_adders = 64  # for most numbers of splits, each thread then loads once
     most_loads = 17
     rest_steps = 1
     config_type = InnerFma16BitConfig
@@ -122,7 +125,10 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFma16BitConfig, ...]:
-        """Return the winners on an H200 for this number of columns and layout."""
+        """Return the configurations that were fastest on an H200 for this number of columns and layout, best first.
+
+        Return none if C has more than 8 rows or columns.
+        """
         largest = max(problem.m, problem.n)
         if largest > TILE[-1]:
             return ()
@@ -135,7 +141,7 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
         return tuple(dict.fromkeys(self._bounded(config, problem, limits) for config in chosen))
 
     def _bounded(self, config: InnerFma16BitConfig, problem: Problem, limits: DeviceLimits) -> InnerFma16BitConfig:
-        """Without a bound on registers that fewer columns would keep anyway."""
+        """Return the configuration, with min_blocks = 1 if a thread needs under half of its bound on registers."""
         bound = limits.registers_per_sm // (config.threads * config.min_blocks)
         return config if bound <= 2 * self.resources(config, problem).registers else replace(config, min_blocks=1)
 

@@ -1,7 +1,8 @@
-"""Fused multiply-adds with both operands in a ring in shared memory, as they lie: as fast for any number of lines.
+"""Inner products with fused multiply-adds: both operands pass through a multistage pipeline in shared memory.
 
-Where an operand's lines are side by side and it has no others, its part of a chunk is one run of bytes, which begins
-at a whole vector however many lines there are. It is copied in vectors, each element once; no thread loads a line.
+The kernel is as fast for an odd number of rows or columns of C as for a power of two. If an operand has no gaps in
+memory, its part of a k tile is contiguous and 16-byte aligned, whatever the length of its rows or columns. So it is
+copied in 16-byte vectors, each element once.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tsm2_tune.generator.tiles import covering, tile_rules
 from tsm2_tune.runtime.choice.predict import Division
 
 THREADS = 256
-# Rows or columns of C: of a block, and those of a thread.
+# Rows or columns of C: per block, and the options per thread.
 LINES = {
     1: (1,),
     2: (2, 1),
@@ -54,18 +55,18 @@ LINES = {
     64: (8, 4, 2),
 }
 TILE = tuple(LINES)
-# KiB of one place of a ring, about, and places; those first that are to be tried first.
+# Options of (stage_kib, stages), best first.
 RINGS = ((16, 3), (32, 2), (8, 4))
 SPLITS = (16, 40, *sorted({sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2)}))
-MIN_BLOCKS, MOST_REGISTERS = 2, 128  # on a multiprocessor, and of each thread then
-MOST_SUM_REGISTERS = 64  # of a thread, that leave room for so many blocks
-WHOLE_LANES = 4  # teams of a block, from twice as many on a multiple of it, so that their products are whole vectors
-MOST_LEFT = 8  # teams whose sums a block adds up at last
-LOADED = 32  # registers that a thread has for elements beside its sums
-WAVEFRONT_BYTES = 128  # bytes of shared memory served in a clock
-ISSUED = 128  # instructions of threads, a clock, of a multiprocessor
-THIN, TILE_OF_OTHERS = 4, 16  # times as long as wide; the longer extent from which a C is thin then
-PARTS_TRIED = 3  # of a tile, for a thread: at first
+MIN_BLOCKS, MOST_REGISTERS = 2, 128  # blocks per multiprocessor, and the registers per thread that they leave
+MOST_SUM_REGISTERS = 64  # the most registers for a thread's sums with MIN_BLOCKS blocks per multiprocessor
+WHOLE_LANES = 4  # 8 or more k slices are rounded down to a multiple of this, so that a k tile is whole vectors
+MOST_LEFT = 8  # the most k slices whose sums a block adds up in the last step
+LOADED = 32  # registers of a thread for elements of A and B
+WAVEFRONT_BYTES = 128  # bytes of shared memory served per clock
+ISSUED = 128  # thread instructions that a multiprocessor issues per clock
+THIN, TILE_OF_OTHERS = 4, 16  # a C is thin if it is THIN times as long as wide, and at least TILE_OF_OTHERS long
+PARTS_TRIED = 3  # the most thread tiles to propose for each entry of RINGS
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +94,21 @@ class InnerFmaRingConfig(InnerConfig):
 
 
 def team(config: InnerFmaRingConfig) -> int:
-    """Return the number of threads that share a tile of C."""
+    """Return the number of threads that share a tile of C: those of one k slice."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 
 def lanes_of_k(config: InnerFmaRingConfig) -> int:
-    """Return the number of k slices of a block: teams of threads that each sum over a part of k."""
+    """Return the number of k slices of a block: groups of threads that each accumulate the tile over a part of k."""
     teams = config.threads // team(config)
     return teams if teams < 2 * WHOLE_LANES else teams // WHOLE_LANES * WHOLE_LANES
 
 
 def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Products along k in one place of the ring: whole vectors, as many for every team, one for each at the least."""
+    """Return the extent of a k tile, about `stage_kib` KiB of A and B.
+
+    It is a multiple of a 16-byte vector and of the number of k slices.
+    """
     size = problem.dtype.element_bytes
     unit = lcm(lanes_of_k(config), VECTOR_BYTES // size)
     fitting = config.stage_kib * 1024 // ((config.block_m + config.block_n) * size)
@@ -112,20 +116,23 @@ def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
 
 
 def at_once(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Products of which a thread has all elements in registers."""
+    """Return the number of products along k whose elements of A and B a thread has in registers at a time."""
     rounds = block_k(config, problem) // lanes_of_k(config)
     of_product = (config.rows + config.columns) * problem.dtype.registers
     return max(min(LOADED // of_product, rounds), 1)
 
 
 def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Return the number of elements from a line along k to the next in shared memory: an odd number of vectors."""
+    """Return the elements from one line along k to the next in shared memory: an odd number of 16-byte vectors.
+
+    An odd number avoids bank conflicts.
+    """
     vector, products = VECTOR_BYTES // problem.dtype.element_bytes, block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
 
 
 def place(config: InnerFmaRingConfig, member: int) -> tuple[int, int]:
-    """Return the first row and first column of C of a team's member: as the template has it."""
+    """Return the first row and the first column of C of thread `member` of a k slice, as in the CUDA source."""
     down, across = config.block_m // config.rows, config.block_n // config.columns
     if down % 2 or across % 2:
         return member % down, member // down
@@ -134,9 +141,9 @@ def place(config: InnerFmaRingConfig, member: int) -> tuple[int, int]:
 
 
 def wavefronts(places: Sequence[int], element_bytes: int) -> int:
-    """Return the number of clocks in which shared memory serves a warp whose lanes read elements at these places.
+    """Return the clocks in which shared memory serves one read of a warp: lane i reads element `places[i]`.
 
-    Twice as many lanes at a time where two lanes read the same that are side by side, or one apart.
+    Shared memory serves twice as many lanes per clock if lanes i and i ^ 1, or i and i ^ 2, read the same elements.
     """
     banks = WAVEFRONT_BYTES // element_bytes
     shared = any(all(place == places[lane ^ by] for lane, place in enumerate(places)) for by in (1, 2))
@@ -146,7 +153,7 @@ def wavefronts(places: Sequence[int], element_bytes: int) -> int:
 
 
 def clocks(config: InnerFmaRingConfig, problem: Problem) -> float:
-    """Return the clocks of shared memory and of instruction issue for one product of every line."""
+    """Return the estimated clocks per product along k of a tile: of shared-memory reads and of instruction issue."""
     members, teams, products = team(config), lanes_of_k(config), block_k(config, problem)
     apart = products // teams if config.together else 1
     of_lanes = [min(lane // members, teams - 1) * apart for lane in range(WARP_THREADS)]
@@ -186,7 +193,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         *WIDE_SPLIT_RULES,
     )
     moved_as_doubles = ()
-    odd_lines = 1.0  # of lines side by side, which are copied as one run
+    odd_lines = 1.0  # no penalty for odd lines across k: they are copied as one contiguous piece
     config_type = InnerFmaRingConfig
 
     def grids(self) -> Iterable[Grid[InnerFmaRingConfig]]:
@@ -202,7 +209,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the rows and columns of a thread that shares such a tile with a block's others."""
+        """Yield the thread tiles (rows, columns) with which at most a block's threads share this tile."""
         for rows, columns in product(LINES[tile[0]], LINES[tile[1]]):
             if tile[0] // rows * (tile[1] // columns) <= THREADS:
                 yield rows, columns
@@ -214,7 +221,10 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         return block_k(config, problem)
 
     def sums_of_tile(self, config: InnerFmaRingConfig) -> int:
-        """Return those that half of the teams give the other half, as long as there are many."""
+        """Return the number of partial sums per element of C in shared memory.
+
+        While there are more than MOST_LEFT k slices, half of them write their sums and the other half add them.
+        """
         return max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT))
 
     def ring_bytes(self, config: InnerFmaRingConfig, problem: Problem) -> int:
@@ -237,10 +247,14 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         return replace(found, odd_lines=ODD_LINES) if "k" in problem.contiguous[:2] else found
 
     def supports(self, problem: Problem) -> bool:
-        return super().supports(problem) and not problem.is_gram  # half of whose products are enough
+        return super().supports(problem) and not problem.is_gram  # other families compute half of a Gram matrix
 
     def probe_shapes(self, config: InnerFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
+        k tiles for each split.
+        """
         rows, columns, products = config.block_m, config.block_n, block_k(config, problem)
         return (
             (rows, columns, products * (config.splits * (config.stages + 1) - 1) + 4),
@@ -252,10 +266,9 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerFmaRingConfig, ...]:
-        """Return every product of C in one tile, those parts of it for each thread that keep shared memory least
-        busy.
+        """Return configurations with one tile for all of C, with the thread tiles that need the fewest clocks.
 
-        None if lines are whole vectors, and extents such as other families' tiles have.
+        Return none if C is larger than a tile, or if its shape suits other families.
         """
         if max(problem.m, problem.n) > TILE[-1] or self._is_for_others(problem):
             return ()
@@ -264,9 +277,12 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         every = in_turns(self._by_ring(replace(problem, k=1, op=op)))
         return tuple(replace(config, splits=self._splits(config, problem, limits)) for config in every)
 
-    @cache  # noqa: B019, for a family lives as long as the program
+    @cache  # noqa: B019, since a family lives as long as the program
     def _by_ring(self, alike: Problem) -> list[list[InnerFmaRingConfig]]:
-        """Return those to try first of each ring, best first: the same whatever k is, and however C lies."""
+        """Return, for each entry of RINGS, the configurations to try first, best first.
+
+        They do not depend on k and on the layout of C.
+        """
         tile = covering(TILE, alike.m), covering(TILE, alike.n)
         parts = [
             part for part in self.parts_of(tile) if part[0] * part[1] * alike.dtype.registers <= MOST_SUM_REGISTERS
@@ -284,7 +300,10 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _is_for_others(problem: Problem) -> bool:
-        """Whether lines are whole vectors, and C has as many rows and columns as other families' tiles, or nearly."""
+        """Return whether other families suit the problem.
+
+        They do if lines of A and B are whole vectors, m and n are powers of two, and C is not thin.
+        """
         lines = (problem.stored[name][0] * problem.dtype.element_bytes % VECTOR_BYTES for name in "AB")
         extents = sorted((problem.m, problem.n))
         is_thin = extents[1] >= max(THIN * extents[0], TILE_OF_OTHERS)
@@ -292,7 +311,8 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _splits(config: InnerFmaRingConfig, problem: Problem, limits: DeviceLimits) -> int:
-        """Two blocks on a multiprocessor, or one of a small k, or as many as have a chunk."""
+        """Return the number of splits: two blocks per multiprocessor, one for a small k, or fewer if k has fewer k
+        tiles."""
         chunks = -(-problem.k // block_k(config, problem))
         for blocks in (2, 1) if problem.k > SMALL_K else (1,):
             splits = wide_splits(limits, blocks)

@@ -1,7 +1,8 @@
-"""The common part of all ways to multiply: a block computes a tile of C, or all of it, for its part of k.
+"""The base classes of the kernels for inner products: a block computes a tile of C for its split of k.
 
-The threads of a tile are a team. Each team of a block sums over its own part of k. The sums of all teams are added up
-in a fixed order: over the warp, over the block, over groups of blocks, over all blocks.
+The threads of a block form k slices (CUTLASS: sliced-K). The threads of a k slice accumulate the whole tile over
+their own part of k. Partial sums are added up in a fixed order: in a warp, in a block, over groups of blocks, over
+all blocks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from tsm2_tune.generator.split_k import (
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_traffic
 
 WARP_THREADS, VECTOR_BYTES = 32, 16
-# CUDA's types of so many bytes, as which vectors of sums are moved.
+# By its bytes, the CUDA type with which a vector of sums is loaded and stored.
 FLOATS, DOUBLES = {4: "float", 8: "float2", 16: "float4"}, {8: "double", 16: "double2"}
 
 Splits = Annotated[int, Tunable("blocks among which k is divided", default=1, is_launch=True)]
@@ -40,7 +41,7 @@ Splits = Annotated[int, Tunable("blocks among which k is divided", default=1, is
 
 @dataclass(frozen=True, slots=True)
 class InnerConfig(KernelConfig):
-    """The first tunables of every configuration. Its last ones are `stages`, `splits` and what only some have."""
+    """The first tunables of every family of inner products. Subclasses add `stages`, `splits` and their own."""
 
     threads: Threads
     block_m: BlockM
@@ -48,7 +49,7 @@ class InnerConfig(KernelConfig):
 
     @property
     def tile_elements(self) -> int:
-        """Elements of C in a block's tile."""
+        """The number of elements of C in a block's tile."""
         return self.block_m * self.block_n
 
 
@@ -56,23 +57,23 @@ C = TypeVar("C", bound=InnerConfig)
 
 
 class Inner(Family[C]):
-    """A small C in the registers of each team, and a k that is split over all teams."""
+    """The base class of the families. Each k slice has a small tile of C in registers."""
 
-    about: ClassVar[str]  # a line at the head of the text
+    about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
     beside_resources = ("splits", "min_blocks", "evict_first")
-    most_adders: ClassVar[int] = MOST_ADDERS  # groups of a block's threads that add up sums of splits
-    most_loads: ClassVar[int] = 10  # of sums of splits, that a thread has in flight: they fit into 64 registers
-    divides: ClassVar[bool] = False  # whether a block divides to find its tile even where C is one tile wide
-    moved_as_doubles: ClassVar[tuple[str, ...]] = ("f64", "c128")  # vectors of these types; others as floats
-    is_flat: ClassVar[bool] = True  # whether one block adds up the sums of more splits where the tile is small
+    most_adders: ClassVar[int] = MOST_ADDERS  # the most groups of a block's threads that add up sums of splits
+    most_loads: ClassVar[int] = 10  # partial sums that a thread loads at a time: they fit into 64 registers
+    divides: ClassVar[bool] = False  # whether a block divides its index to find its tile, even if C is one tile wide
+    moved_as_doubles: ClassVar[tuple[str, ...]] = ("f64", "c128")  # types whose sums are moved as doubles, not floats
+    is_flat: ClassVar[bool] = True  # whether one block adds up the sums of more splits if the tile is small
 
     @abstractmethod
     def lanes_of_k(self, config: C) -> int:
-        """Return the number of teams of a block, each with its own part of k."""
+        """Return the number of k slices of a block: groups of threads, each with its own part of k."""
 
     @abstractmethod
     def block_k(self, config: C, problem: Problem) -> int:
-        """Products along k that a block computes at a time."""
+        """Return the extent of a k tile: the products along k that a block computes at a time."""
 
     @abstractmethod
     def registers(self, config: C, problem: Problem) -> int:
@@ -87,19 +88,19 @@ class Inner(Family[C]):
         return config.block_n
 
     def ring_bytes(self, config: C, problem: Problem) -> int:
-        """Shared memory for A and B, which the sums take over."""
+        """Return the bytes of shared memory for A and B. The partial sums reuse this memory."""
         return 0
 
     def sums_of_tile(self, config: C) -> int:
-        """Sums of each element of the tile that a block has in shared memory: one for each team, or for each warp."""
+        """Return the partial sums per element of C in shared memory: one per k slice, or one per warp if fewer."""
         return min(self.lanes_of_k(config), config.threads // WARP_THREADS)
 
     def sum_width(self, config: C, problem: Problem) -> int:
-        """Sums in a vector of at most 16 bytes, of which the tile has a whole number."""
+        """Return the number of sums that one access moves: at most 16 bytes, and a divisor of the tile's elements."""
         return gcd(config.tile_elements, VECTOR_BYTES // problem.dtype.sum.element_bytes)
 
     def adders(self, config: C, problem: Problem) -> int:
-        """Return the number of groups of a block's threads that add up the sums of splits, a vector each thread."""
+        """Return the number of thread groups that share the sums of splits. Each thread of a group adds a vector."""
         vectors = config.tile_elements // self.sum_width(config, problem)
         return max(min(self.most_adders, config.threads // vectors), 1)
 
@@ -143,7 +144,7 @@ class Inner(Family[C]):
             "a_along_k": along_a == "k",
             "b_along_k": along_b == "k",
             "c_along_n": problem.row_major_c,
-            "min_blocks": int(config.tunables.get("min_blocks", 0)),  # 0: the compiler is told none
+            "min_blocks": int(config.tunables.get("min_blocks", 0)),  # 0: not in __launch_bounds__
             "most_loads": self.most_loads,
             "divides": self.divides,
             "sum_width": width,
@@ -155,16 +156,16 @@ class Inner(Family[C]):
 
 
 class Streamed(Inner[C]):
-    """A and B go straight from memory into the registers of the threads that multiply them."""
+    """The base class of families whose threads load A and B straight into registers, not through shared memory."""
 
-    rest_steps: ClassVar[int] = 0  # behind the whole chunks of the first probe
+    rest_steps: ClassVar[int] = 0  # steps along k after the whole k tiles of the first probe shape
 
     @abstractmethod
     def loaded(self, config: C, problem: Problem) -> int:
         """Return the number of elements of A and B that one thread has in registers, in flight or arrived."""
 
     def step(self, config: C) -> int:
-        """Products along k that a team loads at a time."""
+        """Return the number of products along k that a k slice loads at a time."""
         return int(config.tunables["step"])
 
     def block_k(self, config: C, problem: Problem) -> int:
@@ -174,7 +175,11 @@ class Streamed(Inner[C]):
         return self.loaded(config, problem) * problem.dtype.element_bytes // 2
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each split."""
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        C has one partial tile or several tiles. k is less than a step, not a whole number of k tiles, or several
+        k tiles for each split.
+        """
         splits, stages = (int(config.tunables[name]) for name in ("splits", "stages"))
         rows, columns = config.block_m, config.block_n
         block_k, step = self.block_k(config, problem), self.step(config)
@@ -186,7 +191,7 @@ class Streamed(Inner[C]):
 
 
 def proposed_splits(problem: Problem, limits: DeviceLimits, *, block_k: int, blocks: int) -> list[int]:
-    """So many blocks on each multiprocessor, or those that a small k is worth."""
+    """Return the numbers of splits to propose: `blocks` per multiprocessor, or fewer for a small k."""
     if problem.k > SMALL_K:
         return [wide_splits(limits, blocks)]
     return splits_of_few_chunks(problem.k, block_k=block_k, stages=1, limits=limits)[:2]

@@ -1,11 +1,11 @@
-"""The tensor cores for bf16 and f16, and for f32 through TF32 and 3xTF32: both operands through shared memory.
+"""Inner products on tensor cores in bf16, f16, TF32 and 3xTF32: both operands pass through shared memory.
 
-Fragments loaded straight from memory would be few bytes each of many lines, and most of them padding where lines are
-few. So both operands are copied as they lie: 128 bytes of a line or more at a time, and no line that C does not have.
-Then ldmatrix loads the fragments, four 8 x 8 matrices an instruction. Sums are in f32 to the end; C is rounded once.
+Loads of fragments straight from device memory would read few bytes of each of many rows or columns. So both operands
+are copied to shared memory, at least 128 contiguous bytes at a time, without the padding of small C. Then ldmatrix
+loads four 8 x 8 matrices per instruction. Sums are in f32, and C is rounded once, at the end.
 
-16 bytes of a line hold half as many elements of f32, and the mma takes half as many products at a time, so that
-fragments along k are alike. Across k a lane loads f32 element by element.
+TF32 has half as many elements in 16 bytes, and its mma instruction half the k extent. So ldmatrix also loads f32
+operands that are contiguous along k. For other f32 operands a lane loads single elements.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from tsm2_tune.generator.space.tunables import EvictFirst, Tunable, WarpOctets, 
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
 from tsm2_tune.generator.tiles import covering, tile_rules
 
-TILE = (16, 32, 64)  # rows and columns of C, of a block
-WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # strips of 16 rows, octets of columns
-# Threads of a block, bytes along k of a line in one place of the ring, and places.
+TILE = (16, 32, 64)  # options of block_m and of block_n
+WARP_TILES = ((1, 2), (2, 2), (2, 4), (4, 4), (4, 8))  # m16 and n8 tiles per warp
+# Options of (threads, bytes of block_k elements, stages).
 RINGS = (
     (128, 128, 2), (128, 256, 2), (128, 512, 2), (128, 1024, 2), (256, 128, 2), (256, 256, 2), (256, 512, 2),
     (256, 1024, 2), (512, 512, 2), (128, 256, 4), (128, 512, 4), (256, 1024, 4),
 )  # fmt: skip
 TILE_ELEMENTS = (16 * 16, 32 * 32, 64 * 64)
-# What won on an H200, and its neighbours, for tiles of at most as many elements, where an operand lies along k and
-# where none does: the ring, blocks on a multiprocessor, strips and octets as far as the tile has them.
+# Fastest on an H200, by the most elements of a tile and whether an operand is contiguous along k: threads, bytes of
+# block_k elements, stages, blocks per multiprocessor, and the most strips and octets of a warp.
 WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int], ...]] = {
     (16 * 16, True): (
         (256, 512, 2, 3, 1, 2), (512, 512, 2, 2, 1, 2), (256, 256, 2, 4, 1, 2), (256, 512, 2, 4, 1, 2),
@@ -65,7 +65,7 @@ WINNERS: dict[tuple[int, bool], tuple[tuple[int, int, int, int, int, int], ...]]
         (256, 256, 2, 2, 2, 4), (128, 128, 2, 2, 4, 8), (128, 128, 2, 3, 4, 4), (128, 128, 2, 3, 2, 4),
     ),
 }  # fmt: skip
-LEAST_COLUMNS = 5  # for fewer those families are better that hold all of C in every thread
+LEAST_COLUMNS = 5  # for fewer columns, families in which a thread accumulates all of C are faster
 STRIP_ROWS, OCTET = 16, 8  # rows and columns of an mma
 
 
@@ -84,19 +84,19 @@ class InnerMma16Config(InnerConfig):
 
     @property
     def warp_tile(self) -> tuple[int, int]:
-        """Rows and columns of C of a warp."""
+        """The rows and columns of C that a warp computes."""
         return STRIP_ROWS * self.strips, OCTET * self.octets
 
 
 @dataclass(frozen=True, slots=True)
 class InnerTf32Config(InnerMma16Config):
-    """The same for f32."""
+    """A configuration of the family inner_tf32: a value for each tunable."""
 
     family: ClassVar[str] = "inner_tf32"
 
 
 def warp_tile(strips: int, octets: int) -> tuple[int, int]:
-    """Return the largest option of at most so many strips and octets."""
+    """Return the largest of the WARP_TILES with at most `strips` m16 tiles and `octets` n8 tiles."""
     return max(option for option in WARP_TILES if option[0] <= strips and option[1] <= octets)
 
 
@@ -114,7 +114,10 @@ class InnerMma16(Inner[InnerMma16Config]):
     config_type = InnerMma16Config
 
     def later(self, config: InnerMma16Config) -> tuple[InnerMma16Config, ...]:
-        """Only a ring of two places is filled through registers, by loads that have a policy."""
+        """Return variants to try if the configuration is among the fastest.
+
+        Return none with more than two stages: asynchronous copies have no eviction policy to vary.
+        """
         return super().later(config) if config.stages == 2 else ()
 
     def grids(self) -> Iterable[Grid[InnerMma16Config]]:
@@ -145,10 +148,10 @@ class InnerMma16(Inner[InnerMma16Config]):
         return config.block_k
 
     def pitches(self, config: InnerMma16Config, problem: Problem) -> tuple[int, int]:
-        """Return the elements from one run of neighbours of A, and of B, to the next in shared memory.
+        """Return the elements from one contiguous line of A, and of B, to the next in shared memory.
 
-        8 lanes read 16 bytes each, of a line along k or of products across it: an odd number of vectors apart. Of f32
-        across k each lane reads an element, of 4 products 8 neighbours each.
+        Padding avoids bank conflicts. 8 lanes read 16 bytes each of lines that are an odd number of vectors apart. If
+        f32 is not contiguous along k, each lane reads an element, at 4 values of k 8 adjacent ones each.
         """
         along_k, across = config.block_k + VECTOR_BYTES // self.element_bytes, 8
         along_a, along_b, _ = problem.contiguous
@@ -158,7 +161,7 @@ class InnerMma16(Inner[InnerMma16Config]):
         )
 
     def staged_bytes(self, config: InnerMma16Config) -> int:
-        """Return the bytes of A and B in one place of the ring."""
+        """Return the bytes of A and B in one pipeline stage, without padding."""
         return (config.block_m + config.block_n) * config.block_k * self.element_bytes
 
     def ring_bytes(self, config: InnerMma16Config, problem: Problem) -> int:
@@ -177,10 +180,11 @@ class InnerMma16(Inner[InnerMma16Config]):
         return self.staged_bytes(config) * (config.stages - 1) // config.threads // 2
 
     def probe_shapes(self, config: InnerMma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Part-filled and several tiles of C; k of no whole chunk, of a part of one, and several for each block.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        Extents that are multiples of 8 keep vectors whole where tiles and chunks are not. The fifth and the sixth
-        have aligned addresses where the leading dimensions of the general call are not, across k and along k.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
+        k tiles for each block. Some extents are multiples of 8, so that vectors are whole and tiles partial. In the
+        fifth and the sixth, verification passes 16-byte aligned operands with odd leading dimensions, or the reverse.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         return (
@@ -194,7 +198,10 @@ class InnerMma16(Inner[InnerMma16Config]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerMma16Config, ...]:
-        """Every product of C in one tile; what won on an H200 for a C as large, and operands lying so, first."""
+        """Return configurations that were fastest on an H200 for this size of C and this layout, best first.
+
+        One tile is all of C. Return none for fewer than 5 columns: other families are faster.
+        """
         if max(problem.m, problem.n) < LEAST_COLUMNS:
             return ()
         block_m = covering(TILE, problem.m)
