@@ -1,7 +1,7 @@
-"""Small problems on which a kernel is verified, so that it is right for every shape and not for one.
+"""Probes: problems on which a kernel is verified besides the tuned shape.
 
-Three kinds: at the edges of a configuration, which its family names; with every remainder of every extent; and with
-more of something than 16 bits count.
+The main kinds are: shapes at the edges of a configuration's tiles, every remainder of m, n and k modulo a tile's
+extent, and extents or block counts that exceed 16 bits.
 """
 
 from __future__ import annotations
@@ -14,28 +14,29 @@ from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 
-MOST_REMAINDERS = 1024  # of one extent: of longer periods so many, evenly
-LONG_BITS = (16, 12, 8)  # an extent has more bits than the largest of these for which there is time
-# Of a period, from one remainder of m, n and k to the next: the first few are spread evenly already. The fractions of
-# the golden ratio, of 2**0.5 and of 3**0.5, so that remainders of equal periods do not go together.
+MOST_REMAINDERS = 1024  # the most remainders tested of m, n or k; longer periods are sampled evenly
+LONG_BITS = (16, 12, 8)  # a long extent exceeds 2**bits, with the first of these that is within the limit of work
+# Steps from one tested remainder of m, n and k to the next, as fractions of the period. They are the fractional parts
+# of the golden ratio, 2**0.5 and 3**0.5: even the first few remainders are spread evenly, and the sequences differ if
+# m, n and k have equal periods.
 STRIDES = (0.6180339887, 0.4142135624, 0.7320508076)
-# Whole periods beside the remainder: each remainder of k comes with none, and again with some.
+# Numbers of whole periods added to a remainder. Each remainder of k is tested without whole periods and with some.
 TURNS_DOWN, TURNS_ACROSS, TURNS_ALONG_K = (0, 1, 2), (1, 0), (1, 4, 2)
-FEW, FEW_MORE = 5, 7  # of the other extents where one is long
-FEW_LAUNCHED = (2, 3)  # splits with which any kernel is tried that has a workspace
-THREAD_PRODUCTS = 16  # products that take an emulated thread as long as its start and end
-TURNS_WHERE_LONG = 2  # along k, where m or n is long and the other one is whole
+FEW, FEW_MORE = 5, 7  # the other extents if one extent is long
+FEW_LAUNCHED = (2, 3)  # small numbers of splits, tested with every kernel that has a workspace
+THREAD_PRODUCTS = 16  # starting and ending an emulated thread takes as long as this many multiply-adds
+TURNS_WHERE_LONG = 2  # k tiles if m or n is long, and the other of them is a whole tile
 PAST_8_BITS = 2**8
-VECTOR_ELEMENTS = 8  # of every type whole vectors
-PAST_A_VECTOR = VECTOR_ELEMENTS + 1  # of every type more bytes than a vector has
-FEWEST_STAGES = 2  # of a family that names none
-LONGEST = 2**25  # of k: A and B have 6.4 GB then, of the largest type
+VECTOR_ELEMENTS = 8  # a multiple of a 16-byte vector, for every element type
+PAST_A_VECTOR = VECTOR_ELEMENTS + 1  # more than a 16-byte vector, for every element type
+FEWEST_STAGES = 2  # assumed pipeline stages of a family without the tunable `stages`
+LONGEST = 2**25  # the largest k: with the largest element type, A and B then occupy 6.4 GB
 
 
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Return small problems that meet the edges of this configuration.
+    """Return small problems whose shapes end just before or after a tile of this configuration.
 
-    For a Gram matrix, which is square, both extents in turn.
+    For a Gram matrix, which is square, each m and each n of the shapes gives a problem.
     """
     shapes = family_named(config.family).probe_shapes(config, problem)
     if problem.is_gram:
@@ -44,10 +45,10 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
 
 
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Return small problems that have every remainder of m, n and k by the periods of this configuration.
+    """Return small problems that together have every remainder of m, n and k modulo the configuration's tile.
 
-    The first have one extent that is not whole, and others that are. All together multiply at most `most_products`,
-    in whole tiles: then they are the first of so many, spread evenly.
+    In the first four at most one extent is no multiple of the tile's extent. The list ends when the multiply-adds of
+    all problems, padded to whole tiles, would exceed `most_products`. It then has an even sample of the remainders.
     """
     periods = family_named(config.family).periods(config, problem)
     steps = Periods(*map(_step, (periods.m, periods.n, periods.k), STRIDES))
@@ -74,12 +75,11 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 
 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Return the problems that have more than 16 bits of one extent, of turns along k (of each split), or of blocks
-    of C.
+    """Return problems in which an extent, the k tiles of a split-k slice, or the blocks of C exceed 2**16.
 
-    The others are few, or whole, so that loads are too. Where m or n is long and whole, k is two periods, and again
-    one: some kernels are fast, or hold an operand, only where it is no longer. Each is of at most `most_products` in
-    whole tiles, for which some have fewer than 16 bits, or are left out.
+    The other extents are small, or whole tiles, which kernels load as vectors. If m or n is long and whole, k is two
+    tiles in one problem and one tile in another: some kernels have a special path for such a small k. If a problem
+    needs more than `most_products` multiply-adds, the limit is 2**12 or 2**8 instead of 2**16, or it is omitted.
     """
     periods = family_named(config.family).periods(config, problem)
     by_bits = [_long_shapes(config, problem, bits) for bits in LONG_BITS]
@@ -97,21 +97,24 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 
 
 def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) -> float:
-    """Return how many products, in whole tiles, a block of the asked problem's kernel makes on another problem."""
+    """Return the multiply-adds of one block if the kernel for problem `asked` computes `problem`.
+
+    The extents count as padded to whole tiles.
+    """
     family = family_named(config.family)
     blocks, splits = family.launch(config, asked).grid(problem.m, problem.n)
     return _products((problem.m, problem.n, problem.k), family.periods(config, asked)) / (blocks * splits)
 
 
 def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tuple[int, int, int]]:
-    """As `long_problems` says, of more than so many bits."""
+    """Return the shapes of `long_problems` that exceed 2**bits, without a limit of work."""
     family = family_named(config.family)
     periods, launch, past = family.periods(config, problem), family.launch(config, problem), 2**bits
     long_m, long_n, long_k = (past + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
     many_turns = past * periods.k + 1
     shapes = [(FEW, FEW, k) for k in (long_k, launch.splits * long_k, many_turns, launch.splits * many_turns)]
     if problem.is_gram:
-        wide, wider = periods.m + FEW, PAST_8_BITS + 2 * periods.m + 1  # beside the diagonal there is another way
+        wide, wider = periods.m + FEW, PAST_8_BITS + 2 * periods.m + 1  # other code computes tiles off the diagonal
         shapes += [(wide, wide, many_turns), (wider, wider, FEW_MORE), (long_m, long_m, FEW)]
         return shapes + [(periods.m, periods.m, k) for k in _just_past(past, periods.k)]
     blocks_down, blocks_across = (past * size + 1 for size in (launch.rows_per_block, launch.columns_per_block))
@@ -124,17 +127,18 @@ def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tupl
 
 
 def _just_past(past: int, period: int) -> tuple[int, int]:
-    """Extents of more than so many: the first that is whole, and one whose lower bits are as few as can be."""
+    """Return two extents above `past`: the least multiple of the period, and `past + 1`."""
     return (past // period + 1) * period, past + 1
 
 
 def deep_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Return those in which every split takes more turns along k than it has stages, by so many that each stage is
-    the last of one; and with a longer k than m and n are, one that lacks rows of a whole tile and one that lacks
-    columns. Each only where it is not too large.
+    """Return problems with a large k that need at most `most_products` multiply-adds each, padded to whole tiles.
 
-    Staged chunks are overwritten only in the first; and k taken for m or n shows only in the others. They lack more
-    than a vector, so that what is read past the end of an operand is past what a host lets be read behind it.
+    In the first kind each split-k slice has more k tiles than the pipeline has stages, so that shared memory is
+    reused. There is a problem for each stage that can contain the last k tile.
+
+    In the second kind k exceeds m and n, which shows a kernel that confuses k with them. The tile of C lacks rows or
+    columns, more than a 16-byte vector, so that reads past the end of an operand are detected on the host too.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
@@ -151,9 +155,9 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 
 
 def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Return the problem with more tiles of C than the grid has blocks, if the grid does not depend on C.
+    """Return a problem with more tiles of C than blocks, for a persistent kernel, whose grid does not depend on C.
 
-    Return no problem if the grid depends on C, or if the problem is too large.
+    The result is empty for other kernels, and if the problem needs more than `most_products` multiply-adds.
     """
     family = family_named(config.family)
     periods, launch = family.periods(config, problem), family.launch(config, problem)
@@ -170,12 +174,11 @@ def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products:
 def launch_problems(
     config: KernelConfig, problem: Problem, *, most_products: float
 ) -> tuple[tuple[int, Problem], ...]:
-    """Return the splits, and a problem to be tried with them, for a kernel that may be started with any number of
-    them.
+    """Return (splits, problem) pairs for a kernel with a workspace, which may be launched with any number of splits.
 
-    They are 1 and few, one more than are added up at once or by one block, and the configuration's. With each a whole
-    tile of C, of which every split has a part and the last of them a rest; and several tiles, of which all but a few
-    splits have nothing. Each only where it is not too large.
+    The numbers of splits are 1, 2, 3, the configuration's, and one more than the kernel sums in a single step. Each
+    is combined with two problems: one whole tile of C with work for every split, the last k tile partial; and several
+    tiles of C with work for only a few splits. Omit pairs that need more than `most_products` multiply-adds.
     """
     family = family_named(config.family)
     periods, launch = family.periods(config, problem), family.launch(config, problem)
@@ -199,7 +202,7 @@ def launch_problems(
 
 
 def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Return those in which one extent is 1, of a whole tile otherwise, and in which all are."""
+    """Return the problem with m = n = k = 1, and those with one extent of 1 and otherwise a whole tile."""
     periods = family_named(config.family).periods(config, problem)
     m, n, k = periods.m, periods.n, periods.k
     if problem.is_gram:
@@ -208,14 +211,20 @@ def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...
 
 
 def precise_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
-    """Return a whole tile of C whose elements are of one product each; none where that is too large."""
+    """Return the problem of one whole tile of C and k = 1, in which no sum hides the error of a product.
+
+    The result is empty if the problem needs more than `most_products` multiply-adds.
+    """
     periods = family_named(config.family).periods(config, problem)
     shape = (periods.m, periods.m if problem.is_gram else periods.n, 1)
     return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
 
 
 def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: float) -> tuple[Problem, ...]:
-    """Return the smallest problems, in this order, that together multiply at most `most_products` in whole tiles."""
+    """Return the smallest problems that together need at most `most_products` multiply-adds, in the given order.
+
+    The extents count as padded to whole tiles. The smallest problem is always returned.
+    """
     problems = tuple(problems)
     costs = {one: products_of(config, one) for one in problems}
     kept, left = set[Problem](), most_products
@@ -227,14 +236,15 @@ def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: 
 
 
 def products_of(config: KernelConfig, problem: Problem) -> float:
-    """Products that the configuration's kernel computes if all its tiles are whole."""
+    """Return the multiply-adds of the problem with its extents padded to whole tiles of the configuration."""
     return _products((problem.m, problem.n, problem.k), family_named(config.family).periods(config, problem))
 
 
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
-    """Return the problems for lines that are far apart in memory.
+    """Return four problems to be tested with large leading dimensions.
 
-    Of few elements; of a whole tile; of one and some more, along k whole vectors; and of several turns a split.
+    They are: a few elements; a whole tile; a tile and a few elements more, with a multiple of 16 bytes along k; and a
+    whole tile with several k tiles in each split-k slice.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
@@ -258,7 +268,7 @@ def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tupl
 
 
 def _step(period: int, stride: float) -> int:
-    """From one remainder to the next: prime to the period, so that all of them come."""
+    """Return about `stride * period`, coprime to the period, so that multiples of it reach every remainder."""
     step = max(round(stride * period), 1)
     while gcd(step, period) != 1:
         step += 1
@@ -266,11 +276,11 @@ def _step(period: int, stride: float) -> int:
 
 
 def _extent(number: int, period: int, turns: int) -> int:
-    """Return an extent of so many whole periods and a remainder, at least 1."""
+    """Return `number % period` plus `turns` whole periods, or one period if that is 0."""
     return number % period + turns * period or period
 
 
 def _products(shape: tuple[int, int, int], periods: Periods) -> float:
-    """Return the number of products that a kernel with only whole tiles computes."""
+    """Return the multiply-adds of the shape with its extents padded to whole tiles."""
     m, n, k = shape
     return float(-(-m // periods.m) * periods.m) * (-(-n // periods.n) * periods.n) * (-(-k // periods.k) * periods.k)

@@ -1,4 +1,4 @@
-"""A configuration with everything that rules and models may ask about it."""
+"""`Candidate`: a configuration with its resources, launch and occupancy, which rules and models read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 
 
 class Design(Protocol):
-    """A kernel family as rules and models see it."""
+    """Protocol of a kernel family: the methods that rules and models call."""
 
     @property
     def on_tensor_cores(self) -> bool: ...
@@ -27,7 +27,7 @@ class Design(Protocol):
 
 @dataclass(frozen=True)
 class Candidate:
-    """A configuration with everything that a rule may ask about it, computed on demand."""
+    """A configuration for a problem on a device. Resources, launch and occupancy are computed on first access."""
 
     family: Design
     config: KernelConfig

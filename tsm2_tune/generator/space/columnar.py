@@ -1,4 +1,4 @@
-"""Columnar candidates: arrays hold the tunables of a large space, and objects are made on access."""
+"""Sequences of candidates for large spaces: NumPy arrays store the tunables, and objects are created on access."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tsm2_tune.generator.space.candidate import Candidate
 
 
 class Lazy(Sequence[Candidate]):
-    """A sequence whose candidates are made on access."""
+    """A sequence that creates its candidates on access."""
 
     @abstractmethod
     def at(self, place: int) -> Candidate:
-        """Return the candidate at this place, which is 0 or more."""
+        """Return the candidate at this index, which is not negative."""
 
     @overload
     def __getitem__(self, index: int) -> Candidate: ...
@@ -33,7 +33,10 @@ class Lazy(Sequence[Candidate]):
 
 
 class Rows(Lazy):
-    """The candidates of a table: a candidate whose configuration has arrays for some tunables."""
+    """The candidates of a table, one for each row.
+
+    The table is a single `Candidate`. Some tunables of its configuration are arrays with a value for each row.
+    """
 
     def __init__(self, table: Candidate) -> None:
         self.table = table
@@ -43,12 +46,12 @@ class Rows(Lazy):
 
     @property
     def wide(self) -> Candidate:
-        """The table with 64-bit integers, so that products of extents do not overflow."""
+        """The table with 64-bit integers in its arrays, so that products such as m * n do not overflow."""
         columns = {name: column.astype(np.int64) for name, column in self._columns.items()}
         return replace(self.table, config=replace(self.table.config, **columns))
 
     def place(self, config: KernelConfig) -> int | None:
-        """Return the row of the configuration; None if it has none."""
+        """Return the row number of the configuration; None if it is not in the table."""
         own: dict[str, Any] = dict(self.table.config.tunables)
         if type(config) is not type(self.table.config):
             return None
@@ -75,7 +78,7 @@ class Rows(Lazy):
 
 
 class Joined(Lazy):
-    """Several sequences one after another."""
+    """The concatenation of several sequences of candidates."""
 
     def __init__(self, parts: Sequence[Sequence[Candidate]]) -> None:
         self.parts = [part for part in parts if len(part)]
@@ -86,7 +89,7 @@ class Joined(Lazy):
 
     def at(self, place: int) -> Candidate:
         part = bisect_right(self._ends, place)
-        return self.parts[part][place - self._ends[part]]  # a negative index counts from the part's end
+        return self.parts[part][place - self._ends[part]]  # negative, so it counts from the part's end
 
     def __iter__(self) -> Iterator[Candidate]:
         return chain.from_iterable(self.parts)
@@ -106,7 +109,7 @@ class Chosen(Lazy):
 
 
 def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Candidate]]]:
-    """Yield the parts that the candidates are joined from, in order, each with its first index."""
+    """Yield the sequences that a `Joined` concatenates, each with the index of its first candidate."""
     if not isinstance(candidates, Joined):
         yield 0, candidates
         return
@@ -117,7 +120,7 @@ def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Ca
 
 
 def places(candidates: Sequence[Candidate], configs: Collection[KernelConfig]) -> dict[KernelConfig, int]:
-    """Return the index of each configuration that is among the candidates."""
+    """Return the index of each configuration among the candidates. Configurations that are missing have no entry."""
     found: dict[KernelConfig, int] = {}
     for first, part in parts_of(candidates):
         if isinstance(part, Rows):

@@ -1,4 +1,4 @@
-"""Grids of configurations: products of axes, filtered by conditions.
+"""Grids of configurations: Cartesian products of tunables' values, filtered by conditions.
 
 A condition that reads few tunables is evaluated once for each combination of their values.
 """
@@ -20,11 +20,14 @@ from tsm2_tune.generator.space.tunables import TunableValue, declared
 C = TypeVar("C", bound=KernelConfig)
 Bools = np.ndarray[Any, np.dtype[np.bool_]]
 Ints = np.ndarray[Any, np.dtype[np.int64]]
-Option = tuple[TunableValue, ...]  # values of the tunables of an axis
+Option = tuple[TunableValue, ...]  # one value for each tunable of an axis
 
 
 class Grid(Generic[C]):
-    """The combinations of one option of each axis that fulfil every condition. The last axis varies fastest."""
+    """The configurations that combine one option of each axis and fulfil every condition.
+
+    An axis is one tunable, or several that vary together. Iteration varies the last axis fastest.
+    """
 
     def __init__(
         self,
@@ -32,10 +35,10 @@ class Grid(Generic[C]):
         axes: Mapping[str, Sequence[Any]],
         where: Mapping[str, Callable[[C], bool]] = MappingProxyType({}),
     ) -> None:
-        """Name the axes and the conditions by tunables; several names are separated by spaces.
+        """Create the grid. Keys of both mappings are names of tunables, separated by spaces.
 
-        `axes` has the options of a tunable, or tuples of values of several tunables. `where` has conditions that read
-        only the named tunables.
+        `axes` maps one tunable to its values, or several tunables to tuples of values. `where` maps tunables to a
+        condition that reads only these tunables.
         """
         self._config_type, self._where = config_type, where
         self._numbered: dict[tuple[int, tuple[int, ...]], Ints] = {}
@@ -56,14 +59,14 @@ class Grid(Generic[C]):
 
     @cached_property
     def every(self) -> Bools:
-        """An array with one dimension an axis: whether each combination of options is in the grid."""
+        """A mask with one dimension per axis: true for each combination of options that is in the grid."""
         every = np.ones([len(options) for options in self._options], bool)
         for names, condition in self._where.items():
             every &= self.answers(names.split(), condition, every)
         return every
 
     def holds(self, config: KernelConfig) -> bool:
-        """Return whether the grid has the configuration, whatever its late tunables."""
+        """Return whether the configuration is in the grid. Tunables that are no axis may have any value."""
         return (
             type(config) is self._config_type
             and all(values(config) in options for values, options in self._sets)
@@ -72,26 +75,26 @@ class Grid(Generic[C]):
 
     @cached_property
     def _sets(self) -> list[tuple[attrgetter[Any], frozenset[Any]]]:
-        """Return, for each axis, the getter of its values in a configuration, and the values allowed."""
+        """For each axis, a function that gets its values from a configuration, and the set of allowed values."""
         return [
             (attrgetter(*names), frozenset(options if len(names) > 1 else chain.from_iterable(options)))
             for names, options in zip(self._names, self._options, strict=True)
         ]
 
     def chosen(self, mask: Bools) -> Iterator[C]:
-        """Yield the configurations where `mask`, an array like `every`, is true."""
+        """Yield the configurations for which `mask` is true. It has the shape of `every`."""
         return self._at(np.argwhere(mask))
 
     def answers(self, of: Collection[str], ask: Callable[[C], bool], mask: Bools) -> Bools:
-        """Return the results of `ask` where `mask` is true, and false elsewhere. `ask` reads only the tunables `of`.
+        """Return a mask of the configurations for which both `mask` and `ask` are true.
 
-        The array has size 1 along axes without any of these tunables.
+        `ask` must read only the tunables named in `of`. The result has size 1 along axes without such a tunable.
         """
         looked_at = [tuple(index for index, name in enumerate(names) if name in of) for names in self._names]
         others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)
         answers: Bools = np.asarray(mask.any(axis=others, keepdims=True))
         places = np.argwhere(answers)
-        alike = np.zeros(len(places), np.int64)  # a number for each combination of read values
+        alike = np.zeros(len(places), np.int64)  # a number for each combination of the values that `ask` reads
         for axis, indices in enumerate(looked_at):
             if indices:
                 alike = alike * len(self._options[axis]) + self._numbers(axis, indices)[places[:, axis]]
@@ -100,7 +103,7 @@ class Grid(Generic[C]):
         return answers
 
     def _numbers(self, axis: int, indices: tuple[int, ...]) -> Ints:
-        """Return a number for each option of the axis, equal for equal values at these indices."""
+        """Return an integer for each option of the axis, equal for options with equal values at these indices."""
         if (axis, indices) not in self._numbered:
             known: dict[Option, int] = {}
             values = (tuple(option[index] for index in indices) for option in self._options[axis])
@@ -108,5 +111,5 @@ class Grid(Generic[C]):
         return self._numbered[axis, indices]
 
     def _at(self, places: Ints) -> Iterator[C]:
-        """Yield the configurations at these places, one a row."""
+        """Yield the configurations at these places. A row of `places` contains an option's index for each axis."""
         return map(self._config_type, *(values[places[:, axis]].tolist() for axis, values in self._values))

@@ -1,4 +1,4 @@
-"""Thresholds of the guideline rules, and their text in --guidelines."""
+"""Thresholds of the guideline rules, and the option --guidelines, which changes them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.scalars import plain
 
-NO_GUIDELINES = "none"  # the word for thresholds of 0
+NO_GUIDELINES = "none"  # the word in --guidelines that sets all thresholds to 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,42 +17,42 @@ NO_GUIDELINES = "none"  # the word for thresholds of 0
 class Guidelines:
     """Thresholds of the guideline rules. A lower threshold keeps more configurations; 0 keeps all.
 
-    BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks a multiprocessor; those for a
-    memory-bound kernel are weaker, since Little's law asks for bytes in flight and not for threads.
+    BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks per multiprocessor. The defaults here
+    are lower, since a memory-bound kernel needs enough bytes in flight (Little's law), not many threads.
     """
 
-    min_threads_per_sm: int = 256  # resident threads that hide latency
-    min_blocks_per_sm: int = 1  # with more, one computes while another waits at a barrier; some winners need only 1
+    min_threads_per_sm: int = 256  # resident threads per multiprocessor, to hide latency
+    min_blocks_per_sm: int = 1  # if 2 or more, a block computes while another waits at a barrier; some winners have 1
     min_reuse: float = 4.0  # FMAs for each element of A loaded into a register, as far as n allows
-    min_line_bytes: int = 0  # contiguous bytes that neighbouring threads read
+    min_line_bytes: int = 0  # contiguous bytes that neighbouring threads load
 
     @property
     def text(self) -> str:
-        """The text for --guidelines, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
+        """The thresholds in the form of --guidelines, such as min-threads-per-sm=256,min-blocks-per-sm=1."""
         values = ((option_name(field.name), getattr(self, field.name)) for field in fields(self))
         return ",".join(
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in values
         )
 
     def moved(self, thresholds: Thresholds) -> Guidelines:
-        """Return a copy with these thresholds."""
+        """Return a copy with these thresholds replaced."""
         return replace(self, **dict[str, Any](thresholds))
 
 
-# Thresholds that a user sets, by their field's name. The others keep each family's value.
+# Field name -> threshold that a user sets. Thresholds that are not set keep the family's value.
 Thresholds = Mapping[str, float]
 
 
 def option_name(name: str) -> str:
-    """Return a field's name as in --guidelines."""
+    """Return the name of a field in --guidelines, with dashes."""
     return name.replace("_", "-")
 
 
 def parse_thresholds(text: str) -> dict[str, float]:
-    """Return the thresholds that `name=value,...` sets (dashes or underscores), or `none`, which sets all of them to
-    0.
+    """Parse --guidelines: `name=value,...`, where `none` as the first item sets all thresholds to 0.
 
-    What stands after `none` is set again. Raise InputError for an unknown or a repeated name, and for no such value.
+    Return field name -> threshold. Names may have dashes or underscores. Raise InputError for an unknown or repeated
+    name, and for an invalid value.
     """
     known = {field.name: field.type for field in fields(Guidelines)}
     items = [item for item in map(str.strip, text.split(",")) if item]
@@ -73,7 +73,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
 
 
 def _threshold(name: str, value: str, *, whole: bool) -> float:
-    """Return the number in `value`. Raise InputError if the guideline cannot have it."""
+    """Return `value` as a number of at least 0, an integer if `whole`. Raise InputError for another text."""
     try:
         if not value.isascii() or "_" in value:  # int() and float() accept these
             raise ValueError

@@ -1,4 +1,4 @@
-"""The launches of a table of candidates, whose tunables are arrays."""
+"""`LaunchTable`: the launches of many configurations, with NumPy arrays as fields."""
 
 from __future__ import annotations
 
@@ -10,12 +10,16 @@ import numpy as np
 from tsm2_tune.generator.device.occupancy import Ints
 from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, Launch
 
-Column = int | Ints  # one number for all rows of the table, or a number each
+Column = int | Ints  # one number for all rows of the table, or an array with a number for each row
 
 
 @dataclass(frozen=True, slots=True)
 class LaunchTable:
-    """The fields of `Launch`, each a number or a column, and what rules and models compute from them."""
+    """The launches of a table of configurations.
+
+    It has the fields of `Launch`, where some are arrays with a number for each row, and the methods of `Launch` that
+    rules and models call.
+    """
 
     threads: Column
     rows_per_block: Column
@@ -31,7 +35,7 @@ class LaunchTable:
         return self.splits > 1 or self.lone_split
 
     def tiles(self, m: int, n: int) -> Column:
-        """Return the number of tiles of an m x n C."""
+        """Return the number of tiles of an m x n matrix C."""
         columns = (
             n if isinstance(self.columns_per_block, int) and self.columns_per_block == 0 else self.columns_per_block
         )
@@ -43,11 +47,11 @@ class LaunchTable:
 
 
 def launch_of(*positional: Any, **named: Any) -> Launch:
-    """Return the launch with these fields; a `LaunchTable`, which its callers use alike, if one is a column."""
+    """Return a `Launch` with these fields. Return a `LaunchTable`, typed as `Launch`, if one of them is an array."""
     is_table = any(isinstance(value, np.ndarray) for value in (*positional, *named.values()))
     return cast(Launch, LaunchTable(*positional, **named)) if is_table else Launch(*positional, **named)
 
 
 def with_tiles(launch: Launch, **fields: int) -> Launch:
-    """Return the launch with these fields in place of its own; a `LaunchTable` if one is a column."""
+    """Return a copy of the launch with these fields replaced. Return a `LaunchTable` if a field is an array."""
     return launch_of(**(asdict(launch) | fields))

@@ -1,4 +1,4 @@
-"""The order in which a search tries candidates: first choices, then by expected time."""
+"""The order in which a search tries candidates: first choices, then all others by predicted time."""
 
 from __future__ import annotations
 
@@ -17,25 +17,26 @@ from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
-FAR_BEHIND = 2.0  # most expected time of a first choice over the least; winners on an H200 are below 1.6
+FAR_BEHIND = 2.0  # most predicted time of a first choice over the least; winners on an H200 are below 1.6
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """Return the kept candidates: first choices, then the others by expected time; ties by the seed."""
+    """Return the space's candidates: first choices, then the others by predicted time. `seed` orders ties."""
     return Joined(first_and_rest(space, seed))
 
 
 def first_and_rest(
     space: SearchSpace, seed: int, near: Iterable[Measured] | None = None
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
-    """Return the first choices, and the other candidates by expected time. `near` is as for `first_choices`.
+    """Return two sequences: the first choices, and the other candidates by predicted time. `seed` orders ties.
 
-    A first choice that is expected to take over FAR_BEHIND times the least time is among the others.
+    `near` contains measured problems for `first_choices`. A first choice whose predicted time exceeds FAR_BEHIND
+    times the least one moves to the second sequence.
     """
     preferred = first_choices(map(family_named, space.families), space.problem, space.limits, near)
     at = places(space.kept, frozenset(preferred))
     times_us = expected_times_us(space.kept)
-    alone = len(space.families) == 1  # a single family keeps all its first choices
+    alone = len(space.families) == 1  # a search of one family keeps all first choices
     far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
     first = [at[config] for config in preferred if config in at and times_us[at[config]] <= far_us]
     rest = np.delete(np.arange(len(space.kept)), first).tolist()
@@ -45,7 +46,7 @@ def first_and_rest(
 
 
 def expected_times_us(candidates: Sequence[Candidate]) -> Floats:
-    """Return the expected time of each candidate, in microseconds."""
+    """Return the predicted time of each candidate, in microseconds."""
     return np.concatenate([np.empty(0), *(_times_us(part) for _, part in parts_of(candidates))])
 
 

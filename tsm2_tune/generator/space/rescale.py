@@ -1,4 +1,4 @@
-"""Rescale a measured configuration to another shape and device: smaller tiles, another number of splits."""
+"""Adapt a measured configuration to another shape and device: reduce its tiles, change its number of splits."""
 
 from __future__ import annotations
 
@@ -24,15 +24,16 @@ from tsm2_tune.generator.split_k import (
 )
 from tsm2_tune.generator.tiles import LARGEST_THIN
 
-MOST_BLOCKS = 4  # per multiprocessor, in the options of splits
+MOST_BLOCKS = 4  # the most blocks per multiprocessor in a number of splits
 MEASURED_SMS = 132  # multiprocessors of the measured cards
 HALF = Fraction(1, 2)
 
 
 def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
-    """Return the configuration with tiles no larger than the problem, in each division of its work, best first.
+    """Return variants of the configuration for the problem, best first.
 
-    The result is empty if the family has no such kernel.
+    Tiles larger than m or n need are reduced. The variants differ in splits of k or in row tiles per block. The
+    result is empty if the family has no kernel with the reduced tile.
     """
     useful = (rule.covering for rule in family.rules if rule.covering is not None)
     largest = {one.tunable: one.largest_useful(problem) for one in useful}
@@ -43,11 +44,14 @@ def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits:
     return [] if cut is None else list(dict.fromkeys(divided(family, cut, problem, limits)))
 
 
-@lru_cache(maxsize=4096)  # the same for problems of all shapes
+@lru_cache(maxsize=4096)  # the result is the same for problems of all shapes
 def _in_the_space(
     family: Family[Any], config: KernelConfig, cut: KernelConfig, problem: Problem
 ) -> KernelConfig | None:
-    """Return the cut configuration, or one in which other parts of the tile shrink alike; None if there is none."""
+    """Return `cut`, or a smaller configuration that the family has; None if there is none.
+
+    In a smaller one other tunables of the tile are reduced by the same ratio, or halved.
+    """
     before, after = config.tunables, cut.tunables
     ratios = [Fraction(int(after[name]), int(before[name])) for name in after if after[name] != before[name]]
     others = [name for name in reversed(after) if after[name] == before[name] and isinstance(after[name], int)]
@@ -55,7 +59,7 @@ def _in_the_space(
 
 
 def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]) -> Iterator[KernelConfig]:
-    """Yield the configuration, then variants with one tunable scaled by each of the ratios, or halved."""
+    """Yield `cut`, then variants in which a named tunable is multiplied by one of the ratios, or halved."""
     found = [cut]
     yield cut
     for ratio in ratios:
@@ -67,7 +71,7 @@ def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]
 
 
 def divided(family: Family[Any], config: Any, problem: Problem, limits: DeviceLimits) -> Sequence[KernelConfig]:
-    """Return the configuration with each promising number of splits or row tiles, best first."""
+    """Return variants of the configuration with other numbers of splits or row tiles, best first."""
     if "row_tiles" in config.launch_tunables():
         short = problem.k < 2 * LEAST_SHARE
         if "splits" in config.launch_tunables() and config.row_tiles == 1 and not short:

@@ -1,4 +1,4 @@
-"""Rules: the named reasons to drop a configuration before any compiler sees it."""
+"""Rules: named conditions that drop configurations from a search space before they are compiled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 
 RuleKind = Literal["limit", "shape", "guideline"]
-RESOURCES = "resources"  # stands for the tunables that decide a block's resources
-REGISTERS_SPARED = 1.15  # estimated registers over those that the inner loop needs to run without spills
+RESOURCES = "resources"  # in `Rule.of`: all tunables that determine a block's registers, shared memory and threads
+REGISTERS_SPARED = 1.15  # estimated registers of a kernel, over the least with which its inner loop does not spill
 
 
 @dataclass(frozen=True, slots=True)
 class Covering:
-    """Options of a tunable. The smallest option that covers the extent is the largest useful one."""
+    """The options of a tile size. The smallest option that is at least `extent` is the largest useful one."""
 
     tunable: str
     options: tuple[int, ...]
@@ -36,20 +36,23 @@ def _covering(options: tuple[int, ...], wanted: int) -> int:
 @dataclass(frozen=True, slots=True)
 @plain
 class Rule:
-    """A reason to drop: `keeps` is false for a configuration that the rule drops."""
+    """A condition on configurations. A search space drops a configuration for which `keeps` returns false."""
 
     name: str
     kind: RuleKind
     because: str
     keeps: Callable[[Candidate], bool]
-    of: tuple[str, ...] | None = None  # the tunables that it reads, or RESOURCES; None: perhaps all
-    covering: Covering | None = None  # set for a covering rule
+    of: tuple[str, ...] | None = None  # the tunables that `keeps` reads, or RESOURCES; None: perhaps all
+    covering: Covering | None = None  # the tile sizes that the rule compares, if `covering_rule` made it
 
 
 def covering_rule(
     name: str, because: str, *, tunable: str, options: tuple[int, ...], extent: Callable[[Problem], int]
 ) -> Rule:
-    """Return a shape rule that drops a value of the tunable if a smaller option already covers the extent."""
+    """Return a shape rule that drops a tile size if a smaller option is at least the extent already.
+
+    `extent` returns the number of rows or columns of a problem that the tile must cover.
+    """
 
     covering = Covering(tunable, options, extent)
 
@@ -60,7 +63,10 @@ def covering_rule(
 
 
 def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """Return the rule for a tunable `columns`: columns of C that one thread or warp accumulates, at least `least`."""
+    """Return the covering rule for a tunable `columns`: the columns of C that one thread or warp accumulates.
+
+    A value is useful up to the smallest option of at least n, and of at least `least(problem)`.
+    """
     return covering_rule(
         "columns-within-n",
         "a column group wider than n needs computes columns that C does not have",
@@ -71,7 +77,7 @@ def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] =
 
 
 def prefetch_within_k(options: tuple[int, ...]) -> Rule:
-    """Return the rule for a tunable `prefetch`: columns of A that one thread or warp loads ahead."""
+    """Return the covering rule for a tunable `prefetch`: the columns of A that one thread or warp loads ahead."""
     return covering_rule(
         "prefetch-within-k",
         "a row of A has only k elements to load ahead",
@@ -91,9 +97,9 @@ VECTOR_HOLDS_AN_ELEMENT = Rule(
 
 
 def strides_fill_device(*of: str) -> Rule:
-    """Return the rule that blocks stride over rows only if the grid still fills the device.
+    """Return the rule that a block computes several row tiles only if every multiprocessor still has a block.
 
-    `of` decide a tile's rows.
+    `of` contains the tunables that determine the rows of a tile.
     """
     return Rule(
         "grid-fills-device",
@@ -161,7 +167,10 @@ GUIDELINE_RULES = (
 
 
 def _registers_reachable(candidate: Candidate) -> bool:
-    """Return whether the bound on registers causes no spills and differs from what the compiler would use anyway."""
+    """Return whether the bound on registers that `min_blocks` sets is useful.
+
+    It is useless if the kernel would spill, or if the compiler would use fewer registers without it. 1 is no bound.
+    """
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
     if min_blocks <= 1:
         return True

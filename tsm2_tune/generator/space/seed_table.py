@@ -1,9 +1,9 @@
-"""Measured problems, each with its fastest configurations: tsm2_tune/pretuned/first_choices.txt.
+"""Reader of tsm2_tune/pretuned/first_choices.txt: measured problems, each with its fastest configurations.
 
     h200 f32 nn 20480 16 20480 stream_a_fma:threads=128,columns=8,prefetch=8,stages=4,splits=12@377.2 ...
 
-A line has the card, the problem, and its fastest configurations, the fastest first, each with its time in
-microseconds. `python -m benchmarks.measured` writes the file from result files.
+A line contains the GPU, element type, op, m, n and k, then the fastest configurations, each with its measured time in
+microseconds. The fastest is first. `python -m benchmarks.measured` writes the file from result files.
 """
 
 from __future__ import annotations
@@ -24,20 +24,21 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 
 FILE = Path(__file__).parents[2] / "pretuned" / "first_choices.txt"
-# Element types whose fastest kernels suit a type too: types of the same width, and f32 for TF32.
+# Element type -> other types whose fastest kernels are likely to be fast for it too.
 SIMILAR_DTYPES = {"bf16": ("f16",), "f16": ("bf16",), "tf32": ("f32",), "3xtf32": ("f32",)}
 
-# Distance of extents that differ by a factor of e. Small extents weigh more, since tiles depend on them.
+# Terms of the distance between two problems. An m, n or k that differs by a factor of e counts as
+# PER_SMALL_EXTENT up to SMALL_EXTENT, since tiles depend on small extents, and as PER_LARGE_EXTENT above it.
 SMALL_EXTENT = 128
 PER_SMALL_EXTENT, PER_LARGE_EXTENT = 2.0, 0.2
-OTHER_STORAGE = (0.45, 0.3, 0.15)  # of A, of B and of C
-OTHER_LINES = 0.3  # if only one problem's lines are whole vectors
-OTHER_TYPE = 0.3
+OTHER_STORAGE = (0.45, 0.3, 0.15)  # if the storage order of A, of B or of C differs
+OTHER_LINES = 0.3  # if only one problem has rows or columns that are whole 16-byte vectors
+OTHER_TYPE = 0.3  # if the element type differs
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A configuration and its measured time."""
+    """A configuration and its measured time in microseconds."""
 
     config: KernelConfig
     us: float
@@ -45,20 +46,20 @@ class Choice:
 
 @dataclass(frozen=True)
 class Measured:
-    """A problem measured on a device, and its fastest configurations, the fastest first."""
+    """A problem measured on a device. `choices` contains its fastest configurations, the fastest first."""
 
-    limits: DeviceLimits  # the device's; in the file a card of PROFILES
+    limits: DeviceLimits  # the device; in the file one of PROFILES
     problem: Problem
     choices: tuple[Choice, ...]
 
     @cached_property
     def families(self) -> frozenset[str]:
-        """The names of the choices' families."""
+        """The names of the kernel families of the fastest configurations."""
         return frozenset(one.config.family for one in self.choices)
 
     @property
     def line(self) -> str:
-        """The line in the file."""
+        """The text of this problem's line in first_choices.txt."""
         problem = self.problem
         extents = (problem.m, problem.n, problem.k)
         choices = (f"{one.config.text}@{one.us:.4g}" for one in self.choices)
@@ -66,7 +67,7 @@ class Measured:
 
 
 def read_line(line: str) -> Measured:
-    """Return the line's problem, with the configurations that this version has.
+    """Parse a line of first_choices.txt. Omit configurations that this version does not have.
 
     Raise ValueError for an invalid line.
     """
@@ -83,9 +84,9 @@ def read_line(line: str) -> Measured:
 
 @cache
 def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
-    """Return the numbered lines of each element type.
+    """Return element type -> (line number, line) pairs of the file, without comments and empty lines.
 
-    A missing file has none: searches then use the model alone.
+    Return an empty mapping if the file does not exist. Raise InputError if it cannot be read.
     """
     try:
         text = file.read_text(encoding="utf-8")
@@ -102,7 +103,7 @@ def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
 
 @cache
 def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
-    """Return the measured problems of an element type and of similar types, in the file's order.
+    """Return the measured problems of an element type, then those of SIMILAR_DTYPES, in the order of the file.
 
     Raise InputError for an invalid line.
     """
@@ -121,13 +122,16 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
 
 @cache
 def times_the_model(one: Measured, choice: Choice) -> float:
-    """Return the configuration's measured time over its expected time."""
+    """Return the ratio of a configuration's measured time to the time that the model predicts."""
     family = family_named(choice.config.family)
     return choice.us / float(expected_us(Candidate(family, choice.config, one.problem, one.limits, Guidelines())))
 
 
 def distance(problem: Problem, other: Problem) -> float:
-    """Return the distance of two problems in the properties on which the choice of a kernel depends."""
+    """Return a distance between two problems: the smaller it is, the more likely both have the same fastest kernel.
+
+    It compares m, n, k, storage orders, alignment of rows and columns to 16 bytes, and element types.
+    """
     (mine, is_odd), (its, other_is_odd) = _lines(problem), _lines(other)
     storage = 0.0
     if mine != its:
@@ -143,14 +147,18 @@ def distance(problem: Problem, other: Problem) -> float:
 
 
 def _apart(one: int, other: int) -> float:
-    """Return the distance of two extents."""
+    """Return the contribution of one extent (m, n or k) to the distance of two problems."""
     smaller = one if one < other else other
     return abs(log(one / other)) * (PER_SMALL_EXTENT if smaller <= SMALL_EXTENT else PER_LARGE_EXTENT)
 
 
 @cache
 def _lines(problem: Problem) -> tuple[tuple[str, str, str], bool]:
-    """Return the contiguous extents of A, B and C, and whether a matrix's lines are not whole 16-byte vectors."""
+    """Return two properties of a problem's matrices.
+
+    The first is the extent ("m", "n" or "k") along which A, B and C are contiguous. The second is whether the length
+    of some matrix along it is no multiple of 16 bytes.
+    """
     along = problem.contiguous
     extents = (int(getattr(problem, extent)) for extent in along)
     return along, any(extent > 1 and extent * problem.dtype.element_bytes % 16 for extent in extents)

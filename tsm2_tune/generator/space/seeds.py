@@ -1,8 +1,8 @@
-"""First choices of a search: the fastest configurations of the nearest measured problems.
+"""First choices of a search: configurations that were the fastest for similar problems.
 
-They are ordered by their expected time here: the model's time, times the ratio of measured to modelled time there,
-times a penalty for the distance. Families that propose first choices by a formula keep these; the nearest problems
-only correct their times.
+They are ordered by predicted time. That is the model's time for the new problem, times the ratio of measured to
+modelled time for the similar problem, times a penalty for the distance between the two problems. A family may instead
+propose first choices by a formula; then the similar problems only correct their predicted times.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from tsm2_tune.generator.space.rules import HARDWARE_RULES
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance, measured, times_the_model
 from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
 
-NEIGHBOURS = 24  # nearest measured problems in use
+NEIGHBOURS = 24  # similar measured problems that are used
 MOST_CHOICES = 32
-MOST_DIVISIONS = 3  # of a kernel
-UNCERTAIN = 0.2  # exponent of the penalty, per unit of distance
-LATER = 0.2  # penalty of each further division or proposal, as a share of the time: first choices should differ
-UNKNOWN = 2.0  # distance without a near measurement
+MOST_DIVISIONS = 3  # variants of a kernel in splits of k or row tiles
+UNCERTAIN = 0.2  # the penalty is exp(UNCERTAIN * distance)
+LATER = 0.2  # penalty of each further variant of a kernel, as a share of the time: first choices should be varied
+UNKNOWN = 2.0  # distance assumed for a proposal without a similar measurement
 # A card without f64 tensor cores uses the measurements of these types instead.
 WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
 
@@ -42,10 +42,10 @@ def first_choices(
     limits: DeviceLimits,
     near: Iterable[Measured] | None = None,
 ) -> tuple[KernelConfig, ...]:
-    """Return the first choices of these families, best first. The families' and the hardware's rules keep all.
+    """Return the configurations that a search of these families should try first, best first.
 
-    Configurations measured for the problem itself come first. `near` are the measured problems to use; the default is
-    the package's.
+    All fulfil the rules of their family and of the hardware. Configurations measured for this very problem are first.
+    `near` contains the measured problems to use; None means those in the package.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
@@ -69,7 +69,7 @@ def first_choices(
 
 
 def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
-    """Return the package's measurements for the problem's element type, without those of one problem."""
+    """Return the package's measured problems of this element type, except those like `without` in shape and op."""
     dtype_name = problem.dtype_name
     if not has_f64_tensor_cores(limits, problem):
         dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
@@ -82,7 +82,10 @@ def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> li
 
 
 def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
-    """Keep each launch's least predicted time. All launches of a kernel start from the first launch's prediction."""
+    """Update `times`: configuration -> least predicted time in microseconds.
+
+    `kept` contains variants of a kernel, best first. The time of each is derived from the first one's.
+    """
     for place, (config, _) in enumerate(kept):
         us = kept[0][1] * factor * (1 + LATER * place)
         times[config] = min(us, times.get(config, us))
@@ -91,7 +94,7 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 def _neighbours(
     families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
-    """Return the nearest problems' choices of these families, by distance."""
+    """Return (distance, measured problem, choice) for the nearest problems and their choices of these families."""
     is_gram = problem.is_gram
     near = (
         (distance(problem, one.problem), place, one)
@@ -105,16 +108,16 @@ def _neighbours(
 
 
 def _is_same(one: Problem, other: Problem) -> bool:
-    """Return whether both have the same shape and op, whatever their types."""
+    """Return whether two problems have the same shape and op. Their element types may differ."""
     return (one.m, one.n, one.k, one.op) == (other.m, other.n, other.k, other.op)
 
 
 def _kept(
     family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
 ) -> list[tuple[KernelConfig, float]]:
-    """Return the configurations that the rules keep, with the model's times.
+    """Return the configurations that fulfil all rules, each with the model's time in microseconds.
 
-    If that is none, since the device holds fewer blocks, try the same with as many blocks as it holds.
+    If there is none, try them with fewer splits, so that all blocks are resident on the device at once.
     """
 
     def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
@@ -127,9 +130,9 @@ def _kept(
     return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))
 
 
-@lru_cache(maxsize=1024)  # several neighbours give the same
+@lru_cache(maxsize=1024)  # several measured problems have the same configuration
 def _time_us(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> float | None:
-    """Return the model's time; None if the family's rules or the hardware's drop the configuration."""
+    """Return the model's time in microseconds; None if a rule of the family or of the hardware is not fulfilled."""
     candidate = Candidate(family, config, problem, limits, Guidelines())
     if all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES)):
         return float(expected_us(candidate))

@@ -1,4 +1,4 @@
-"""The search space: every configuration of the families, each kept or dropped by exactly one rule."""
+"""The search space of a problem: the configurations of kernel families, pruned by rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.guidelines import Guidelines, Thresholds
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, RESOURCES, Rule
 from tsm2_tune.generator.space.tunables import declared
 
-OWN: Thresholds = MappingProxyType({})  # the families' own thresholds
+OWN: Thresholds = MappingProxyType({})  # no changes to the families' default thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +51,15 @@ class SearchSpace:
 
 @dataclass(frozen=True)
 class Counted(Lazy):
-    """The candidates of a space that another process enumerated. This one enumerates them only if one is used."""
+    """The candidates of a search space that another process enumerated.
+
+    The length is known. This process enumerates the candidates only when one is accessed.
+    """
 
     problem: Problem
     limits: DeviceLimits
     families: tuple[str, ...]
-    guidelines: tuple[Guidelines, ...]  # in force, one for each family
+    guidelines: tuple[Guidelines, ...]  # the thresholds in use, one for each family
     number: int
 
     def __len__(self) -> int:
@@ -77,14 +80,17 @@ class Counted(Lazy):
 
 
 def made_again(kept: Counted, dropped: tuple[tuple[str, int], ...]) -> SearchSpace:
-    """Return the space of these candidates. Raise KeyError for an unknown family or rule."""
+    """Recreate a pickled search space from its candidates and (rule name, dropped configurations) pairs.
+
+    Raise KeyError for an unknown family or rule.
+    """
     rules = {rule.name: rule for name in kept.families for rule in rules_of(FAMILIES[name])}
     by_rule = tuple((rules[name], count) for name, count in dropped)
     return SearchSpace(kept.problem, kept.limits, kept.families, kept, by_rule, kept.guidelines)
 
 
 def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
-    """Return the rules for configurations of this family, in the order of application: guidelines last."""
+    """Return the rules for configurations of this family, in the order of their application. Guidelines are last."""
     own = [rule for rule in family.rules if rule.kind == "guideline"]
     return (*(rule for rule in family.rules if rule not in own), *HARDWARE_RULES, *GUIDELINE_RULES, *own)
 
@@ -98,7 +104,10 @@ def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | 
 def guidelines_in_force(
     family: Family[Any], problem: Problem, limits: DeviceLimits, asked: Guidelines | Thresholds
 ) -> Guidelines:
-    """Return the family's thresholds with the given ones in their place; a whole Guidelines replaces them all."""
+    """Return the thresholds for a family.
+
+    `asked` is a `Guidelines`, which is returned as it is, or a mapping of thresholds that replace the family's own.
+    """
     return asked if isinstance(asked, Guidelines) else family.guidelines(problem, limits).moved(asked)
 
 
@@ -109,10 +118,10 @@ def search_space(
     guidelines: Guidelines | Thresholds = OWN,
     families: Sequence[str] = (),
 ) -> SearchSpace:
-    """Enumerate the families and prune them, by each family's own guidelines with the given thresholds.
+    """Enumerate the configurations of the named families and drop those that break a rule.
 
-    The default is all families that support the problem, except `only_by_name` ones. A configuration that
-    several rules would drop counts for the first of them.
+    Without names, use all families that support the problem, except `only_by_name` ones. `guidelines` replaces some
+    or all thresholds of the families. A configuration that breaks several rules counts for the first of them.
     """
     chosen = _families_for(problem, families)
     kept: list[Sequence[Candidate]] = []
@@ -138,7 +147,7 @@ def search_space(
 def has_configurations(
     problem: Problem, limits: DeviceLimits, *, guidelines: Guidelines | Thresholds = OWN, families: Sequence[str] = ()
 ) -> bool:
-    """Return whether `search_space` would keep any configuration. It stops at the first."""
+    """Return whether `search_space` would keep any configuration, without enumerating all of them."""
     for family in _families_for(problem, families):
         wanted, rules = guidelines_in_force(family, problem, limits, guidelines), rules_of(family)
         in_tables = family.kept_in_tables(problem, limits, wanted, rules)
@@ -152,7 +161,7 @@ def has_configurations(
 
 
 def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
-    """Return the named families that support the problem; without names, all except `only_by_name` ones."""
+    """Return the named families that support the problem. Without names, return all except `only_by_name` ones."""
     return [
         family
         for name, family in FAMILIES.items()
@@ -163,7 +172,7 @@ def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
 def pruned(
     family: Family[Any], problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
 ) -> tuple[Sequence[Candidate], Counter[str]]:
-    """Return the family's configurations that every rule keeps, and how many each rule is the first to drop."""
+    """Return the family's candidates that break no rule, and the number of configurations dropped by each rule."""
     in_tables = family.kept_in_tables(problem, limits, guidelines, rules)
     if in_tables is not None:
         return in_tables
@@ -179,10 +188,10 @@ def _kept(
     rules: Sequence[Rule],
     dropped: Counter[str],
 ) -> Iterator[Candidate]:
-    """Yield the configurations that `pruned` keeps, and count the others in `dropped`.
+    """Yield the candidates that break no rule, and count the others in `dropped` by the rule that dropped them.
 
-    In most families the rules about a few tunables come first and drop most. Each is evaluated once for each
-    combination of their values, before Candidates are made of whole configurations.
+    Leading rules that read only a few tunables are evaluated once for each combination of these tunables' values.
+    They drop most configurations before a `Candidate` is created for each.
     """
 
     @cache  # rules that read the same tunables share configurations
@@ -208,7 +217,7 @@ def _kept(
 
 
 def looked_at(rule: Rule, family: Family[Any]) -> tuple[str, ...] | None:
-    """Return the family's tunables that the rule reads; None if it may read all."""
+    """Return the names of the family's tunables that the rule reads; None if it may read all of them."""
     if rule.of is None or RESOURCES not in rule.of:
         return rule.of
     if not family.beside_resources:

@@ -1,7 +1,7 @@
-"""Declarations of tunables, each beside its field of a configuration: `columns: Annotated[int, Tunable("...")]`.
+"""Declarations of tunables, as annotations of a configuration's fields: `columns: Annotated[int, Tunable("...")]`.
 
-A tunable has its field's name. The declaration decides a configuration's text, which tunables are launch data, the
-constants of a kernel's text, and what `space --explain` and error messages print.
+The field's name is the tunable's name. The declaration determines how the tunable appears in a configuration's text,
+in the CUDA text as a constant, in `space --explain` and in error messages.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 TunableValue = int | str
-KERNEL_NAMES = {"strips": "m_tiles", "octets": "n_tiles"}  # in CUDA, where a kernel calls a tunable by another name
+KERNEL_NAMES = {"strips": "m_tiles", "octets": "n_tiles"}  # tunable -> its constant in CUDA, if the name differs
 
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """One axis of a family's space."""
+    """The declaration of one tunable of a kernel family."""
 
     about: str  # its meaning
     symbol: str = ""  # its symbol in the paper
-    # Its word in a configuration's text, if that is not its name. Neighbours with the same word share it:
-    # block=128x64x32.
+    # Its key in a configuration's text, if that is not its name. Adjacent tunables with the same key are printed
+    # together: block=128x64x32.
     word: str = ""
-    unit: int = 1  # factor from its value to the number in a configuration's text
+    unit: int = 1  # the number in a configuration's text is the value times this
     values: tuple[str, ...] = ()  # names of the values 0, 1, ... in a configuration's text
-    default: int | None = None  # the value that a configuration's text leaves out
-    is_launch: bool = False  # whether it only affects the launch, and not the kernel's text
-    is_constant: bool = True  # whether the kernel's text has a constant of its name; False if it selects code
+    default: int | None = None  # a configuration's text omits this value
+    is_launch: bool = False  # whether it affects only the launch, and not the CUDA text
+    is_constant: bool = True  # whether the CUDA text has a constant for it; False if it selects code
     late: tuple[
         int, ...
-    ] = ()  # values that a search tries only in its fastest configurations; the space has the first
+    ] = ()  # the first value is in the search space; a search tries the others only in its fastest configurations
 
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """A tunable beside its field's name and type."""
+    """A tunable with the name and the type of its field."""
 
     name: str
     type: type[int] | type[str]
@@ -43,37 +43,37 @@ class Declared:
 
     @property
     def word(self) -> str:
-        """The word for the tunable, alone or with its neighbours, in a configuration's text."""
+        """The key of the tunable in a configuration's text. Adjacent tunables may share a key."""
         return self.tunable.word or self.name
 
     @property
     def default(self) -> int | None:
-        """The default value. A configuration's text omits a tunable that has it."""
+        """The default value, which a configuration's text omits; None if there is none."""
         return self.tunable.late[0] if self.tunable.late else self.tunable.default
 
     @property
     def is_constant(self) -> bool:
-        """Whether a kernel's text has a constant of its name."""
+        """Whether the CUDA text defines a constant for the tunable."""
         return self.type is int and self.tunable.is_constant and not self.tunable.is_launch
 
     @property
     def comment(self) -> str:
-        """The comment about the tunable in a kernel's text."""
+        """The comment that describes the tunable in the CUDA text."""
         return f"{self.tunable.symbol}: {self.tunable.about}" if self.tunable.symbol else self.tunable.about
 
 
 @dataclass(slots=True)
 class Constants:
-    """The lines of a kernel's text that define tunables, each printed once: `{{ constants() }}` in a template.
+    """The definitions of tunables as CUDA constants. Templates contain `{{ constants() }}`.
 
-    A call prints the named ones in this order, or without names all remaining ones in the order of the fields.
+    A call returns the lines for the named tunables, or without names for all that no call has returned yet.
     """
 
     remaining: dict[str, tuple[int, str]]  # tunable -> its value and its comment
 
     @classmethod
     def of(cls, config_type: type[Any], values: Mapping[str, Any]) -> Constants:
-        """Return the constants with these values. A tunable of value 0 has no line, such as a bound that is off."""
+        """Return the constants of a configuration with these values. A tunable with the value 0 has no constant."""
         shown = [one for one in declared(config_type) if one.is_constant and values[one.name]]
         return cls({KERNEL_NAMES.get(one.name, one.name): (values[one.name], one.comment) for one in shown})
 
@@ -91,7 +91,7 @@ _DECLARED: dict[Any, tuple[Declared, ...]] = {}
 
 
 def declared(config_type: type[Any]) -> tuple[Declared, ...]:
-    """Return the tunables of a configuration, in the order of its fields."""
+    """Return the tunables that a configuration class declares, in the order of its fields."""
     if config_type not in _DECLARED:
         hints = get_type_hints(config_type, include_extras=True)
         _DECLARED[config_type] = tuple(
@@ -100,7 +100,7 @@ def declared(config_type: type[Any]) -> tuple[Declared, ...]:
     return _DECLARED[config_type]
 
 
-# Tunables of several kernels.
+# Tunables that several kernel families have.
 Threads = Annotated[int, Tunable("threads of a block")]
 BlockM = Annotated[int, Tunable("rows of C that one block computes", word="block")]
 BlockN = Annotated[int, Tunable("columns of C that one block computes", word="block")]
@@ -115,8 +115,8 @@ RowTiles = Annotated[
     int, Tunable("tiles of rows for each block of the grid", symbol="tcf", default=1, is_launch=True)
 ]
 MinBlocks = Annotated[int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", default=1)]
-# Evict-first loads of A keep other lines in the L2: B and C, which helps, and the previous kernel's dirty lines,
-# which does not. Loads without the policy evict those lines once.
+# With evict-first loads of A, other lines stay in the L2 cache: those of B and C, which helps, and dirty lines of the
+# previous kernel, which does not help. Loads without the policy evict the dirty lines once.
 EvictFirst = Annotated[
     int,
     Tunable(
