@@ -1,5 +1,5 @@
-"""The pure half: from a problem and a device's limits to CUDA text. No GPU, no clock, no disk.
+"""The generator: it turns a problem and a device's limits into CUDA text, without using a GPU.
 
-`problem.py` is what is asked for, `config.py` a point of a search space, `families/` the kernels, `render.py` their
-text. It imports `runtime` for the arithmetic of a launch, and nothing of the tuner.
+`problem.py` defines problems, `config.py` the points of a search space, `families/` the kernels, and `render.py`
+fills their templates. The package imports `runtime` for the arithmetic of a launch, and nothing from `tuner`.
 """

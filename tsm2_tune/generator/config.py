@@ -1,4 +1,4 @@
-"""KernelConfig, one point of a search space, with its text forms; and its resources and memory traffic."""
+"""`KernelConfig`, one point of a search space, and records of its resources, tile and memory traffic."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ NAME = re.compile("[a-z][a-z0-9_]*")  # the name of a family
 
 
 def family_name_in(text: str) -> str:
-    """Return the family's name in the text of a configuration; "" if it begins with none."""
+    """Return the name of the kernel family at the start of a configuration's text; "" if there is none."""
     return _parts(text)[0]
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Return the name of the family, and what follows it."""
+    """Return the name of the family, and the rest of the text."""
     found = NAME.match(text)
     name = found[0] if found else ""
     return name, text[len(name) :]
 
 
 class _CachedText:
-    """Holds the text of a configuration once it was asked for. It is no field and takes no part in comparisons."""
+    """Base class with a slot that caches the text. The slot is no dataclass field, so comparisons ignore it."""
 
     __slots__ = ("_text",)
     _text: str
@@ -48,14 +48,14 @@ class _CachedText:
 
 @dataclass(frozen=True, slots=True)
 class KernelConfig(_CachedText):
-    """The values of a family's tunables. Each family extends it with one field for each tunable: see tunables.py."""
+    """The values of a family's tunables. Each family has a subclass with one field for each tunable."""
 
     family: ClassVar[str]
 
     def __lt__(self, other: object) -> bool:
-        """Compare the tunables in order.
+        """Compare the tunables in the order of the fields.
 
-        Defined once here: four methods for each class would slow down every start.
+        `dataclass(order=True)` would add four methods to each subclass, which would slow down the import.
         """
         if type(other) is not type(self):
             return NotImplemented
@@ -63,12 +63,12 @@ class KernelConfig(_CachedText):
 
     @classmethod
     def launch_tunables(cls) -> tuple[str, ...]:
-        """Return the tunables that affect only the launch: the kernel's text does not depend on them."""
+        """Return the names of the tunables that affect only the launch, and not the CUDA text."""
         return tuple(one.name for one in declared(cls) if one.tunable.is_launch)
 
     @classmethod
     def late_tunables(cls) -> dict[str, tuple[int, ...]]:
-        """Return the tunables, with their values, that a search varies only in its fastest configurations."""
+        """Return name -> values of the tunables that a search varies only in its fastest configurations."""
         return {one.name: one.tunable.late for one in declared(cls) if one.tunable.late}
 
     @property
@@ -78,7 +78,7 @@ class KernelConfig(_CachedText):
 
     @property
     def text(self) -> str:
-        """The canonical text, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
+        """The canonical text of the configuration, such as tsm2:version=v3,threads=128,columns=8,prefetch=4."""
         try:
             return self._text
         except AttributeError:
@@ -88,9 +88,10 @@ class KernelConfig(_CachedText):
 
     @property
     def kernel_text(self) -> str:
-        """The text of all configurations with the same kernel, such as ism2:optimisation=1,...,row_tiles=*.
+        """The configuration's text with * for launch tunables, such as ism2:optimisation=1,...,row_tiles=*.
 
-        A configuration that does not split k has another kernel than those that do.
+        Configurations with equal `kernel_text` have the same CUDA kernel. The number of splits is * only if it
+        exceeds 1, since a kernel without splits has other code.
         """
         launch_tunables = [name for name in self.launch_tunables() if name != "splits" or self.has_splits]
         values = self.tunables | dict.fromkeys(launch_tunables, "*")
@@ -98,13 +99,13 @@ class KernelConfig(_CachedText):
 
     @property
     def early(self) -> Self:
-        """The configuration of the space that this one is, or of which it is a variant."""
+        """This configuration with the first value of each late tunable, which is in the search space."""
         late = self.late_tunables()
         return replace(self, **{name: values[0] for name, values in late.items()}) if late else self
 
     @property
     def later(self) -> tuple[Self, ...]:
-        """Its variants that are not in the space: one of the late tunables has another value."""
+        """The variants outside the search space: each has another value of one late tunable."""
         early = self.early
         return tuple(
             replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]
@@ -112,7 +113,7 @@ class KernelConfig(_CachedText):
 
     @property
     def has_splits(self) -> bool:
-        """Whether blocks write partial sums to be added up, for parts of k or of all work."""
+        """Whether blocks write partial sums to a workspace, because k or the whole work is divided among them."""
         return int(getattr(self, "splits", 1)) > 1
 
     @property
@@ -122,15 +123,16 @@ class KernelConfig(_CachedText):
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """Return the configuration with this text, its tunables in any order; None if there is none."""
+        """Return the configuration with this text; None if the text is invalid. The tunables may have any order."""
         family, values = _parts(text)
         found = parse_tunables(cls, values[1:]) if family == cls.family and values.startswith(":") else None
         return None if found is None else cls(**dict[str, Any](found))
 
     @classmethod
     def from_tunables(cls, values: dict[str, Any]) -> Self:
-        """Return the configuration with these tunables. Raise InputError if one is missing, or has a name or
-        a type that is not this family's.
+        """Return the configuration with these tunables.
+
+        Raise InputError if a tunable is missing or unknown, or if a value has the wrong type.
         """
         expected = {one.name: one.type for one in declared(cls)}
         if set(values) != set(expected):
@@ -146,11 +148,11 @@ class KernelConfig(_CachedText):
 
 @dataclass(frozen=True, slots=True)
 class OtherConfig(KernelConfig):
-    """A stored configuration of another version, whose family or tunables this version lacks."""
+    """A stored configuration of another version of the program. This version lacks its family or a tunable."""
 
-    family: str  # type: ignore[misc]  # there is no class for each
+    family: str  # type: ignore[misc]  # a field here, a class variable in other configurations
     spelling: str
-    values: str  # of its tunables, as JSON
+    values: str  # the values of its tunables, as JSON
 
     def __lt__(self, other: object) -> bool:
         return self.spelling < other.spelling if isinstance(other, OtherConfig) else NotImplemented
@@ -166,20 +168,20 @@ class OtherConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """The resources of one block, estimated before compiling."""
+    """The resources of one thread block, estimated before compilation or reported by the compiler."""
 
     threads: int  # per block
-    registers: int  # per thread, by the family's formula
+    registers: int  # per thread
     smem_bytes: int  # per block
-    bytes_in_flight: int  # bytes of A that one thread has requested and not yet used
+    bytes_in_flight: int  # bytes of A that one thread has loads in flight for
     reuse: float  # FMAs per element of A loaded into a register
 
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """The numbers of rows, columns and products after which a kernel repeats its pattern, such as a tile's.
+    """The number of rows, columns and k elements after which a kernel's code path repeats: usually its tile.
 
-    The remainder of an extent by its period, or by a shorter length, decides how a kernel ends there.
+    The remainder of m, n or k modulo its period determines which code path the kernel uses at the matrix's end.
     """
 
     m: int
@@ -189,7 +191,7 @@ class Periods:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The bytes that a launch moves through device memory, re-reads included, as the design predicts."""
+    """The bytes that one launch reads from and writes to device memory, re-reads included, by calculation."""
 
     read_bytes: int
     written_bytes: int

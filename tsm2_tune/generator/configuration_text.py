@@ -1,6 +1,6 @@
-"""Format and parse the tunables in a configuration's text: `word=value,...`.
+"""Format and parse the tunables in a configuration's text: `key=value,...`.
 
-Neighbouring tunables with one word share it: `block=128x64x32`. Default values are left out.
+Adjacent tunables with the same key are printed together: `block=128x64x32`. Default values are omitted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PATTERNS = {kind: re.compile(text) for kind, text in ((int, "0|[1-9][0-9]{0,9}")
 
 
 def format_tunables(config_type: type[Any], values: Mapping[str, TunableValue]) -> str:
-    """Return the text of the values in the order of the tunables, without words whose values are the defaults."""
+    """Return the text `key=value,...` of the tunables, in their order. Keys with default values are omitted."""
     items = []
     for word, tunables in _by_word(config_type).items():
         if any(values[tunable.name] != tunable.default for tunable in tunables):
@@ -25,7 +25,7 @@ def format_tunables(config_type: type[Any], values: Mapping[str, TunableValue]) 
 
 
 def parse_tunables(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
-    """Return the values in a text, whose words may have any order. Return None if it is invalid or incomplete."""
+    """Parse `key=value,...`, in any order, into tunable name -> value. Return None if it is invalid or incomplete."""
     items = [item.partition("=") for item in text.split(",")]
     texts, by_word = {word: value for word, _, value in items}, _by_word(config_type)
     if len(texts) < len(items) or not texts.keys() <= by_word.keys():
@@ -45,13 +45,13 @@ def parse_tunables(config_type: type[Any], text: str) -> dict[str, TunableValue]
 
 
 def unknown_word(config_type: type[Any], text: str) -> str:
-    """Return the first word of a text that names no tunable of the configuration; "" if there is none."""
+    """Return the first key in a configuration's text that no tunable has; "" if all keys are known."""
     words = (item.partition("=")[0] for item in text.split(","))
     return next((word for word in words if word not in _by_word(config_type)), "")
 
 
 def tunable_words(config_type: type[Any]) -> tuple[str, ...]:
-    """Return the words that name tunables in a configuration's text."""
+    """Return the keys that a text of this type of configuration may contain."""
     return tuple(_by_word(config_type))
 
 
@@ -66,7 +66,7 @@ def _by_word(config_type: type[Any]) -> dict[str, list[Declared]]:
 
 
 def format_value(tunable: Declared, value: TunableValue) -> str:
-    """Return the text of one value."""
+    """Return the text of one tunable's value."""
     if isinstance(value, str):
         return value
     names = tunable.tunable.values

@@ -1,4 +1,4 @@
-"""The device headers of `tsm2_tune/kernels/` in a CUDA text, each once: a kernel is one text."""
+"""Replacement of `#include` by the headers of `tsm2_tune/kernels/`, so that a kernel is one CUDA text."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import re
 from functools import cache
 from importlib.resources import files
 
-ELEMENT_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # before the constants, some of which need them
+ELEMENT_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # inserted before constants of these types
 BEGIN, END = "\n// What kernels share, header by header.\n", "// This kernel.\n\n"
 _INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
 _FOLDER = files("tsm2_tune") / "kernels"
 
 
 def with_headers(text: str) -> str:
-    """Return the text with its includes replaced by the headers, nested headers too.
+    """Return the CUDA text with each included header, nested ones too, inserted once.
 
-    All headers go where the first include was. Only the header of the element type goes where its own include was.
+    The header of the element type replaces its own `#include`. All other headers replace the first of the others.
     """
     text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in ELEMENT_TYPES else found[0], text)
     shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))
@@ -28,12 +28,12 @@ def with_headers(text: str) -> str:
 
 @cache
 def header(name: str) -> str:
-    """Return the header's own text, without those that it includes."""
+    """Return the text of a header without the headers that it includes."""
     return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
 
 
 def _needed(text: str) -> dict[str, None]:
-    """Return the names of the headers that the text needs, those first that others need."""
+    """Return the names of the headers that the text includes, nested ones too. A header follows its own includes."""
     known = dict[str, None]()
     for name in _INCLUDE.findall(text):
         known |= _needed_by(name)
@@ -42,7 +42,7 @@ def _needed(text: str) -> dict[str, None]:
 
 @cache
 def _needed_by(name: str) -> dict[str, None]:
-    """Return the header with those that it needs, which come first."""
+    """Return the names of the headers that this one includes, nested ones too, and then its own name."""
     return _needed(_read(name)) | {name: None}
 
 

@@ -15,61 +15,61 @@ if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np
 
 INT32_MAX = 2**31 - 1
-PADDING_ROWS = 20  # the most rows that verification adds to a leading dimension
-# The largest element offset for which kernels use a 32-bit index. It is 2**22 below the type's end, since a loop
-# counter steps past the operand by up to a grid's threads.
+PADDING_ROWS = 20  # the most elements that verification adds to a leading dimension
+# The largest element offset for which kernels use a 32-bit index. It is 2**22 below the largest int, since a loop
+# counter may exceed the offset by the number of threads in the grid.
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22
-FULL_MATH = "full"  # sums of products, in the precision of the type
+FULL_MATH = "full"  # arithmetic in the precision of the element type
 
 
 @dataclass(frozen=True, slots=True)
 class Semiring:
-    """The operations of C = alpha A B + beta C: sum, product, and their neutral elements.
+    """The two operations of C = alpha A B + beta C, a sum and a product, with their neutral elements.
 
-    If beta is `zero`, C is not read.
+    A kernel does not read C if beta is `zero`.
     """
 
     name: str  # also the name of its reference in templates/reference.cu.jinja
-    zero: float  # neutral element of sums; absorbing as a factor
+    zero: float  # neutral element of sums; a product with it is `zero` again
     one: float  # neutral element of products
-    instructions: int = 1  # to add a product to a sum
-    unit: str = "FMA"  # the unit of those instructions
-    is_exact: bool = False  # whether every order of summation gives the exact result, rounded
+    instructions: int = 1  # GPU instructions that add one product to a sum
+    unit: str = "FMA"  # the name of these instructions in reports
+    is_exact: bool = False  # whether the result is the rounded exact one, whatever the order of summation
 
 
 PLUS_TIMES = Semiring("PlusTimes", zero=0.0, one=1.0)
-# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of paths, infinite without a path.
-# NaN sums (of a NaN, or of infinities of both signs) are ignored. Rounding is monotonic, so the least rounded sum is
-# the least sum, rounded.
+# C[i, j] = min(alpha + min over l of (A[i, l] + B[l, j]), beta + C[i, j]): lengths of shortest paths, where infinity
+# means that there is no path. Sums that are NaN are ignored. Rounding is monotonic, so the least rounded sum is the
+# least exact sum, rounded.
 MIN_PLUS = Semiring("MinPlus", zero=math.inf, one=0.0, instructions=2, unit="addition and minimum", is_exact=True)
 
 
 @dataclass(frozen=True, slots=True)
 class Dtype:
-    """An element type, with the arithmetic of its products.
+    """An element type with the arithmetic in which its matrices are multiplied.
 
-    A complex element has two adjacent real parts, of the type `component_name`.
+    A complex element is two adjacent real numbers of the type `component_name`.
     """
 
-    name: str  # the short name used in texts and tables
+    name: str  # the name in commands, texts and tables
     c_type: str  # the CUDA type
-    numpy_name: str  # NumPy's type of an element, or of its bits if NumPy has no such type
+    numpy_name: str  # the NumPy type; if NumPy lacks the type, an unsigned integer of the same size
     element_bytes: int
     registers: int  # 32-bit registers that one element occupies
-    significand_bits: int  # p of a result: unit roundoff is 2**-p
-    exponents: tuple[int, int]  # 2 to the first is the least number above 0, 2 to the second exceeds the largest
+    significand_bits: int  # p; the unit roundoff of a result is 2**-p
+    exponents: tuple[int, int]  # (e, f): 2**e is the least positive number, and all numbers are less than 2**f
     parts: int = 1  # real numbers in an element: 2 if it is complex
-    component_name: str = ""  # the Dtype of one of them, with the same bits; "" if that is this one
-    sum_name: str = ""  # the Dtype of sums of products, and of alpha and beta; "": this one
-    product_roundings: float = 1  # error of a product and its addition, in unit roundoffs of the sum
-    operand_error: float = 0.0  # relative error of a product from rounding its operands
-    tensor_products: int = 1  # products of the tensor cores for one product
-    math: str = FULL_MATH  # one of MATHS: how elements, of `component_name` if it is not full, are multiplied
+    component_name: str = ""  # name of the Dtype of one real number; "": this Dtype
+    sum_name: str = ""  # name of the Dtype of sums, alpha and beta; "": this Dtype
+    product_roundings: float = 1  # error of a multiply-add, in unit roundoffs of the sum
+    operand_error: float = 0.0  # relative error of a product because operands are rounded
+    tensor_products: int = 1  # tensor-core products that make up one product
+    math: str = FULL_MATH  # one of MATHS; if it is not "full", elements in memory have the type `component_name`
     semiring: Semiring = PLUS_TIMES
 
     @property
     def unit_roundoff(self) -> float:
-        """u = 2**-p, the largest relative error of one rounding to nearest."""
+        """The largest relative error of one rounding to nearest: 2**-p for p significand bits."""
         return 2.0**-self.significand_bits
 
     @property
@@ -78,37 +78,37 @@ class Dtype:
 
     @property
     def component(self) -> Dtype:
-        """The type of an element's real numbers."""
+        """The Dtype of the real numbers of an element."""
         return DTYPES[self.component_name or self.name]
 
     @property
     def reference_name(self) -> str:
-        """The Dtype whose reference verifies this one's products: the exact product is the same."""
+        """The name of the Dtype whose reference kernel verifies this type: it computes the same exact product."""
         return self.name if self.is_complex or self.semiring is not PLUS_TIMES else self.component.name
 
     @property
     def element_name(self) -> str:
-        """The Dtype of the elements in memory, whatever the arithmetic."""
+        """The name of the Dtype of the elements in memory."""
         return self.name if self.math == FULL_MATH else self.component.name
 
     @property
     def rate_name(self) -> str:
-        """The Dtype with the same rate of arithmetic outside of the tensor cores."""
+        """The name of the Dtype that has the same arithmetic rate without tensor cores."""
         return self.sum.component.name if self.semiring is PLUS_TIMES else self.name
 
     @property
     def reference_tile(self) -> tuple[int, int]:
-        """Rows and columns of C that one thread of the reference computes: their sums take 48 or 64 registers."""
-        is_double = self.component.name == "f64"  # its sums are compensated
+        """The rows and columns of C that one thread of the reference kernel computes, in 48 or 64 registers."""
+        is_double = self.component.name == "f64"  # compensated summation doubles its registers
         return (2 if is_double or self.is_complex else 4, 2 if is_double and self.is_complex else 4)
 
     @property
     def sum(self) -> Dtype:
-        """The type of sums of products, and of alpha and beta."""
+        """The Dtype of sums of products, alpha and beta."""
         return DTYPES[self.sum_name or self.name]
 
     def factor(self, value: complex) -> np.generic:
-        """Return alpha or beta as a kernel takes it; only the real part if elements are real."""
+        """Return alpha or beta as a NumPy scalar, a kernel's argument. Drop the imaginary part for real types."""
         import numpy as np
 
         scalar: Any = np.dtype(self.sum.numpy_name).type
@@ -117,21 +117,21 @@ class Dtype:
 
     @property
     def flops_per_product(self) -> int:
-        """The floating-point operations of sum += a b: an FMA, or an addition and a minimum, counts as two.
+        """The floating-point operations of one multiply-add, sum += a b: 2, or 8 for complex numbers.
 
-        A complex product takes four FMAs.
+        In the min-plus semiring, an addition and a minimum count as 2.
         """
         return 2 * self.parts**2
 
 
-# What a product costs on tensor cores, in unit roundoffs of the sums, 2**-24. They add up a block of 4 or more
-# products and the sum before it, all shifted to the largest exponent and cut off there, and cut off the result: 2
-# for each term, and as much for each of two operations more on every 4 products (Fasi, Higham, Mikaitis and Pranesh,
-# "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021).
+# Error of one multiply-add on tensor cores, in unit roundoffs of f32, 2**-24. A tensor core adds a block of 4 or more
+# products to a sum. It aligns all terms to the largest exponent and truncates them, then truncates the result. So
+# each term has an error of 2, and two more operations per 4 products have an error of 2 each (Fasi, Higham, Mikaitis
+# and Pranesh, "Numerical behavior of NVIDIA tensor cores", PeerJ Computer Science 7:e330, 2021).
 TENSOR_CORE_ROUNDINGS = 3.0
 TF32 = 2.0**-11  # unit roundoff of an operand: 11 significant bits
-# 3xTF32 splits an operand into two, which leaves a rest of at most TF32**2 of it, and leaves the product of the two
-# smaller ones out.
+# 3xTF32 splits each operand into two TF32 numbers, with a relative error of at most TF32**2, and omits the product of
+# the two smaller numbers.
 SPLIT_ERROR = 3.01 * TF32**2
 
 DTYPES = {
@@ -159,7 +159,7 @@ DTYPES = {
             "f16", "float16", "float16", element_bytes=2, registers=1, significand_bits=11, exponents=(-24, 16),
             sum_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS,
         ),
-        # f32 in memory, multiplied by the tensor cores: what --math asks for. The least number is TF32's.
+        # f32 in memory, multiplied by tensor cores if --math requests it. The least number is that of TF32.
         Dtype(
             "tf32", "float", "float32", element_bytes=4, registers=1, significand_bits=24, exponents=(-136, 128),
             component_name="f32", product_roundings=TENSOR_CORE_ROUNDINGS, operand_error=2 * TF32 + TF32**2,
@@ -181,12 +181,12 @@ DTYPES = {
     )
 }  # fmt: skip
 
-FMA_DTYPES = ("f32", "f64", "c64", "c128")  # computed by fused multiply-adds alone
+FMA_DTYPES = ("f32", "f64", "c64", "c128")  # types that fused multiply-adds compute
 TF32_DTYPES = ("tf32", "3xtf32")
 MATHS = tuple(dict.fromkeys(dtype.math for dtype in DTYPES.values()))
 ELEMENT_TYPES = tuple(name for name, dtype in DTYPES.items() if dtype.math == FULL_MATH)
 
-# Other libraries' names of the types.
+# Names of the types in other libraries, in lower case -> our name.
 DTYPE_ALIASES = {
     **dict.fromkeys(("float32", "float", "single", "fp32", "s", "r_32f"), "f32"),
     **dict.fromkeys(("float64", "double", "fp64", "d", "r_64f"), "f64"),
@@ -198,7 +198,7 @@ DTYPE_ALIASES = {
 
 
 def dtype_named(name: str) -> Dtype:
-    """Return the element type called `name`; InputError, with what may be meant, for an unknown one."""
+    """Return the Dtype called `name`. Raise InputError, with a suggestion, for an unknown name."""
     if not isinstance(name, str) or name not in DTYPES:
         others = ", ".join(one for one in DTYPES if one not in ELEMENT_TYPES)
         raise unknown_dtype(name, f", or, of another math, {others}")
@@ -206,7 +206,7 @@ def dtype_named(name: str) -> Dtype:
 
 
 def unknown_dtype(name: object, others: str = "") -> InputError:
-    """Return the error for an unknown type: it lists the types, with `others`, and suggests a similar one."""
+    """Return the error for an unknown Dtype. It lists known names, then `others`, and suggests a similar name."""
     known = {one: one for one in DTYPES} | {one: of for one, of in DTYPE_ALIASES.items() if len(one) > 1}
     meant = DTYPE_ALIASES.get(str(name).lower()) or known.get(nearest_name(name, known), "")
     expected = f"expected one of {', '.join(ELEMENT_TYPES)}{others}"
@@ -221,9 +221,9 @@ OP_LETTERS = {
     "c": "conjugate transposed: row-major, conjugated",
     "j": "conjugated: column-major, conjugated",
 }
-COLUMN_MAJOR, CONJUGATED = "nj", "cj"  # letters
-SAME = "x"  # in place of B's letter: B is the matrix of A itself
-ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's, if both are one matrix
+COLUMN_MAJOR, CONJUGATED = "nj", "cj"  # the op letters with this property
+SAME = "x"  # instead of B's letter in an op: B is the same matrix as A
+ACROSS = {"t": "n", "c": "n", "n": "t", "j": "t"}  # A's letter -> B's letter, if both are the same matrix
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -233,15 +233,15 @@ class Problem:
 
     Sums and products are those of the dtype's semiring.
 
-    `op` has a letter for A, a letter for B, and a third letter if C is row-major. It names the product as BLAS does,
-    whose matrices are column-major: "n" is not transposed, "t" is transposed, as a row-major matrix is to BLAS. So
-    "nn" is A B with three column-major matrices, and "ttt" the same with three row-major ones. "tn" is X^T Y with
-    column-major X and Y. "c" and "j" are "t" and "n" with complex conjugates: X^H Y is "cn", or "jtt" if X, Y and C
-    are row-major.
+    `op` has a letter for A, a letter for B, and a third letter "t" if C is row-major. As in BLAS, "n" means that the
+    matrix in memory is column-major and not transposed, and "t" that it is transposed, which is the same as
+    row-major. So "nn" is A B with three column-major matrices, and "ttt" is A B with three row-major matrices. "tn"
+    is X^T Y with column-major X and Y. "c" and "j" are "t" and "n" with complex conjugates: X^H Y is "cn", or "jtt"
+    if X, Y and C are row-major.
 
-    An "x" instead of B's letter says that B is A's own matrix, as in BLAS's syrk and herk. X^T X is "tx", or "nxt" if
-    X and C are row-major; X^H X is "cx" or "jxt". Such a Gram matrix is symmetric or Hermitian, so half of its
-    products suffice. All of C is written, and beta C need not be symmetric.
+    An "x" instead of B's letter means that B is the same matrix as A, as in the BLAS functions syrk and herk. X^T X
+    is "tx", or "nxt" if X and C are row-major; X^H X is "cx" or "jxt". Such a Gram matrix is symmetric or Hermitian,
+    so a kernel can compute half of it and copy the rest. All of C is written, and beta C need not be symmetric.
     """
 
     m: int
@@ -276,17 +276,17 @@ class Problem:
 
     @property
     def is_gram(self) -> bool:
-        """Whether B is A's own matrix, so that C is symmetric or Hermitian."""
+        """Whether B is the same matrix as A, so that the product is symmetric or Hermitian."""
         return self.op[1] == SAME
 
     @property
     def factors(self) -> str:
-        """The letters of A and of B, even if B is A's own matrix."""
+        """The op letters of A and B. If B is the same matrix as A, B's letter is derived from A's."""
         return self.op[0] + (ACROSS[self.op[0]] if self.is_gram else self.op[1])
 
     @property
     def contiguous(self) -> tuple[Extent, Extent, Extent]:
-        """The extents along which A, B and C are contiguous in memory."""
+        """The extent ("m", "n" or "k") along which each of A, B and C is contiguous in memory."""
         return (
             "m" if self.factors[0] in COLUMN_MAJOR else "k",
             "k" if self.factors[1] in COLUMN_MAJOR else "n",
@@ -295,7 +295,7 @@ class Problem:
 
     @property
     def conjugated(self) -> tuple[bool, bool]:
-        """Whether the product uses the complex conjugates of A's elements, and of B's."""
+        """Two flags: whether A, and whether B, is replaced by its complex conjugate."""
         return self.factors[0] in CONJUGATED, self.factors[1] in CONJUGATED
 
     @property
@@ -304,7 +304,7 @@ class Problem:
 
     @property
     def storage(self) -> str:
-        """The layout of the three matrices, in words."""
+        """The storage orders of A, B and C as text, such as "A, B, C column-major"."""
         rows = [
             name for name, along in zip("ABC", self.contiguous, strict=True) if along == ("k" if name == "A" else "n")
         ]
@@ -319,9 +319,9 @@ class Problem:
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
-        """The shapes in memory of A, B and C, as column-major matrices: (contiguous elements, number of lines).
+        """Name -> (contiguous elements, number of rows or columns) of A, B and C in memory.
 
-        B is missing if it is A's own matrix.
+        B is missing if it is the same matrix as A.
         """
         m, n, k = self.m, self.n, self.k
         along_a, along_b, along_c = self.contiguous
@@ -336,47 +336,47 @@ class Problem:
 
     @property
     def shape(self) -> str:
-        """MxNxK."""
+        """The text MxNxK, such as 20480x16x20480."""
         return f"{self.m}x{self.n}x{self.k}"
 
     @property
     def text(self) -> str:
-        """The canonical text, such as 20480x16x20480:f32, or 16x16x10000000:f64:tn if op is not nn."""
+        """The canonical text, such as 20480x16x20480:f32, or 16x16x10000000:f64:tn if the op is not nn."""
         return f"{self.shape}:{self.dtype_name}" + (f":{self.op}" if self.op != "nn" else "")
 
     @property
     def flops(self) -> int:
         """Floating-point operations: 2 m n k, or 8 m n k for complex numbers. An FMA counts as two.
 
-        A Gram matrix has m (m + 1) / 2 elements to compute.
+        Of a Gram matrix, only m (m + 1) / 2 of the m n elements count.
         """
         elements = self.m * (self.m + 1) // 2 if self.is_gram else self.m * self.n
         return self.dtype.flops_per_product * elements * self.k
 
     @property
     def read_bytes(self) -> int:
-        """Least bytes read if beta = 0: A and B once each, or once if they are one matrix."""
+        """The least bytes read if beta = 0: A and B once each, or only A if B is the same matrix."""
         columns = self.m if self.is_gram else self.m + self.n
         return columns * self.k * self.dtype.element_bytes
 
     @property
     def written_bytes(self) -> int:
-        """Least bytes written: C once."""
+        """The least bytes written: C once."""
         return self.m * self.n * self.dtype.element_bytes
 
     @property
     def least_bytes(self) -> int:
-        """Least bytes moved: each of A, B and C once."""
+        """The least bytes moved if beta = 0: each of A, B and C once."""
         return self.read_bytes + self.written_bytes
 
     @property
     def index_bits(self) -> int:
-        """The width of an index that reaches every element, including padding: 32 or 64."""
+        """The bits of an index type that reaches every element, including padding: 32 or 64."""
         return self.index_bits_of({})
 
     def index_bits_of(self, padding: Mapping[str, int]) -> int:
-        """Return the width of the index if lines of an operand, by name, are longer by so many elements."""
-        # A loop that strides over rows counts up to a grid's rows past m, and one over k likewise.
+        """Return the bits of the index type if `padding` (matrix name -> elements) increases leading dimensions."""
+        # A loop that strides over m or k may count beyond it by the number of rows in the grid.
         largest = max(
             *(
                 (contiguous + padding.get(name, 0) + PADDING_ROWS) * lines

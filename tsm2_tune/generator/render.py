@@ -1,4 +1,4 @@
-"""(Problem, KernelConfig) -> KernelSource: the one Jinja environment of the kernels."""
+"""Rendering of CUDA kernels from Jinja templates: `render` returns the `KernelSource` of a configuration."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from tsm2_tune.generator.source import (
 )
 from tsm2_tune.generator.space.tunables import Constants
 
-# What a value may hold that a template prints: in CUDA names, numbers and words, which leave no comment and end no
-# line, and in other texts the literals of their languages, which are one line of ASCII.
+# Characters allowed in values that a template prints. In CUDA they are those of names, numbers and words, so that a
+# value ends no comment and no line. In other languages a value is one line of printable ASCII, as a literal is.
 OF_KERNELS = re.compile(r"[\w .,:;='()+*%-]*", re.ASCII)
 OF_LITERALS = re.compile(r"[ -~]*")
 
@@ -41,14 +41,14 @@ def environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         autoescape=False,
-        auto_reload=False,  # a look at each file of a template, for each text
+        auto_reload=False,  # it would check every template file for changes at each rendering
     )
 
 
 def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
-    """The template with these values: every text of this program is made here.
+    """Return the text of the template with these values.
 
-    InputError, and no text, where a string among the values, however deep, holds another character than is allowed.
+    Raise InputError if a string among the values, also in nested ones, does not match `allowed`.
     """
     _refuse_others(values, allowed, template)
     return environment().get_template(template).render(values)
@@ -56,9 +56,9 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
 
 @lru_cache(maxsize=TEXTS_AT_HAND)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
-    """Return the CUDA text of this configuration for the problem's op and dtype: equal input, equal bytes."""
+    """Return the CUDA text and the launch of a configuration. The text depends on the problem's op and dtype only."""
     family = family_named(config.family)
-    _refuse_others(config.text, OF_KERNELS, family.template)  # before the family computes with it
+    _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
     values = {
         "about": family.summary,
         **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
@@ -82,15 +82,16 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
 
 @lru_cache(maxsize=TEXTS_AT_HAND, typed=True)
 def _kernel_text(family_name: str, /, **values: Any) -> str:
-    """Fill the template of a family: once for all shapes and launches, of which no value depends."""
+    """Return the CUDA text of a family with these values. They do not depend on the shape or on launch tunables."""
     family = family_named(family_name)
     constants = Constants.of(family.config_type, values)
     return with_headers(filled(family.template, {**values, "constants": constants}, OF_KERNELS))
 
 
 def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:
-    """Return the CUDA text of the tuner's own kernels, which flush, measure ceilings, and fill and compare matrices
-    of these types.
+    """Return the CUDA text of the tuner's own kernels.
+
+    They flush the L2 cache, measure peak rates, and fill and compare matrices of these element types.
     """
     verified = [DTYPES[name] for name in dtype_names]
     components, references = {one.component.name for one in verified}, {one.reference_name for one in verified}
@@ -107,9 +108,9 @@ def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:
 
 
 def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
-    """Raise InputError if a string in the value holds a character that is not allowed.
+    """Raise InputError if a string in the value, also a nested one, does not match `allowed`.
 
-    Raise TypeError for other objects.
+    Raise TypeError for objects that are neither numbers, strings, records nor collections.
     """
     if isinstance(value, str):
         if not allowed.fullmatch(value):

@@ -1,7 +1,7 @@
-"""Convert a caller's values to int, float, str and bool: NumPy's scalars, and subclasses of these types.
+"""Conversion of a caller's values, such as NumPy scalars, to int, float, str and bool.
 
-An integer is whatever `operator.index` takes, except for bools and arrays, even of one element. A float such as 8.0
-is refused: it is a mistake more often than not.
+An integer is any value that `operator.index` accepts, except bools and arrays. A float such as 8.0 is no integer,
+since it is usually a mistake.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Made = TypeVar("Made", bound=type[Any])
 
 
 def whole(what: str, value: Any, least: int | None = None, most: int | None = None) -> int:
-    """Return the integer as an int. Raise InputError, which names `what`, for another value or one out of bounds."""
+    """Return the value as an int. Raise InputError, which names `what`, if it is no integer in `least` ... `most`."""
     try:
         if isinstance(value, bool) or hasattr(value, "__len__"):  # arrays and tensors, even 0-d ones, have a length
             raise TypeError
@@ -33,7 +33,7 @@ def whole(what: str, value: Any, least: int | None = None, most: int | None = No
 
 
 def real(what: str, value: Any, expected: str = "a number") -> float:
-    """Return the real number as a float. Raise InputError, which says what is `expected`, for another value."""
+    """Return the value as a float. Raise InputError, which states `expected`, if it is no real number."""
     try:
         if isinstance(value, bool) or not isinstance(value, Real):
             raise TypeError
@@ -43,15 +43,15 @@ def real(what: str, value: Any, expected: str = "a number") -> float:
 
 
 def plain_text(what: str, value: Any) -> str:
-    """Return the text as a str. Raise InputError for another value."""
+    """Return a str, or an instance of a subclass, as a plain str. Raise InputError for another value."""
     if not isinstance(value, str):
         raise InputError(f"{what} = {shown(value)}: expected a text")
     return str.__str__(value)
 
 
 def truth(what: str, value: Any) -> bool:
-    """Return the bool, also NumPy's, as a bool. Raise InputError for another value."""
-    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's has either name, depending on the version
+    """Return a bool or a NumPy bool as a bool. Raise InputError for another value."""
+    if type(value).__name__ not in ("bool", "bool_"):  # the name of NumPy's bool depends on the version
         raise InputError(f"{what} = {shown(value)}: expected True or False")
     return bool(value)
 
@@ -65,7 +65,7 @@ OF_TYPE: dict[str, tuple[type, Callable[[str, Any], Any]]] = {
 
 
 def plain(record: Made) -> Made:
-    """Make a dataclass convert its scalar fields, and tuples of scalars, when an instance is created.
+    """Decorate a dataclass so that new instances convert their scalar fields and tuples of scalars to plain types.
 
     Use it below `@dataclass`: it defines the `__post_init__` that the dataclass calls. The class's own
     `__post_init__`, if any, runs afterwards.
@@ -88,7 +88,7 @@ def plain(record: Made) -> Made:
 
 @cache
 def _scalars(record: type[Any]) -> list[tuple[str, tuple[type, Callable[[str, Any], Any]], bool, bool]]:
-    """Return the fields to convert: name, type and converter, whether it is a tuple, and whether it may be None."""
+    """Return, for each field to convert: name, (type, converter), whether it is a tuple, whether it may be None."""
     found = []
     for field in fields(record):
         text = str(field.type)

@@ -1,4 +1,4 @@
-"""Parse shapes: text -> (m, n, k), many at a time."""
+"""Parser of shapes: one text may give many (m, n, k)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Shape = tuple[int, int, int]
 
 LARGEST_DIMENSION = INT32_MAX
 MOST_SHAPES = 10_000
-MOST_CHARACTERS = 40  # of one number: far more than the largest dimension needs
+MOST_CHARACTERS = 40  # the most characters of one number
 
 SHAPE_SYNTAX = """\
 MxNxK items separated by commas: C is M x N and the inner dimension is K.
@@ -23,9 +23,9 @@ A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, and ig
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Return the shapes in the text, each once, in its order. Raise InputError for an invalid text.
+    """Return the (m, n, k) that the text names, each once, in order. Raise InputError for an invalid text.
 
-    SHAPE_SYNTAX describes the text; @FILE and problems are not allowed here.
+    SHAPE_SYNTAX describes the syntax, but this function does not accept @FILE and problems.
     """
     shapes: dict[Shape, None] = {}
     items = [item.strip() for item in text.split(",") if item.strip()]
@@ -89,7 +89,7 @@ def _parse_dimension(text: str, item: str) -> list[int]:
 
 
 def _parse_number(text: str, item: str) -> int:
-    """Return a whole number of at least 1, also as 1e7 or 1.5e6."""
+    """Parse a dimension of at least 1, such as 20480, 1e7 or 1.5e6. Raise InputError for another text."""
     if len(text) > MOST_CHARACTERS:
         raise InputError(
             f"shape {item[:MOST_CHARACTERS]!r}...: a number of {len(text)} characters;"

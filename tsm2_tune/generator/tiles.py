@@ -1,4 +1,4 @@
-"""The common part of families whose blocks each compute a tile of a small C, with k divided among the blocks."""
+"""Shared code of kernel families in which each block computes a tile of a small C, and blocks divide k."""
 
 from __future__ import annotations
 
@@ -10,24 +10,27 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 
-LARGEST_THIN = 128  # of m and n: a C larger than that is no small result of a long sum
-SKINNY = 64  # up to which a C of as many rows or columns is skinny
-LARGEST_GRAM_TILE = 64  # rows and columns, of the kernels that compute half of a Gram matrix
+LARGEST_THIN = 128  # the largest m and n of a small C, which is the result of long sums
+SKINNY = 64  # C is skinny if it has at most this many rows or columns
+LARGEST_GRAM_TILE = 64  # most rows and columns of a tile in kernels that compute half of a Gram matrix
 
 
 def covering(options: tuple[int, ...], extent: int) -> int:
-    """Return the smallest option that covers the extent; the largest one where none does."""
+    """Return the smallest option that is at least the extent, or else the largest option."""
     return next((option for option in options if option >= extent), options[-1])
 
 
 def thread_tiles(options: tuple[int, ...], of_thread: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int, int]]:
-    """(block_m, block_n, rows, columns): tiles of a block with those of a thread, which is no larger; each once."""
+    """Return (block_m, block_n, rows, columns) for each combination of a block's tile with a thread's tile.
+
+    A thread's tile that exceeds the block's tile is reduced to it. Each combination is returned once.
+    """
     every = product(options, options, of_thread)
     return sorted({(m, n, min(m, rows), min(n, columns)) for m, n, (rows, columns) in every})
 
 
 def is_general(problem: Problem) -> bool:
-    """Return whether C is skinny neither way, nor a small result of a long sum."""
+    """Return whether C is neither skinny (m or n up to SKINNY) nor small (m and n up to LARGEST_THIN)."""
     return min(problem.m, problem.n) > SKINNY and max(problem.m, problem.n) > LARGEST_THIN
 
 
@@ -37,9 +40,10 @@ def tile_rules(
     columns: tuple[int, ...] = (),
     covered: Callable[[Candidate], int] | int | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules for `options` of a tile's rows, and of its columns unless these have their own options.
+    """Return the rules for the tunables `block_m` and `block_n`, the rows and columns of a block's tile.
 
-    A C of up to `covered` (the largest) rows and columns has one tile.
+    `options` contains the possible rows, and the possible columns unless `columns` is given. If C has at most
+    `covered` rows and columns, one tile must cover it. The default of `covered` is the largest option.
     """
     most = options[-1] if covered is None else covered
 
@@ -74,10 +78,9 @@ def tile_rules(
 
 
 def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
-    """Return the bytes moved: A once for each column of tiles, B once for each row of them. The sums of the splits
-    are few.
+    """Return the bytes read and written: A once for each column of tiles, B once for each row of tiles, C once.
 
-    Where B is A's matrix, blocks beside the diagonal read what others read at the same time.
+    Partial sums of splits are neglected. In a Gram matrix, B's elements are in the L2 cache, since they are A's.
     """
     down, across = -(-problem.m // block_m), -(-problem.n // block_n)
     elements = problem.k * (problem.m * across + (0 if problem.is_gram else problem.n * down))
@@ -85,6 +88,6 @@ def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
 
 
 def mirrored(problem: Problem) -> str:
-    """Return the CUDA expression of the element (j, i) of a Gram matrix, if `value` is the element (i, j)."""
+    """Return the CUDA expression for element (j, i) of a Gram matrix. Its variable `value` is element (i, j)."""
     first, second = problem.conjugated
     return "conjugate(value)" if first != second else "value"
