@@ -1,5 +1,5 @@
-"""Timing of kernels, interleaved timing of several kernels, and timing of cuBLAS and cuBLASLt (`vendor/`).
+"""Timing of one kernel, of several kernels in turns, and of cuBLAS and cuBLASLt (`vendor/`).
 
-`timing.py` takes samples until the confidence interval is narrow, and `l2_state.py` sets the L2 before each.
-`cross_timing.py` measures kernels at shapes that they did not win.
+`timing.py` takes samples until the confidence interval of the median is narrow. `l2_state.py` prepares the L2 cache
+before each sample. `cross_timing.py` times kernels at shapes at which another kernel is the fastest.
 """

@@ -1,13 +1,13 @@
-"""Measure kernels at shapes that they did not win.
+"""Time kernels at shapes at which another kernel is the fastest ("cross timing").
 
-A search times a kernel at the shape that it won, and seldom at others. An export predicts a kernel's time at untuned
-shapes from its measured times, so more measured shapes make a better prediction. Three kinds of pairs of a kernel and
-a shape are measured:
+A shape is tuned if a search was run for it. Its winner is the fastest kernel. A search times a kernel at its own
+shape only. An exported module predicts a kernel's time at other shapes from its measured times, so more measured
+shapes improve the prediction. These kernels are timed:
 
-- each winner's kernel at the nearest other tuned shapes,
-- kernels that planning suggests for shapes between the tuned ones, at the nearest tuned shapes,
-- kernels of an export wherever they are predicted to be nearly the fastest, at tuned shapes and between them, where
-  the vendor is measured too. A wrong prediction there would lead to a wrong choice.
+- each winner at the tuned shapes nearest to its own shape,
+- kernels that planning suggests for shapes between tuned shapes, at the nearest tuned shapes,
+- exported kernels wherever they are predicted to be nearly the fastest, at tuned shapes and between tuned shapes. A
+  wrong prediction there would lead to a wrong choice of kernel. cuBLAS is timed between tuned shapes too.
 """
 
 from __future__ import annotations
@@ -39,28 +39,28 @@ from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.resume import Retries
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
-MOST_SHAPES = 12  # a winner's kernel is measured at so many of the nearest tuned shapes
-MOST_BETWEEN = 6  # the same for a kernel that is planned for shapes between the tuned ones
-SOONER = 0.9  # measure a kernel again with another launch if that is predicted to take less than this of its time
-ABSURD = 20.0  # skip a kernel that is predicted to take this many times as long as the shape's winner
+MOST_SHAPES = 12  # number of nearest tuned shapes at which a winner is timed
+MOST_BETWEEN = 6  # the same number for a kernel planned for shapes between tuned shapes
+SOONER = 0.9  # time another launch of a kernel if its predicted time is below this share of the measured time
+ABSURD = 20.0  # skip a kernel whose predicted time exceeds this multiple of the winner's time
 
 
 Event = ProblemEvent | PairMeasured
-Kernels = dict[str, dict[Problem, KernelConfig]]  # kernel's text -> shape -> the configuration with its launch there
+Kernels = dict[str, dict[Problem, KernelConfig]]  # kernel's text -> shape -> configuration for the shape
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Tuned shapes of one element type and op, whose winners come from the same compiler as this run's kernels."""
+    """The tuned shapes of one element type and op, with their winners and all measured times at these shapes."""
 
-    won: Kernels  # winners' kernels, at the shapes that they won
-    between: Kernels  # kernels planned for shapes between the tuned ones, at those shapes
+    won: Kernels  # winners, at the shapes at which they are the fastest
+    between: Kernels  # kernels planned for shapes between tuned shapes, at the planned shapes
     winners: dict[Problem, CurrentTrial]
-    known: dict[Problem, dict[str, float]]  # shape -> kernel's text -> its least measured time
-    unsettled: frozenset[Problem]  # the winner lacks a final and the full verification, since its run was stopped
+    known: dict[Problem, dict[str, float]]  # shape -> kernel's text -> least measured time in microseconds
+    unsettled: frozenset[Problem]  # the winner has neither a final nor a full verification
 
     def missing(self, asked: frozenset[Problem]) -> Iterator[tuple[str, Problem]]:
-        """Yield pairs of a kernel and a nearby shape at which it has no time."""
+        """Yield pairs of a kernel and a nearby shape at which the kernel has no measured time."""
         for kernel, problem in self._nearest():
             if self.is_missing(kernel, problem, asked):
                 yield kernel, problem
@@ -68,11 +68,12 @@ class Group:
     def is_missing(
         self, kernel: str, problem: Problem, asked: frozenset[Problem], expected_us: float = math.inf
     ) -> bool:
-        """Return whether the kernel is to be measured at the shape.
+        """Return whether to time the kernel at the shape.
 
-        It is if it has no time there, or if another launch is predicted to be much faster (`expected_us`). The shape,
-        or one that the kernel won, must be in `asked`. For a kernel that won nothing, at a shape between tuned ones,
-        any shape of the group in `asked` is enough.
+        Return True if the kernel has no measured time at the shape, or if a launch with the predicted time
+        `expected_us` would be much faster than the measured time. Return False if the run does not concern the pair:
+        neither the shape nor a shape that the kernel won is in `asked`. For a kernel that won no shape, at a shape
+        between tuned shapes, any tuned shape of this group in `asked` is enough.
         """
         known_us = self.known.get(problem, {}).get(kernel)
         if problem not in self.known or (known_us is not None and expected_us >= SOONER * known_us):
@@ -82,11 +83,11 @@ class Group:
         return not asked.isdisjoint(self.winners)
 
     def started(self, kernel: str) -> dict[Problem, KernelConfig]:
-        """Return the kernel's configurations at the shapes that it won or is planned for; {} for other kernels."""
+        """Return the kernel's configuration for each shape that it won or was planned for; {} for other kernels."""
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
-        """Yield each kernel with the tuned shapes that are nearest to its own."""
+        """Yield pairs of each kernel and each of the tuned shapes nearest to its own shapes."""
         most = [(self.won, MOST_SHAPES), (self.between, MOST_BETWEEN)]
         for kernel, at, count in ((kernel, at, count) for of, count in most for kernel, at in sorted(of.items())):
             others = (problem for problem in self.winners if problem not in at)
@@ -96,9 +97,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CrossTiming:
-    """Cross timing of the problems in `asked`, with one another and with other tuned shapes of their type and op.
+    """Cross timing: kernels of the problems in `asked` at other tuned shapes, and other kernels at these problems.
 
-    Each pair is an ordinary trial. The limits on trials and seconds of a search do not apply.
+    Each pair of a kernel and a shape is compiled, verified, timed and stored like any trial. A search's limits on
+    trials and seconds do not apply.
     """
 
     asked: frozenset[Problem]
@@ -106,11 +108,11 @@ class CrossTiming:
     store: Store
     families: Collection[str] = ()  # only kernels of these families; empty: of all
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
-    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # this run's pairs -> whether done
-    _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # tuned shapes -> kernels between them
+    _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # (shape, kernel) -> whether done
+    _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # tuned shapes -> planned kernels
 
     def events(self) -> Iterator[Event]:
-        """Measure the missing pairs. Yield each event after it is stored; nothing if no pair is missing."""
+        """Time the missing pairs of kernel and shape. Yield each event after its result is stored."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
@@ -129,11 +131,11 @@ class CrossTiming:
             yield from self._verified()
 
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
-        """Try kernels of this element type and op that are predicted to be nearly the fastest, until none is untried.
+        """Time all kernels of `kind`'s element type and op that are predicted to be nearly the fastest.
 
-        Then run the finals at shapes between tuned ones.
+        Then run the finals at shapes between tuned shapes.
         """
-        while due := self._contending(kind):  # a time changes what is expected elsewhere
+        while due := self._contending(kind):  # new times change the predictions
             yield from self._tried(due, claims)
         here = (problem for problem, _ in self._tried_here if problem.dtype_name == kind.dtype_name)
         alike = dict.fromkeys(problem for problem in here if problem.op == kind.op)
@@ -143,13 +145,13 @@ class CrossTiming:
             yield from self._settled(self._session(problem, (), claims, is_between=True))
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
-        """Return the shapes of the same types and ops at which a search has trials."""
+        """Return the shapes with the same element types and ops for which a search has stored trials."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         kinds = {(problem.dtype_name, problem.op): problem for problem in alike}
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
-        """Return the shapes between tuned ones without a final, or without the vendor in it if that is wanted."""
+        """Return the shapes between tuned shapes that need a final, or a final with the vendor if it is wanted."""
         device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
         rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
         return [
@@ -157,7 +159,7 @@ class CrossTiming:
         ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
-        """Try the candidates at their shapes, and run finals at tuned shapes if they are due."""
+        """Try the candidates at their shapes, then run the finals that are due at tuned shapes."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:
@@ -170,7 +172,7 @@ class CrossTiming:
                 yield event
                 yield self._progress()
             self._tried_here.update(dict.fromkeys([(problem, one.config.text) for one in candidates], True))
-            yield self._progress()  # another run may have tried some of them
+            yield self._progress()  # counts candidates that another run tried
             if not turn.is_between:
                 yield from self._settled(turn)
 
@@ -178,7 +180,7 @@ class CrossTiming:
         return PairMeasured(sum(self._tried_here.values()), len(self._tried_here))
 
     def _groups(self) -> Iterator[Group]:
-        """Yield the groups of at least two shapes with a problem of this run."""
+        """Yield each group of at least two tuned shapes that contains a problem in `asked`."""
         rows = sorted(self._winners(), key=lambda row: (row.dtype, row.op))
         for _, of_group in groupby(rows, key=lambda row: (row.dtype, row.op)):
             among = list(of_group)
@@ -186,7 +188,7 @@ class CrossTiming:
                 yield self._group(among)
 
     def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
-        """Return the current winners of tuned shapes."""
+        """Return the winners of tuned shapes whose kernel code has not changed since."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
         return [row for row in found if not row.stale]
@@ -202,7 +204,7 @@ class CrossTiming:
             problem = row.problem
             right = {one.id: one for one in self.store.current(row.device, problem) if counts(one)}
             winner = right.get(row.trial_id)
-            if winner is not None:  # else another compiler made it, and a new trial beside it would make it stale
+            if winner is not None:  # else it was compiled by another compiler: new trials would make it stale
                 won.setdefault(winner.config.kernel_text, {})[problem] = winner.config
                 winners[problem] = winner
                 known[problem] = _fastest(right.values())
@@ -213,7 +215,7 @@ class CrossTiming:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Return kernels for shapes between tuned ones; none on the host or for few tuned shapes, as in exports."""
+        """Return planned kernels for shapes between tuned shapes; {} on the host or with few tuned shapes."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
         key = tuple(problems)
@@ -222,7 +224,7 @@ class CrossTiming:
         return self._plans[key]
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
-        """Return the untried candidates at each shape, from the nearest kernels."""
+        """Return, for each shape, the untried candidates among the kernels of nearby shapes."""
         missing = ((group, *pair) for group in groups for pair in group.missing(self.asked))
         return self._untried_at(
             (problem, candidate)
@@ -232,7 +234,7 @@ class CrossTiming:
         )
 
     def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:
-        """Return the untried candidates of this element type and op that are predicted to be nearly the fastest."""
+        """Return, for each shape, the untried candidates that are predicted to be nearly the fastest."""
         winners = self._winners(alike=kind)
         if self.tuner.target.is_host or len(winners) < 2:
             return {}
@@ -263,12 +265,11 @@ class CrossTiming:
     def _candidate(
         self, started: Mapping[Problem, KernelConfig], problem: Problem, blocks: float | None = None
     ) -> Candidate | None:
-        """Return the candidate of the kernel at the shape, or None if it cannot run there.
+        """Return the kernel's candidate for the shape; None if the kernel cannot run or is certainly slow there.
 
-        The launch has `blocks` blocks, or follows from `started`, the kernel's configurations at its own shapes.
-        Other measured launches do not count, so a repeated run tries the same candidates. Return None also if k
-        exceeds the depth that the kernel computes in one pass, and did not at its own shapes: other kernels are
-        better there.
+        `started` contains the kernel's configurations at its own shapes. The launch has about `blocks` thread blocks,
+        by default as many as at the nearest own shape. The kernel is certainly slow if k exceeds the depth that it
+        computes in one pass, but does not exceed it at its own shapes.
         """
         limits = self.tuner.target.limits
         config = configuration_for(started, problem, limits, blocks)
@@ -284,7 +285,7 @@ class CrossTiming:
         return fixed_list.candidate_of(group.winners[problem].config, problem, self.tuner.target.limits)
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """Return the candidates without a stored trial that counts as tried."""
+        """Return the candidates without a stored trial. Trials that are to be retried do not count."""
         tuner = self.tuner
         families = {one.config.family for one in candidates}
         self.store.supersede(tuner.target.identity.name, problem, tuner.basis)
@@ -301,13 +302,13 @@ class CrossTiming:
         )
 
     def _unverified(self) -> list[BestRow]:
-        """Return the rows that an export adds for shapes between tuned ones and that lack the full verification."""
+        """Return the kernels that an export adds for shapes between tuned shapes, if not yet verified in full."""
         kinds = {(problem.dtype_name, problem.op) for problem in self.asked}
         winners = [row for row in self._winners() if (row.dtype, row.op) in kinds]
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
 
     def _verified(self) -> Iterator[WinnerVerified]:
-        """Verify these rows in full. If one is wrong, another may take its place, which is verified next."""
+        """Verify the kernels of `_unverified` in full, and also the kernels that replace wrong ones."""
         done = set[int]()
         while rows := [row for row in self._unverified() if row.trial_id not in done]:
             for row in rows:
@@ -317,9 +318,9 @@ class CrossTiming:
                     yield event
 
     def _settled(self, turn: session.ProblemSession) -> Iterator[Event]:
-        """Yield the events of a due final and of its winner's full verification.
+        """Run the shape's final if it is due, and its winner's full verification. Yield their events.
 
-        Finals of a shape outside `asked` are left to another run, with its options, unless a new pair leads there.
+        A final of a tuned shape outside `asked` runs only if a kernel without a final is the fastest.
         """
         problem = turn.space.problem
         is_due = turn.is_between or any(map(_is_unsettled, self._winners(problem=problem)))
@@ -327,11 +328,11 @@ class CrossTiming:
             return
         for event in turn.settled(Retries(self.tuner.options.limits)):
             if not isinstance(event, VendorLeftOut) or event.problem not in {None, *self.asked}:
-                yield event  # else the problem's own search has yielded it
+                yield event  # else the search of the problem yielded this event before
 
 
 def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
-    """Return the least time of each kernel, by its text."""
+    """Return the least median of each kernel in microseconds, by the kernel's text; inf without a time."""
     found: dict[str, float] = {}
     for one in trials:
         text, us = one.config.kernel_text, math.inf if one.median_us is None else one.median_us
@@ -341,7 +342,7 @@ def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
 
 @contextmanager
 def unbounded(tuner: Tuner) -> Iterator[None]:
-    """Have the tuner ignore its limits on trials and seconds in the body."""
+    """Context manager in which the tuner has no limits on trials and seconds."""
     options = tuner.options
     tuner.options = options.unbounded
     try:
@@ -351,12 +352,12 @@ def unbounded(tuner: Tuner) -> Iterator[None]:
 
 
 def _is_unsettled(row: BestRow) -> bool:
-    """Return whether the row has neither a final nor a full verification."""
+    """Return whether the winner has neither taken part in a final nor been verified in full."""
     return row.round == 0 and not row.verified_in_full
 
 
 def _memory_bytes(candidate: Candidate) -> int:
-    """Return about how much device memory a trial of the candidate needs."""
+    """Return the approximate bytes of device memory that a trial of the candidate needs."""
     problem = candidate.problem
     sums = candidate.launch.partial_elements(problem.m, problem.n)
     return needed_bytes(problem) + sums * problem.dtype.sum.element_bytes

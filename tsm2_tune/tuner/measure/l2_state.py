@@ -1,4 +1,4 @@
-"""Prepare a GPU's L2 before a timed kernel: clean lines, dirty lines, or the kernel's own operands."""
+"""Prepare a GPU's L2 cache before a timed kernel: clean lines, dirty lines, or the kernel's own operands."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
 from tsm2_tune.tuner.results.trial import Cache
 
-L2_SIZES = 3  # bytes read or written, in sizes of the L2: two evict all lines under LRU, the third allows for hashing
+L2_SIZES = 3  # bytes to read or write, in L2 sizes: 2 evict all lines under LRU, 3 also with address hashing
 LEAST_BYTES = 2**20
-SINK_BYTES = 256  # behind them: the target of stores that keep a kernel's work from being optimized away
-BYTES_PER_THREAD, THREADS = 64, 256  # of the stream kernels: four float4 a thread
-BUSY_TURNS, BUSY_THREADS = 2**14, 32  # of the kernel that keeps the GPU busy: 8 FMAs a turn, 66 us at 2 GHz
+SINK_BYTES = 256  # target of stores, so that the compiler cannot optimize the reads away
+BYTES_PER_THREAD, THREADS = 64, 256  # of the kernels that read or write the buffer: four float4 per thread
+BUSY_TURNS, BUSY_THREADS = 2**14, 32  # of the kernel that keeps the GPU busy: 8 FMAs per iteration, 66 us at 2 GHz
 
 
 class L2Flush:
-    """Brings the L2 into a state. The kernels that do so keep the GPU busy while the timed kernel is queued."""
+    """Preparation of the L2 cache before a timed kernel. It keeps the GPU busy while the timed kernel is queued."""
 
     def __init__(self, device: Device, support_path: str) -> None:
         self.size_bytes = max(L2_SIZES * device.limits.l2_bytes, LEAST_BYTES) // 16 * 16
@@ -28,16 +28,16 @@ class L2Flush:
 
     @property
     def address(self) -> int:
-        """Address of the `size_bytes` that are read or written, with the sink behind them."""
+        """Address of the `size_bytes` bytes that are read or written to flush the L2."""
         return self._buffer.address
 
     @property
     def sink(self) -> int:
-        """Address of SINK_BYTES that nothing reads."""
+        """Address of SINK_BYTES bytes that kernels write and nothing reads."""
         return self._buffer.address + self.size_bytes
 
     def bring(self, cache: Cache, launch: Callable[[], None]) -> None:
-        """Queue the kernels that leave the L2 in this state; `launch` queues the kernel that is timed next."""
+        """Queue the kernels that bring the L2 into state `cache`. `launch` queues the kernel that is timed next."""
         if cache is Cache.WARM:
             launch()
             turns, factor = np.int32(BUSY_TURNS), np.float32(0.999)
@@ -49,7 +49,7 @@ class L2Flush:
 
 
 def stream(kernel: Kernel, source: int, size_bytes: int, *target: int) -> None:
-    """Start a stream kernel on `size_bytes` bytes, a multiple of 16."""
+    """Launch a kernel that reads or writes `size_bytes` bytes, a multiple of 16, from `source` on."""
     blocks = -(-size_bytes // (BYTES_PER_THREAD * THREADS))
     addresses = (np.uint64(address) for address in target)
     kernel((np.uint64(source), np.int64(size_bytes // 16), *addresses), blocks=blocks, threads=THREADS)

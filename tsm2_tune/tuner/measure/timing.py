@@ -1,4 +1,4 @@
-"""Time launches: warm up, set the L2's state before each sample, sample until the median's interval is narrow."""
+"""Time kernels: warm up, prepare the L2 before each sample, stop when the median's confidence interval is narrow."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from dataclasses import dataclass, replace
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.results.trial import Cache, Measurement
 
-CONFIDENCE = 0.95  # of the median's interval
-# Samples of a quick measurement, which tells whether a kernel can win: at least and at most so many, for so long. For
-# 359 kernels of 5 to 200 us on an H100, the fastest of these was at most 1.007 times the median of many samples.
+CONFIDENCE = 0.95  # level of the median's confidence interval
+# Limits of a quick measurement, which shows whether a kernel can win: minimum and maximum number of samples, seconds.
+# For 359 kernels of 5 to 200 us on an H100, the fastest of these samples was at most 1.007 times the median of many.
 FIRST_SAMPLES, MOST_FIRST_SAMPLES, FIRST_SECONDS = 3, 10, 0.002
-# In a final a sample counts as slowed if the SM clock after it is this far below the median of its kernel's clocks (a
-# step of an H100's clock is 15 of 1,980 MHz). Replacing slowed samples takes at most this share of the effort.
+# A sample of a final is "slowed" if the SM clock after it is below the kernel's median clock by more than this share
+# (one step of an H100's clock is 15 of 1,980 MHz). Replacing slowed samples takes at most REPLACING of the limits.
 CLOCK_MARGIN = 0.03
 REPLACING = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """The conditions to stop sampling: the median is known to within `spread`, or a limit is reached."""
+    """Conditions that end the sampling: the median's confidence interval is within `spread`, or a limit is met."""
 
     spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
     min_samples: int = 9
     max_samples: int = 100
     limit_seconds: float = 1.0
-    warm_up_seconds: float = 0.02  # launch for so long first, at least once, until clocks and caches settle
+    warm_up_seconds: float = 0.02  # duration of untimed launches, at least one, before the first sample
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
-    """Return the median, and the low and the high end of its 95 % confidence interval by order statistics.
+    """Return the median, and the lower and the upper end of its 95 % confidence interval.
 
-    The number of samples below the true median is binomial(count, 1/2), whatever the distribution, so the
-    interval between the j-th smallest and the j-th largest sample holds it with probability
-    1 - 2 P(X < j). With fewer than six samples no pair reaches 95 % and the interval is the whole range.
-    Source: David and Nagaraja, "Order Statistics", section 7.1.
+    For every distribution, the number X of samples below the true median is binomial(count, 1/2). So the interval
+    between the j-th smallest and the j-th largest sample contains the true median with probability 1 - 2 P(X < j).
+    The interval has the largest j with a probability of at least 95 %. With fewer than six samples no j reaches 95 %,
+    and the interval is the whole range. Source: David and Nagaraja, "Order Statistics", section 7.1.
     """
     ordered = sorted(samples)
     count = len(ordered)
-    outside, j = 0.0, 0  # P(X < j) for the largest j that still leaves 95 % inside
+    outside, j = 0.0, 0  # outside = P(X < j)
     while True:
         term = math.comb(count, j) / 2**count
         if 2 * (outside + term) > 1 - CONFIDENCE:
@@ -53,19 +53,19 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float, float]:
 
 
 def measurement(samples: Sequence[float], sm_clock_mhz: float | None, cache: Cache = Cache.CLEAN) -> Measurement:
-    """Return the record of these samples, in microseconds."""
+    """Return a Measurement of samples in microseconds: their median and its confidence interval."""
     median, low, high = median_interval(samples)
     return Measurement(tuple(samples), median, low, high, sm_clock_mhz, cache)
 
 
 def precise_enough(samples: Sequence[float], spread: float) -> bool:
-    """Return whether the median's confidence interval lies within `spread` of the median."""
+    """Return whether both ends of the median's confidence interval are within `spread` of the median (relative)."""
     median, low, high = median_interval(samples)
     return max(high - median, median - low) <= spread * median
 
 
 def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
-    """Launch at least once, and until `seconds` have passed."""
+    """Launch and synchronise repeatedly until `seconds` have passed, at least once."""
     end = time.perf_counter() + seconds
     while True:
         launch()
@@ -75,7 +75,7 @@ def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
 
 
 def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: Cache = Cache.CLEAN) -> Measurement:
-    """Time `launch` with the L2 in this state until the effort is reached."""
+    """Time `launch`, with the L2 in state `cache` before each sample, until a condition of `effort` ends it."""
     warm_up(device, launch, effort.warm_up_seconds)
     samples: list[float] = []
     end = time.perf_counter() + effort.limit_seconds
@@ -94,7 +94,7 @@ def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: C
 
 
 def quick_measure(device: Device, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> Measurement:
-    """Take a few samples after one launch: enough to see whether a kernel is far behind."""
+    """Return a measurement of a few samples after one untimed launch, to detect a kernel that is far too slow."""
     warm_up(device, launch, 0.0)
     samples: list[float] = []
     end = time.perf_counter() + FIRST_SECONDS
@@ -109,11 +109,11 @@ def measure_interleaved(
     effort: Effort,
     caches: Sequence[Cache] = (Cache.CLEAN,),
 ) -> dict[Cache, tuple[Measurement, ...]]:
-    """Time several launches in turns, each in every L2 state, so that drift affects all alike.
+    """Time several launches in turns, each in every L2 state, so that clock drift affects all launches equally.
 
-    Each round starts with another launch. A launch that takes longer than the effort's limit is timed once per state.
-    Samples taken while the clock had dropped are replaced, within limits; a measurement counts those that remain.
-    Return by state the measurements in the order of `launches`.
+    Return the measurements of each L2 state in the order of `launches`. Each round starts with another launch. A
+    launch that takes longer than `effort.limit_seconds` is timed once per state. Samples taken at a reduced SM clock
+    are replaced while time remains. `Measurement.slowed` is the number of such samples that could not be replaced.
     """
     for launch in launches:
         warm_up(device, launch, effort.warm_up_seconds)
@@ -138,7 +138,7 @@ def measure_interleaved(
 
 
 class _Timed:
-    """A launch in one L2 state, with its samples and the SM clock after each."""
+    """A launch in one L2 state, with its samples and the SM clock after each sample."""
 
     def __init__(self, launch: Callable[[], None], cache: Cache) -> None:
         self._launch, self._cache = launch, cache
@@ -146,12 +146,12 @@ class _Timed:
         self._clocks: list[float | None] = []
 
     def take(self, device: Device) -> None:
-        """Take one more sample."""
+        """Time the launch once more and store the sample."""
         self.samples.append(device.time_us(self._launch, self._cache))
         self._clocks.append(device.sm_clock_mhz())
 
     def replace(self, device: Device) -> None:
-        """Replace the first slowed sample by a new one, unless that is slowed too."""
+        """Time the launch again, and replace the first slowed sample unless the new one is slowed too."""
         at, usual = self.slowed[0], self._usual_mhz or 0.0
         us, mhz = device.time_us(self._launch, self._cache), device.sm_clock_mhz()
         if mhz is not None and mhz >= (1 - CLOCK_MARGIN) * usual:
@@ -164,7 +164,7 @@ class _Timed:
 
     @property
     def slowed(self) -> list[int]:
-        """Indices of the samples that were taken while the clock had dropped."""
+        """Indices of the samples after which the SM clock was reduced."""
         usual = self._usual_mhz or 0.0
         return [at for at, mhz in enumerate(self._clocks) if mhz is not None and mhz < (1 - CLOCK_MARGIN) * usual]
 
@@ -175,7 +175,7 @@ class _Timed:
 
 
 def _replace_slowed(device: Device, timed: Sequence[_Timed], effort: Effort, end: float) -> None:
-    """Replace slowed samples, one of each launch in turn, until `end`."""
+    """Replace slowed samples, one of each launch in turn, until the time `end` (of time.perf_counter)."""
     for _ in range(int(REPLACING * effort.max_samples)):
         slowed = [one for one in timed if one.slowed]
         if not slowed or time.perf_counter() >= end:

@@ -1,1 +1,1 @@
-"""The vendor's libraries, cuBLAS and cuBLASLt, measured and verified beside our kernels."""
+"""Verification and timing of the GPU vendor's libraries, cuBLAS and cuBLASLt, for comparison with tuned kernels."""

@@ -1,4 +1,4 @@
-"""Convert a problem to the arguments of a BLAS call: all matrices column-major, a row-major C as its transpose."""
+"""Convert a problem to the arguments of a column-major BLAS call. If C is row-major, BLAS computes its transpose."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ CONJUGATE_TRANSPOSE = 2
 # column-major C. For a row-major C BLAS computes the transpose, B^T A^T.
 OPERATIONS = {"n": NO_TRANSPOSE, "t": TRANSPOSE, "c": CONJUGATE_TRANSPOSE}
 OPERATIONS_OF_TRANSPOSE = {"n": TRANSPOSE, "t": NO_TRANSPOSE, "j": CONJUGATE_TRANSPOSE}
-UNCONJUGATED = {"c": "t", "j": "n"}  # of a real matrix
+UNCONJUGATED = {"c": "t", "j": "n"}  # equivalent letters for a real matrix
 
-# cublasComputeType_t: the default ones, without TF32 and emulation, and one that may use TF32
+# cublasComputeType_t: two without TF32 and without emulation, and one that may use TF32
 COMPUTE_32F, COMPUTE_64F, COMPUTE_32F_FAST_TF32 = 68, 70, 77
 # cudaDataType_t
 R_32F, R_64F, R_16F, C_32F, C_64F, R_16BF = 0, 1, 2, 4, 5, 14
@@ -30,13 +30,13 @@ GEMM_DEFAULT = -1  # CUBLAS_GEMM_DEFAULT
 
 @dataclass(frozen=True, slots=True)
 class Element:
-    """An element type in cuBLAS's terms."""
+    """The GEMM routine and the enum values of cuBLAS for one element type."""
 
     call: str  # the type's GEMM routine; "" if only cublasGemmEx supports the type
     data_type: int
     compute_type: int
     scale_type: int  # of alpha and beta
-    scalar: type[ctypes._SimpleCData[Any]]  # alpha's real part
+    scalar: type[ctypes._SimpleCData[Any]]  # type of alpha's real part
     is_complex: bool = False
 
 
@@ -48,7 +48,7 @@ ELEMENTS = {
     "bf16": Element("", R_16BF, COMPUTE_32F, R_32F, ctypes.c_float),
     "f16": Element("", R_16F, COMPUTE_32F, R_32F, ctypes.c_float),
     "tf32": Element("", R_32F, COMPUTE_32F_FAST_TF32, R_32F, ctypes.c_float),
-    # cuBLAS has no 3xTF32. Its f32 is about as exact.
+    # cuBLAS has no 3xTF32. Its f32 routine has about the same accuracy.
     "3xtf32": Element("cublasSgemm_v2", R_32F, COMPUTE_32F, R_32F, ctypes.c_float),
 }
 
@@ -59,7 +59,7 @@ GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCg
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """The arguments of a GEMM call: every matrix column-major, a row-major C as its transpose."""
+    """The arguments of a column-major GEMM call. If C is row-major, they describe its transpose B^T A^T."""
 
     element: Element
     operation_a: int
@@ -84,19 +84,19 @@ class Gemm:
         return (self.k, self.n) if self.operation_b == NO_TRANSPOSE else (self.n, self.k)
 
     def scalar(self, value: float) -> Any:
-        """Return alpha or beta as a ctypes object, whose address the call takes."""
+        """Return alpha or beta as a ctypes object. Its address is an argument of the GEMM call."""
         return scalar_of(self.element, value)
 
 
 def scalar_of(element: Element, value: float) -> Any:
-    """Return alpha or beta of an element type as a ctypes object, whose address the call takes."""
+    """Return alpha or beta as a ctypes object of the element type. Its address is an argument of a BLAS call."""
     return (element.scalar * 2)(value, 0.0) if element.is_complex else element.scalar(value)
 
 
 def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
-    """Return cublasOperation_t of A and B, or of B and A in the transposed product if C is row-major.
+    """Return the cublasOperation_t of both factors: A and B, or B and A if C is row-major (three letters in `op`).
 
-    Raise CublasError if BLAS has no such operation: it conjugates only if it also transposes.
+    Raise CublasError if a factor is conjugated but not transposed in memory: BLAS has no such operation.
     """
     letters = [letter if is_complex else UNCONJUGATED.get(letter, letter) for letter in op[:2]]
     row_major_c = len(op) == 3
@@ -108,7 +108,7 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
 
 
 def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
-    """Return the element type and the operations of the problem's GEMM.
+    """Return the element type and the two cublasOperation_t of the problem's GEMM.
 
     Raise CublasError if BLAS has no such product.
     """
@@ -119,7 +119,7 @@ def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
 
 
 def gemm_of(operands: Operands) -> Gemm:
-    """Return the GEMM C = op(A) op(B) for the operands in place. Raise CublasError if BLAS has no such product."""
+    """Return the arguments of GEMM C = op(A) op(B) for the operands. Raise CublasError if BLAS lacks the product."""
     problem = operands.problem
     element, (operation_a, operation_b) = product_of(problem)
     first, second, m, n = operands.a, operands.b, problem.m, problem.n
@@ -143,7 +143,7 @@ def gemm_of(operands: Operands) -> Gemm:
 
 @dataclass(frozen=True, slots=True)
 class Gemv:
-    """The arguments of a GEMV call: a column-major matrix, and vectors with increments."""
+    """The arguments of a GEMV call: a column-major matrix, and two vectors with strides (increments)."""
 
     call: str
     operation: int
@@ -154,7 +154,7 @@ class Gemv:
 
 
 def gemv_of(operands: Operands) -> Gemv:
-    """Return the GEMV C = op(A) B, n = 1, for the operands in place.
+    """Return the arguments of GEMV C = op(A) B for these operands, with n = 1.
 
     Raise CublasError if BLAS has no such product.
     """

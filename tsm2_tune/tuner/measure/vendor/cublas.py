@@ -1,4 +1,4 @@
-"""cuBLAS through ctypes: a handle, and functions that launch GEMM and GEMV."""
+"""Calls of cuBLAS through ctypes: a handle, and functions that launch GEMM and GEMV."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from tsm2_tune.tuner.verify.operands import Operands
 
 
 class Cublas:
-    """A cuBLAS handle in the current context, with the library's default algorithm and math mode."""
+    """A cuBLAS handle in the current CUDA context. Algorithm and math mode are cuBLAS's defaults."""
 
     def __init__(self) -> None:
-        """Raise ToolMissing if there is no cuBLAS, CublasError if it does not serve this device."""
+        """Create the handle. Raise ToolMissing without cuBLAS, CublasError if cuBLAS does not support the device."""
         self._library = library(CUBLAS)
         self._handle = ctypes.c_void_p()
         check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
@@ -28,11 +28,11 @@ class Cublas:
         self._library.cublasDestroy_v2(self._handle)
 
     def gemm(self, operands: Operands) -> None:
-        """Start C = A B on the operands in place."""
+        """Launch C = A B on the operands, asynchronously."""
         self.launch(operands)()
 
     def launch(self, operands: Operands) -> Callable[[], None]:
-        """Return a function that starts C = A B on the operands in place.
+        """Return a function that launches C = A B on the operands' present buffers.
 
         Raise CublasError if BLAS has no such product.
         """
@@ -49,7 +49,7 @@ class Cublas:
         return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
 
     def gemv_launch(self, operands: Operands) -> Callable[[], None]:
-        """Return the same by cuBLAS's GEMV."""
+        """Return a function that launches C = A B by GEMV, for n = 1. Raise CublasError if BLAS lacks the product."""
         gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
         a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
         alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
@@ -57,7 +57,7 @@ class Cublas:
         return self.started(gemv.call, *matrix, b, gemv.increment_b, beta, c, gemv.increment_c)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
-        """Return a function that makes this library call on the handle. It raises CublasError if the call fails."""
+        """Return a function that calls cuBLAS's `name` with the handle. It raises CublasError if the call fails."""
         call = getattr(self._library, name)
 
         def start() -> None:
@@ -66,7 +66,7 @@ class Cublas:
         return start
 
     def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
-        """Use this stream, 0 for the default one, and this workspace instead of cuBLAS's own."""
+        """Set the stream of later calls (0: the default stream), and the address and size of cuBLAS's workspace."""
         check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         if workspace:
             status = self._library.cublasSetWorkspace_v2(
@@ -76,5 +76,5 @@ class Cublas:
 
 
 def routine_of(call: str) -> str:
-    """Return the routine's documented name."""
+    """Return the routine's documented name, without the suffix _v2 of the library's symbol."""
     return call.removesuffix("_v2")

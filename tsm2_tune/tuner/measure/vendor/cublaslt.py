@@ -1,4 +1,4 @@
-"""cuBLASLt through ctypes: a handle, and the algorithms that its heuristic returns for a product."""
+"""Calls of cuBLASLt through ctypes: a handle, and the algorithms that its heuristic returns for a product."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tsm2_tune.tuner.measure.vendor.blas import Gemm, gemm_of
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLASLT, check, library
 from tsm2_tune.tuner.verify.operands import Operands
 
-ALGORITHMS = 32  # requested; on an H200 the heuristic returned 1 to 8 for the benchmarks' products
+ALGORITHMS = 32  # requested number; on an H200 the heuristic returned 1 to 8 for the benchmarks' products
 MATMUL = "cublasLtMatmul"
-MOST_ALIGNMENT = 256  # bytes: the heuristic's default assumption
+MOST_ALIGNMENT = 256  # bytes: what the heuristic assumes by default
 
 # cublasLtMatmulDescAttributes_t
 DESC_TRANSA, DESC_TRANSB = 3, 4
@@ -23,13 +23,13 @@ PREF_MIN_ALIGNMENT_BYTES = {"a": 5, "b": 6, "c": 7, "d": 8}
 
 
 class Algorithm(ctypes.Structure):
-    """cublasLtMatmulAlgo_t."""
+    """The C struct cublasLtMatmulAlgo_t."""
 
     _fields_ = (("words", ctypes.c_uint64 * 8),)
 
 
 class HeuristicResult(ctypes.Structure):
-    """cublasLtMatmulHeuristicResult_t."""
+    """The C struct cublasLtMatmulHeuristicResult_t."""
 
     _fields_ = (
         ("algorithm", Algorithm),
@@ -41,15 +41,19 @@ class HeuristicResult(ctypes.Structure):
 
 
 def alignment(address: int) -> int:
-    """Return the largest power of two that divides the address, at most MOST_ALIGNMENT."""
+    """Return the alignment of an address: the largest power of two that divides it, at most MOST_ALIGNMENT."""
     return min(address & -address, MOST_ALIGNMENT) if address else MOST_ALIGNMENT
 
 
 class CublasLt:
-    """A cuBLASLt handle in the current context, with a workspace and a stream."""
+    """A cuBLASLt handle in the current CUDA context, with a workspace and a stream."""
 
     def __init__(self, device: Device, workspace_bytes: int, stream: int = 0) -> None:
-        """Raise ToolMissing without cuBLASLt, CublasError if it does not support the device, MemoryError if full."""
+        """Create the handle and allocate the workspace. `stream` 0 is the default stream.
+
+        Raise ToolMissing without cuBLASLt, CublasError if it does not support the device, MemoryError if the
+        workspace does not fit in memory.
+        """
         self._library = library(CUBLASLT)
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
         self.version = int(self._library.cublasLtGetVersion())
@@ -67,12 +71,12 @@ class CublasLt:
         self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
-        """Return the plan of the product on the operands in place. Raise CublasError if BLAS has no such product."""
+        """Return a Plan of C = A B on the operands' buffers. Raise CublasError if BLAS has no such product."""
         return Plan(self._library, self._handle, self._workspace, gemm_of(operands), self._stream)
 
 
 class Plan:
-    """The descriptors of a product. Destroy them with `free`."""
+    """The cuBLASLt descriptors of one product C = A B. `free` destroys them."""
 
     def __init__(
         self, lib: ctypes.CDLL, handle: ctypes.c_void_p, workspace: Buffer, gemm: Gemm, stream: int = 0
@@ -96,7 +100,7 @@ class Plan:
             self._set("MatmulPreference", self._preference, PREF_MIN_ALIGNMENT_BYTES[name], least)
 
     def heuristic(self) -> tuple[HeuristicResult, ...]:
-        """Return the algorithms of the heuristic, best first, that fit in the workspace; () if the call fails."""
+        """Return the heuristic's algorithms whose workspace fits, best first; () if the library call fails."""
         results = (HeuristicResult * ALGORITHMS)()
         found = ctypes.c_int()
         layouts = (self._a, self._b, self._c, self._c)
@@ -109,7 +113,7 @@ class Plan:
         return tuple(result for result in usable if result.workspace_bytes <= self._workspace.size_bytes)
 
     def launch(self, result: HeuristicResult) -> Callable[[], None]:
-        """Return a function that starts the product with this algorithm. It raises CublasError if the call fails."""
+        """Return a function that launches the product with an algorithm. It raises CublasError if the call fails."""
         gemm = self._gemm
         c = ctypes.c_void_p(gemm.c)
         arguments = (

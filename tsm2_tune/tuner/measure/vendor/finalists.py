@@ -1,4 +1,4 @@
-"""The vendor's finalists: each library's fastest right routine, timed in turns with our finalists."""
+"""The fastest correct routine of cuBLAS and of cuBLASLt for a problem, to be timed in turns with tuned kernels."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import prepare
 
-WORKSPACE_BYTES = 32 * 2**20  # of each library: cuBLAS's own default on Hopper
+WORKSPACE_BYTES = 32 * 2**20  # for each library: the default of cuBLAS on Hopper
 UNUSABLE = (ToolMissing, CublasError, MemoryError, AttributeError)  # AttributeError: the library lacks a function
 
 
 @dataclass(frozen=True, slots=True)
 class VendorLibraries:
-    """The vendor's libraries on this device, or why they cannot be used."""
+    """The versions of cuBLAS and cuBLASLt for this device, or the reason why they cannot be used."""
 
-    versions: tuple[tuple[str, int], ...]  # name and version of each; () if they cannot be used
+    versions: tuple[tuple[str, int], ...]  # (name, version) of each library; () if they cannot be used
     trouble: str = ""  # the reason
 
 
 @dataclass(frozen=True, slots=True)
 class VendorFinalist:
-    """A vendor routine that takes part in a final, for one of the libraries."""
+    """A routine of one vendor library that is timed in a final, the repeated timing of the fastest kernels."""
 
     library: str
     version: int
@@ -50,21 +50,22 @@ class VendorFinalist:
 
 @dataclass(frozen=True, slots=True)
 class VendorFinalists:
-    """The vendor's routines in a final, or why there are none."""
+    """The vendor's routines that are timed in a final, or the reason why there are none."""
 
     routines: tuple[VendorFinalist, ...]
     trouble: str = ""
 
 
 class Vendor:
-    """Both libraries with handles on a device, each with a workspace, until `close`.
+    """Open handles of cuBLAS and cuBLASLt on a device, each with a workspace. `close` frees them.
 
-    Raise ToolMissing if one is missing, CublasError if one does not serve this device, MemoryError without room.
+    The constructor raises ToolMissing if a library is missing, CublasError if a library does not support the device,
+    and MemoryError if a workspace does not fit in memory.
     """
 
     def __init__(self, device: Device) -> None:
         self._device, self._stack = device, ExitStack()
-        stream = getattr(device, "stream", None)  # PyCUDA's; None is the default one
+        stream = getattr(device, "stream", None)  # a PyCUDA stream; None: the default stream
         handle = 0 if stream is None else int(stream.handle)
         try:
             self.cublas = Cublas()
@@ -86,9 +87,10 @@ class Vendor:
         self._stack.close()
 
     def finalists(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[VendorFinalist, ...]:
-        """Return each library's routine that is fastest in this L2 state among those that are right.
+        """Return the fastest routine with a correct result in L2 state `cache`, for each library.
 
-        Raise CublasError if neither library has one.
+        If no routine of a library is correct, return its fastest routine, with the verdict. Raise CublasError if
+        neither library has a routine for the product.
         """
         prepare(operands, checks_of(operands.problem)[-1], seed=seed)
         found: list[VendorFinalist] = []
@@ -115,7 +117,7 @@ class Vendor:
 
 
 def vendor_libraries(device: Device) -> VendorLibraries:
-    """Return the libraries' versions, or why they cannot be used on this device."""
+    """Return the versions of cuBLAS and cuBLASLt, or the reason why they cannot be used on this device."""
     try:
         vendor = Vendor(device)
     except UNUSABLE as error:
@@ -128,7 +130,7 @@ def vendor_libraries(device: Device) -> VendorLibraries:
 
 @contextmanager
 def vendor_finalists(device: Device, operands: Operands, *, seed: int, cache: Cache) -> Iterator[VendorFinalists]:
-    """Provide the vendor's finalists, verified and ready to start on these operands, or why there are none."""
+    """Context manager that returns the vendor's finalists on these operands, verified, or why there are none."""
     vendor: Vendor | None = None
     try:
         try:

@@ -1,4 +1,4 @@
-"""Find and open cuBLAS and cuBLASLt, and translate their status codes."""
+"""Find and load cuBLAS and cuBLASLt, and translate their status codes into exceptions."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tsm2_tune.errors import ToolMissing
 
 CUBLAS, CUBLASLT = "cuBLAS", "cuBLASLt"
 FILES = {CUBLAS: "libcublas", CUBLASLT: "libcublasLt"}
-SUFFIXES = (".so.13", ".so.12", ".so.11", ".so")  # the newest first
-BESIDE_HOME = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")  # in a CUDA toolkit
+SUFFIXES = (".so.13", ".so.12", ".so.11", ".so")  # newest version first
+BESIDE_HOME = ("lib64", "targets/x86_64-linux/lib", "targets/sbsa-linux/lib")  # library folders of a CUDA toolkit
 OF_LINKER = ""  # the dynamic linker searches its own path for a name without a folder
 IN_WHEELS = "cu*/lib"  # nvidia/cublas/lib until CUDA 12, nvidia/cu13/lib from 13 on
 
@@ -31,18 +31,18 @@ STATUSES = {
 
 
 class CublasError(RuntimeError):
-    """A call of the vendor's library failed, or the library lacks the product."""
+    """Error: a call of cuBLAS or cuBLASLt failed, or the library has no routine for the product."""
 
 
 def check(status: int, call: str) -> None:
-    """Raise CublasError unless the status is CUBLAS_STATUS_SUCCESS."""
+    """Raise CublasError, with the name of the call, unless the status is CUBLAS_STATUS_SUCCESS."""
     if status != 0:
         meant = f" ({STATUSES[status]})" if status in STATUSES else ""
         raise CublasError(f"{call} answers {status}{meant}")
 
 
 def library(name: str) -> ctypes.CDLL:
-    """Return the newest library of this name, CUBLAS or CUBLASLT. Raise ToolMissing if none opens."""
+    """Load library `name` (CUBLAS or CUBLASLT) from the first folder with it. Raise ToolMissing if none has it."""
     for folder in folders():
         for file in (FILES[name] + suffix for suffix in SUFFIXES):
             try:
@@ -56,7 +56,7 @@ def library(name: str) -> ctypes.CDLL:
 
 
 def folders() -> Iterator[str]:
-    """Yield the folders to search, in order."""
+    """Yield the folders in which to search for a library, in order of preference."""
     homes = (os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH"))
     yield from (os.path.join(home, beside) for home in homes if home for beside in BESIDE_HOME)
     yield OF_LINKER
@@ -66,7 +66,7 @@ def folders() -> Iterator[str]:
 
 
 def _wheels() -> list[str]:
-    """Return the folders of the namespace package of NVIDIA's wheels, without importing it."""
+    """Return the folders of `nvidia`, the namespace package of NVIDIA's wheels, without importing it."""
     try:
         spec = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):  # a module of this name that is not a package
@@ -75,5 +75,5 @@ def _wheels() -> list[str]:
 
 
 def version_text(version: int) -> str:
-    """Return cublasGetVersion's number as a text: 130100 is 13.1.0."""
+    """Return the text of a version number of cublasGetVersion, such as 13.1.0 for 130100."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

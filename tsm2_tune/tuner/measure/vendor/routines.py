@@ -1,4 +1,4 @@
-"""Rank the vendor's routines for a product by time, and verify them."""
+"""Time and verify the routines of cuBLAS and cuBLASLt that compute a product."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tsm2_tune.tuner.verify.checks import checks_of
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import inspect, prepare
 
-SHORT_SAMPLES = 3  # of each routine, for the ranking
+SHORT_SAMPLES = 3  # per routine, to rank the routines
 HOPELESS = 2.0  # a routine whose first sample is this many times the best median gets no more samples
 Launch = Callable[[], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Routine:
-    """A library call that computes the product on the operands in place when it was made."""
+    """A library call that computes the product on fixed buffers."""
 
     name: str  # cublasSgemm, or cublasLtMatmul #3: the third algorithm of its heuristic
     launch: Launch  # raises CublasError if the call fails
@@ -34,14 +34,14 @@ class Routine:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A routine that runs, and the median of a few samples."""
+    """A routine that was launched without an error, with the median of a few timings."""
 
     routine: Routine
     median_us: float
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Return cuBLAS's GEMM, and its SYRK or GEMV if they apply. Raise CublasError if BLAS has no such product."""
+    """Return cuBLAS's GEMM, and its SYRK or GEMV if it computes the product. Raise CublasError without a GEMM."""
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
     with suppress(CublasError):
@@ -56,21 +56,21 @@ def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
 
 
 def routines_of_cublaslt(plan: Plan) -> list[Routine]:
-    """Return each algorithm of the heuristic, in its order."""
+    """Return one routine for each algorithm of cuBLASLt's heuristic, in the heuristic's order."""
     return [Routine(f"{MATMUL} #{place}", plan.launch(one)) for place, one in enumerate(plan.heuristic(), 1)]
 
 
 def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Cache.CLEAN) -> list[Timed]:
-    """Return the routines that run, ranked by the median of a few samples in this L2 state.
+    """Return the routines that launch without an error, sorted by their median time in L2 state `cache`.
 
-    Raise CublasError if all of them fail.
+    Raise CublasError if all routines fail.
     """
     found: list[Timed] = []
     declined: CublasError | None = None
     for routine in routines:
         try:
             routine.launch()
-        except CublasError as error:  # some algorithms of the heuristic fail when they are started
+        except CublasError as error:  # some algorithms of the heuristic fail at the launch
             declined = error
             continue
         device.synchronise()
@@ -84,9 +84,10 @@ def fastest_first(device: Device, routines: Sequence[Routine], cache: Cache = Ca
 
 
 def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: int) -> Verdict:
-    """Verify the routine by those of our checks that keep the operands in place, with the same error bounds.
+    """Verify the routine with the calls and error bounds that verify a tuned kernel.
 
-    CublasError and KernelFault pass through.
+    Calls with padded leading dimensions are skipped, because the routine has fixed leading dimensions. May raise
+    CublasError and KernelFault.
     """
     checks = [one for one in checks_of(operands.problem) if not any(one.padding.values())]
     worst_ratio = 0.0
@@ -106,7 +107,7 @@ def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: in
 def fastest_right(
     device: Device, operands: Operands, ranked: Sequence[Timed], *, seed: int
 ) -> tuple[Routine, Verdict] | None:
-    """Return the fastest routine that is right. If none is, return the fastest with its verdict; None if empty."""
+    """Return the fastest routine with a correct result, else the fastest routine, with its verdict. None if empty."""
     wrong: tuple[Routine, Verdict] | None = None
     for one in ranked:
         verdict = verdict_on(device, operands, one.routine, seed=seed)

@@ -1,4 +1,4 @@
-"""Decide in which finals of a run the vendor is measured."""
+"""Decide in which finals of a run cuBLAS and cuBLASLt are timed too."""
 
 from __future__ import annotations
 
@@ -14,19 +14,20 @@ from tsm2_tune.tuner.search.resume import PriorTrials
 
 @dataclass(slots=True)
 class VendorSchedule:
-    """The vendor's part in the finals of one run.
+    """Decisions whether the vendor's libraries take part in the finals of one run.
 
-    `ask` is called once, for the libraries on the device; `driver` is the driver's version.
+    A final times the fastest kernels of a problem in turns. `ask` returns the libraries on the device, and is called
+    at most once. `driver` is the driver's version.
     """
 
     ask: Callable[[], VendorLibraries]
     driver: str
-    trouble: str = ""  # why the vendor is measured for no problem
-    troubles: dict[Problem, str] = field(default_factory=dict)  # why it is not measured for these problems
+    trouble: str = ""  # why the vendor is timed for no problem; "" if it is timed
+    troubles: dict[Problem, str] = field(default_factory=dict)  # problem -> why the vendor is not timed for it
     _libraries: VendorLibraries | None = None
 
     def is_wanted(self, problem: Problem) -> bool:
-        """Return whether finals of the problem are to measure the vendor too."""
+        """Return whether the vendor can be timed in finals of the problem. Store the reason if not."""
         if problem in self.troubles:
             return False
         try:
@@ -37,11 +38,11 @@ class VendorSchedule:
         return bool(self._found().versions)
 
     def is_due(self, prior: PriorTrials) -> bool:
-        """Return whether the problem's last final had none of the libraries, in this version and with this driver."""
+        """Return whether the last final of the problem lacks times of the present library versions and driver."""
         return not any((self.driver, *version) in prior.vendor for version in self._found().versions)
 
     def keep_out(self, problem: Problem, trouble: str) -> None:
-        """Leave the vendor out of the problem's finals in the rest of this run."""
+        """Exclude the vendor from the problem's later finals in this run, for the reason `trouble`."""
         self.troubles[problem] = trouble
 
     def _found(self) -> VendorLibraries:

@@ -1,4 +1,4 @@
-"""cuBLAS's SYRK, and HERK for complex numbers: products of a matrix with its (conjugate) transpose."""
+"""Calls of cuBLAS's SYRK, and HERK for complex types: the product of a matrix and its (conjugate) transpose."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tsm2_tune.tuner.verify.operands import Operand, Operands
 
 FILL_LOWER = 0  # CUBLAS_FILL_MODE_LOWER: the triangle of C that is written
 CALLS = {"f32": "cublasSsyrk_v2", "f64": "cublasDsyrk_v2", "c64": "cublasCherk_v2", "c128": "cublasZherk_v2"}
-# `Problem.op` of a complex X -> HERK's operation on X in memory. A row-major C is the transpose of HERK's result.
+# `Problem.op` of a complex X -> HERK's operation on X in memory. If C is row-major, HERK computes its transpose.
 HERK = {"cx": CONJUGATE_TRANSPOSE, "jxt": NO_TRANSPOSE}
 
 
 @dataclass(frozen=True, slots=True)
 class Syrk:
-    """The arguments of a SYRK or HERK call, which writes the lower half of a column-major n x n matrix."""
+    """The arguments of a SYRK or HERK call, which writes the lower triangle of a column-major n x n matrix."""
 
     call: str
     operation: int
@@ -38,7 +38,7 @@ class Syrk:
 
 
 def operation_of(problem: Problem) -> int:
-    """Return cublasOperation_t of X in memory. Raise CublasError if neither SYRK nor HERK computes the product."""
+    """Return the cublasOperation_t of X. Raise CublasError if neither SYRK nor HERK computes the product."""
     if not problem.dtype.is_complex:
         return NO_TRANSPOSE if problem.op[0] == "n" else TRANSPOSE
     if problem.op not in HERK:
@@ -47,7 +47,7 @@ def operation_of(problem: Problem) -> int:
 
 
 def syrk_of(operands: Operands) -> Syrk:
-    """Return the product on the operands in place. Raise CublasError if cuBLAS has none."""
+    """Return the arguments of SYRK or HERK for these operands. Raise CublasError if cuBLAS lacks the product."""
     problem = operands.problem
     if problem.dtype_name not in CALLS:
         raise CublasError(f"cuBLAS has no syrk of {problem.dtype_name}")
@@ -65,9 +65,9 @@ def syrk_of(operands: Operands) -> Syrk:
 
 
 def launch(cublas: Cublas, operands: Operands) -> Callable[[], None]:
-    """Return a function that starts C = X^T X or X^H X, and writes the lower half of C.
+    """Return a function that launches C = X^T X or C = X^H X, which writes only the lower triangle of C.
 
-    Raise CublasError if cuBLAS has none.
+    Raise CublasError if cuBLAS lacks the product.
     """
     syrk = syrk_of(operands)
     alpha, beta = syrk.scalar(1.0), syrk.scalar(0.0)
@@ -77,13 +77,13 @@ def launch(cublas: Cublas, operands: Operands) -> Callable[[], None]:
 
 
 def mirrored(lower: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-    """Return the Hermitian matrix with this lower half; the upper half is ignored."""
+    """Return the Hermitian matrix with this lower triangle. The upper triangle of `lower` is ignored."""
     below = np.tril(lower, -1)
     return np.asarray(np.tril(lower) + below.conj().T)
 
 
 def complete(device: Device, c: Operand, dtype_name: str) -> None:
-    """Write the upper half of C, which SYRK leaves unchanged, so that C can be compared like any other."""
+    """Copy C's lower triangle, which SYRK wrote, to its upper triangle, so that all of C can be verified."""
     dtype = np.dtype(dtype_named(dtype_name).numpy_name)
     whole = np.empty(c.buffer.size_bytes // dtype.itemsize, dtype)
     device.download(c.buffer, whole)

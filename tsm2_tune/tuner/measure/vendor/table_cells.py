@@ -1,4 +1,4 @@
-"""Table cells for a winner: the vendor's time and routine, and times in other states of the L2."""
+"""Texts of table cells for the fastest kernel of a shape: cuBLAS's time and routine, times in other L2 states."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ NOT_MEASURED = "-"
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
-    """Return the vendor's median in microseconds, marked if its result is outside the error bound."""
+    """Return the median of cuBLAS or cuBLASLt in microseconds as text, marked if its result is wrong."""
     if row.vendor_us is None:
         return NOT_MEASURED
     return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
 
 
 def x_cublas(row: BestRow) -> str:
-    """Return the vendor's time divided by the winner's; below 1 the vendor is faster."""
+    """Return the text of the speedup over cuBLAS or cuBLASLt: its time divided by the kernel's time."""
     return NOT_MEASURED if row.x_cublas is None else f"{row.x_cublas:.2f}"
 
 
 def routine(row: BestRow) -> str:
-    """Return the vendor's routine with the version of its library."""
+    """Return the name of the vendor's routine and the version of its library."""
     if row.vendor_routine is None or row.vendor_version is None:
         return NOT_MEASURED
     return f"{row.vendor_routine} of {version_text(row.vendor_version)}"
 
 
 def other_states(rows: Sequence[BestRow], *, us: str, digits: int) -> dict[str, Callable[[BestRow], str]]:
-    """Return columns for L2 states other than the rows' own: heading -> function that returns a cell's text.
+    """Return table columns for times in other L2 states: heading -> function that returns a cell's text.
 
-    A state without a measurement gets no column. `us` is the heading of the times, with a placeholder for the state.
+    An L2 state without a measurement has no column. `us` is the heading of time columns, with a placeholder for the
+    state. `digits` is the number of decimals.
     """
     columns: dict[str, Callable[[BestRow], str]] = {}
     for cache in IN_FINALS:
