@@ -1,5 +1,5 @@
-"""Results: the records of trials and times, and the database that holds them.
+"""Tuning results: the records of timed kernels, and the database that stores them.
 
-`store.py` is the interface. `best_view.py` defines the winner. `storage/` has files, servers and migrations.
-`merge/` merges databases. `exchange/` reads and writes other autotuners' formats.
+`store.py` is the interface. `best_view.py` defines the fastest kernel of each problem. `storage/` opens SQLite files
+and PostgreSQL servers. `merge/` merges databases. `exchange/` reads and writes other autotuners' formats.
 """

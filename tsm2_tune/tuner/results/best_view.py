@@ -1,4 +1,4 @@
-"""The SQL view `best`, which defines the winners."""
+"""The SQL view `best`, which contains the fastest kernel of each problem on each device."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ _ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """The trials on these devices of one problem, or of all problems with its element type and op."""
+    """A filter for trials: the devices and a problem. If `is_alike` is true, the problem's shape (m, n, k) is
+    ignored.
+    """
 
     devices: tuple[str, ...]
     problem: Problem
@@ -131,27 +133,30 @@ class Among:
 
     @property
     def values(self) -> dict[str, Any]:
-        """The parameters of the queries of `winners`, `ties` and `condition`."""
+        """The bound parameters of the queries of `winners`, `ties` and `condition`."""
         one = self.problem
         shape = {} if self.is_alike else {"m": one.m, "n": one.n, "k": one.k}
         return {"devices": list(self.devices), "op": one.op, "dtype": one.dtype_name, **shape}
 
 
 def condition(is_alike: bool) -> TextClause:
-    """Return the condition that a row of `trial` belongs to an Among."""
+    """Return the SQL condition that a row of `trial` passes the filter `Among`, whose values are bound parameters."""
     return _bound(_among(is_alike), is_alike)
 
 
 def winners(is_alike: bool | None) -> Subquery:
-    """Return the view's rows for an Among without a scan of other trials. Return all rows if `is_alike` is None.
+    """Return a subquery with the rows of the view `best`: one row for each problem's fastest kernel.
 
-    The query does not read the view, since another program may have altered it.
+    If `is_alike` is not None, only the rows that pass an `Among` filter are read and returned. The subquery repeats
+    the view's SQL, since another program may have altered the view in the file.
     """
     return _selected(is_alike, _FIRST)
 
 
 def ties(is_alike: bool) -> Subquery:
-    """Return the rows of `winners` and, for each winner, the trial of its tie set with the least median."""
+    """Return a subquery with the rows of all kernels that tie with a winner within the measurement noise, winners
+    included.
+    """
     return _selected(is_alike, "place >= 1")
 
 

@@ -1,7 +1,7 @@
-"""Conditions on rows of `trial` and `measurement` for the store's queries.
+"""SQL conditions on rows of the tables `trial` and `measurement`.
 
-They compare with bound parameters, which `values` names. So each query is built once: building it takes longer than
-SQLite needs to execute it.
+The conditions have bound parameters, whose values `values` and `values_tried` return. So each query is built once:
+building a query takes longer than SQLite needs to execute it.
 """
 
 from __future__ import annotations
@@ -32,17 +32,19 @@ IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
 
 
 def values(device_name: str, problem: Problem) -> dict[str, Any]:
-    """Return the parameters of OF_PROBLEM."""
+    """Return the bound parameters of the condition OF_PROBLEM."""
     return {"device_name": device_name, **row_values.problem_key(problem)}
 
 
 def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:
-    """Return the parameters of TRIED."""
+    """Return the bound parameters of the condition TRIED."""
     return {**values(device_name, problem), "families": list(families), "basis": basis}
 
 
 def is_newest(measurement: FromClause) -> ColumnElement[bool]:
-    """Return the condition that a row of `measurement` is its trial's last in the trial's state of the L2."""
+    """Return the SQL condition that a row of `measurement` is the trial's latest measurement in the trial's L2 cache
+    state.
+    """
     measured = schema.measurement.alias()
     of_trial = and_(measured.c.trial_id == _TRIAL.id, measured.c.cache == _TRIAL.cache)
     last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()

@@ -1,4 +1,6 @@
-"""The basis of a trial: the facts, besides its kernel, on which its time and its outcome depend."""
+"""The basis of a trial: a SHA-256 of the compiler, its flags and the L2 cache state. Only times with an equal basis
+are compared.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +23,23 @@ OF_SUPERSEDED = (
 
 
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:
-    """Return the digest of the facts whose change makes all older trials on a device incomparable with new trials.
+    """Return the basis of a trial: the SHA-256 digest of the compiler's version and flags and of the L2 cache state.
 
-    These are the compiler's version and flags, not its path, and the state of the L2. `extra_digest` covers whatever
-    else determines the binary, as in Toolchain; it is "" on a GPU. A kernel's code is no part of the basis: each
-    trial has its own digest of it.
+    Trials with different digests are not compared. `extra_digest` covers anything else that determines the binary, as
+    in Toolchain; it is "" on a GPU. The kernel's code is not included: each trial stores its own digest of it.
     """
     return hashlib.sha256(json.dumps([toolkit, flags, extra_digest, cache.value]).encode()).hexdigest()
 
 
 def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
-    """Return the digest of the tools on which it depends whether a kernel hangs or faults."""
+    """Return the SHA-256 digest of the compiler, its flags and the driver: a kernel that hangs under one digest may
+    work under another.
+    """
     return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()
 
 
 def superseded_basis(row: Row) -> str:
-    """Return the value that replaces the basis in a row of `trial` when the trial is superseded."""
+    """Return the value that replaces the column `basis` when a trial is marked as superseded (its kernel code has
+    changed).
+    """
     return hashlib.sha256(json.dumps([row[name] for name in OF_SUPERSEDED]).encode()).hexdigest()

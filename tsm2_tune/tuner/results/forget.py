@@ -1,4 +1,4 @@
-"""Delete trials, and the rows that only they refer to."""
+"""Delete trials, and the rows that no other trial refers to."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ UNUSED: dict[Table, ColumnElement[bool]] = {
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """The trials to delete."""
+    """The trials that are to be deleted."""
 
     ids: tuple[int, ...]
     counts: Mapping[str, int]  # number of trials by outcome
@@ -41,9 +41,10 @@ class Named:
 def named(
     connection: Connection, trials: Collection[int], outcomes: Collection[Outcome], device: str | None, path: str
 ) -> Named:
-    """Return these trials, and all trials with these outcomes; with `device`, only its trials have to match.
+    """Return the ids of the given trials and of all trials with the given outcomes.
 
-    With `device` and no outcomes, all trials of the device match. Raise InputError if a given trial does not exist.
+    If `device` is not None, only this device's trials with the given outcomes are selected; without outcomes, all
+    trials of the device. Raise InputError if a given trial does not exist.
     """
     column = schema.trial.c
     both = select(column.id, column.outcome)
@@ -61,7 +62,7 @@ def named(
 
 
 def remove(connection: Connection, trials: Sequence[int]) -> None:
-    """Delete the trials, and the kernels, problems and runs that no other trial refers to."""
+    """Delete the trials. Delete also the kernels, problems and runs that no remaining trial refers to."""
     remove_measurements(connection, trials)
     for part in _parts(trials):
         quarantine.forgive_trials(connection, part)
@@ -70,7 +71,7 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
 
 
 def remove_unused(connection: Connection) -> dict[str, int]:
-    """Delete the rows that no trial refers to. Return their number by table, without zeros."""
+    """Delete the rows that no trial refers to. Return the number of deleted rows by table, without zeros."""
     numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
     connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
     removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}
@@ -78,7 +79,7 @@ def remove_unused(connection: Connection) -> dict[str, int]:
 
 
 def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
-    """Delete the measurements of the trials, with their samples."""
+    """Delete the measurements of the trials, and the samples of these measurements."""
     for part in _parts(trials):
         of_trials = schema.measurement.c.trial_id.in_(part)
         measured = select(schema.measurement.c.id).where(of_trials)

@@ -1,4 +1,4 @@
-"""Queries for the trials of one problem on one device."""
+"""Queries for the stored trials of one problem on one device."""
 
 from __future__ import annotations
 
@@ -55,7 +55,10 @@ _STORED, _OLDER, _VENDOR = _stored(), _older(), vendor_measurements.of_finals(_F
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """The trials of a problem. Each call reads the database. Methods raise StoreError for an invalid row."""
+    """The stored trials of one problem on one device.
+
+    Each method reads the database, and raises StoreError if a row is invalid.
+    """
 
     database: Database
     device_name: str
@@ -68,16 +71,16 @@ class History:
         return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
-        """Return the trials that are not superseded, in the order they were stored."""
+        """Return the trials whose kernel code has not changed since, in the order in which they were stored."""
         return tuple(
             trial_summaries.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values)
         )
 
     def fastest_of_older(self) -> tuple[str, ...]:
-        """Return texts of configurations, fastest first: one for each family.
+        """Return the text of at most one older configuration for each kernel family, fastest first.
 
-        It is the family's fastest right configuration whose kernel has changed. If the family has no current trial,
-        it is the fastest configuration of any basis.
+        It is the family's fastest correct configuration that has not been tried again since its kernel code changed.
+        If a family has no trial with this History's basis, the trials with any basis count.
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
@@ -85,9 +88,9 @@ class History:
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
-        """Return the texts of the configurations in the last final; empty before a final."""
+        """Return the texts of the configurations in the last final comparison. The set is empty if there was none."""
         return frozenset(map(trial_summaries.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
-        """Return the driver, library and version of each vendor library in the last final."""
+        """Return (driver, library, library version) for each vendor library in the last final comparison."""
         return vendor_measurements.versions(self.database.rows(_VENDOR, self._values))

@@ -1,4 +1,4 @@
-"""Insert rows that may exist already, retried trials, and measurements."""
+"""Insert trials and measurements. A row that exists is found or replaced instead of inserted twice."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.con
 
 
 def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """Return the id of the row with these values."""
+    """Return the id of the row with these values; None if there is no such row."""
     known = {name: value for name, value in values.items() if value is not None}
     missing = tuple(name for name in values if name not in known)
     id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
@@ -39,13 +39,15 @@ def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> in
 
 
 def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """Return the id of a new row with these values."""
+    """Insert a row with these values and return its id."""
     return int(connection.execute(_adding(table), values).scalar_one())
 
 
 @cache
 def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
-    """Return the query for the id of the row with values in the `known` columns and NULL in the `missing` columns."""
+    """Return the query for the id of the row that has bound values in the `known` columns and NULL in the `missing`
+    columns.
+    """
     query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
     return query.where(*(table.c[name].is_(None) for name in missing))
 
@@ -64,20 +66,23 @@ def found_or_added(connection: Connection, table: Table, values: Mapping[str, An
 
 
 def _most(column: Any, value: float | None) -> ColumnElement[Any]:
-    """Return the larger of the column and the value: a trial that timed out twice did so under both limits."""
+    """Return the SQL expression for the larger of the column and the value."""
     new = cast(value, column.type)
     return case((column > new, column), else_=new)
 
 
 def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool:
-    """Return whether the stored trial counts as untried, so that a new try replaces it."""
+    """Return whether a new trial may replace the stored trial, because `retries` says that it is to be repeated."""
     with records.reading(trial_id):
         row = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
         return retries.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
 
 
 def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
-    """Replace the values of the trial's row, and delete its measurements."""
+    """Replace the values of the trial's row, and delete its measurements.
+
+    If the stored trial timed out, the larger time limits are kept, and its duration is added to the new duration.
+    """
     forget.remove_measurements(connection, [trial_id])
     column = schema.trial.c
     timed_out = column.outcome == Outcome.TIMED_OUT.value
@@ -91,7 +96,7 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
 
 
 class Kept(NamedTuple):
-    """A stored trial: the given trial, or the trial that another run had stored earlier."""
+    """The trial that is now stored. `is_new` is false if an earlier trial of the same configuration was kept."""
 
     trial_id: int
     is_new: bool
@@ -100,7 +105,9 @@ class Kept(NamedTuple):
 def add_trials(
     connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], retries: Retries | None
 ) -> list[Kept]:
-    """Store the trials. Return each stored trial, or the earlier trial that is kept instead."""
+    """Store the trials. If a configuration has a stored trial that must not be replaced, keep and return the stored
+    trial.
+    """
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, row_values.problem_values(one)) for one in problems}
     return [
@@ -149,7 +156,7 @@ def add_measurement(
     floor_us: float,
     of_final: logical_clock.FinalStamp | None = None,
 ) -> None:
-    """Insert the measurement with its samples."""
+    """Insert the measurement and its samples."""
     row = row_values.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
     row |= of_final._asdict() if of_final else {}
     measurement_id = added(connection, schema.measurement, row)
@@ -164,10 +171,11 @@ def add_measurement(
 def add_final(
     connection: Connection, place: str, run_id: int, run: TuningRun, final: Final, tried: Mapping[str, Any]
 ) -> int:
-    """Insert the final's measurements as the next rounds. Return the number of the last round.
+    """Insert the measurements of a final comparison. Return the number of its last round.
 
-    `tried` has the parameters of conditions.TRIED, which selects the trials of the configurations. Raise StoreError,
-    with the database's name, if a configuration has no trial or if a round is not a number.
+    The comparison has one round for each L2 cache state. `tried` contains the parameters of conditions.TRIED, the
+    query for a configuration's trial. Raise StoreError if a configuration has no trial, or if a stored round is not a
+    number.
     """
     previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
     if previous is not None and not (isinstance(previous, int) and COUNT(previous + 1)):

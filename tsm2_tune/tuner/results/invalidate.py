@@ -1,4 +1,4 @@
-"""Mark trials whose kernel code has changed."""
+"""Find and mark the trials whose kernel code has changed."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ _CURRENT = (
 
 
 def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
-    """Return the rows of the problem's trials on this basis whose kernel this program renders differently or not."""
+    """Return the rows of the problem's trials with this basis whose kernel this program generates differently or no
+    longer generates.
+    """
     values = conditions.values(device_name, problem) | {"basis": basis}
     return [row for row in database.rows(_CURRENT, values) if not has_current_kernel(row, problem)]
 
 
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
-    """Mark the trials as superseded, so that their configurations may be tried again on the same basis."""
+    """Mark the trials as superseded, so that the search can try their configurations again."""
     for row in trials:
         values = {"superseded": 1, "basis": superseded_basis(row), "first_basis": row["basis"]}
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))
 
 
 def has_current_kernel(row: Row, problem: Problem) -> bool:
-    """Return whether this program still renders the kernel in a row of `trial` of this problem.
+    """Return whether this program still generates the kernel of this row of `trial`, unchanged.
 
-    The row also has the source's entry point and its launch, as `source_...`.
+    The row must also have the kernel's entry point in `kernel`, and its launch parameters in columns named
+    `source_...`.
     """
     with records.reading(row["id"]):
         values = checked(row, [*schema.trial.columns, schema.source.c.kernel])

@@ -1,4 +1,4 @@
-"""Read a trial's record from its rows. These functions raise StoreError for a damaged row."""
+"""Read trials from the database. The functions raise StoreError if a row is damaged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _of_key(table: Table) -> Select[Any]:
 
 
 def row_of(connection: Connection, table: Table, key: Any) -> Row:
-    """Return the row with this primary key. Raise KeyError if a damaged file lacks it."""
+    """Return the row with this primary key. Raise KeyError if there is no such row."""
     row = connection.execute(_of_key(table), {"key": key}).mappings().first()
     if row is None:
         raise KeyError(f"no {table.name} {key}")
@@ -52,14 +52,14 @@ def row_of(connection: Connection, table: Table, key: Any) -> Row:
 
 
 def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
-    """Yield each measurement of the trial with its round, in order."""
+    """Yield (round, measurement) for each measurement of the trial, in the order of the rounds."""
     for row in fetched(connection, MEASUREMENTS, {"trial_id": trial_id}):
         samples = fetched(connection, SAMPLES, {"measurement_id": row["id"]})
         yield row["round"], records.measurement(row, samples)
 
 
 def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
-    """Return the trial with its run and all of its measurements. Raise KeyError if a row is missing."""
+    """Return the trial with its run and all its measurements. Raise KeyError if a row is missing."""
     found = row_of(connection, schema.trial, trial_id)
     rounds = tuple(measurements_of(connection, trial_id))
     newest_basis = connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
@@ -81,7 +81,7 @@ def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
 
 
 def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
-    """Return the trial of a winner. Raise StoreError if its rows contradict that it won."""
+    """Return the trial in this row of `best`. Raise StoreError if the trial has no correct result or no time."""
     with records.reading(row.trial_id):
         record = trial_record(connection, row.trial_id)
         if not records.is_verified(record.trial):
@@ -90,13 +90,15 @@ def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
 
 
 def as_known(connection: Connection, row: BestRow) -> BestRow:
-    """Return the winner with the vendor's times; it is stale if this program renders another kernel."""
+    """Return the row with the vendor library's times added. Set `stale` to 1 if this program generates a different
+    kernel.
+    """
     record = winner_record(connection, row)
     return vendor_measurements.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
 
 
 def refuse_marks(connection: Connection, among: Among | None) -> None:
-    """Raise StoreError if `is_between` of a trial is not 0 or 1: queries would skip the trial silently."""
+    """Raise StoreError if a trial's `is_between` is neither 0 nor 1: queries would skip the trial silently."""
     query = queries.ill_marked(None if among is None else among.is_alike)
     trial_id = connection.execute(query, None if among is None else among.values).scalar()
     if trial_id is not None:
@@ -105,7 +107,7 @@ def refuse_marks(connection: Connection, among: Among | None) -> None:
 
 
 def refuse_intervals(connection: Connection, among: Among | None) -> None:
-    """Raise StoreError if a median is outside its interval: the view would skip the trial silently."""
+    """Raise StoreError if a median is outside its confidence interval: the view `best` would skip the trial."""
     query = queries.outside_interval(None if among is None else among.is_alike)
     trial_id = connection.execute(query, None if among is None else among.values).scalar()
     if trial_id is not None:

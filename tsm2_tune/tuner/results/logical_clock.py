@@ -1,8 +1,8 @@
-"""Stamps order the trials and the finals of databases.
+"""Time stamps that order the trials and the final comparisons of merged databases.
 
 A stamp is the time in microseconds since 1970, but at least 1 more than the greatest stamp in the database. So stamps
-have the order of insertion, even if the system clock jumps. An import keeps stamps unchanged. A final also has an
-identity, by which two databases recognise it as the same final.
+increase in the order of insertion, even if the system clock is set back. An import keeps stamps unchanged. A final
+comparison also has a random id, which is the same in every database that has a copy of it.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _NEWEST = select(func.max(schema.trial.c.stamp))
 
 
 class FinalStamp(NamedTuple):
-    """The columns of a measurement that identify its final."""
+    """The two columns of `measurement` that identify a final comparison: its id and its time stamp."""
 
     final: str
     final_stamp: int
 
 
 def after(newest: int | None) -> int:
-    """Return the stamp of a row that is stored now, if the greatest earlier stamp is `newest`."""
+    """Return a new time stamp, greater than the stamp `newest`."""
     return max(time.time_ns() // 1000, 0 if newest is None else newest + 1)
 
 
 def next_trial_stamp(connection: Connection) -> int:
-    """Return the stamp of a trial that is stored now."""
+    """Return the time stamp for a trial that is stored now."""
     return after(connection.execute(_NEWEST).scalar())
 
 
 def new_final() -> str:
-    """Return the identity of a final that is measured now."""
+    """Return a new random id for a final comparison: 16 hexadecimal digits."""
     return secrets.token_hex(8)
 
 
 def of_date(text: str) -> int:
-    """Return the stamp of a date in ISO 8601, for trials and finals that were stored without a stamp."""
+    """Return the time stamp of a date in ISO 8601, for data that were stored without a stamp."""
     return max(0, int(datetime.fromisoformat(text).timestamp() * 1e6))

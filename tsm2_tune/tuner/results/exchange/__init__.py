@@ -1,1 +1,1 @@
-"""Read and write other autotuners' formats: the trials of one problem on one device."""
+"""Files in other autotuners' formats, with the trials of one problem on one device."""

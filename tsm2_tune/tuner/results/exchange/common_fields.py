@@ -1,4 +1,4 @@
-"""The fields of a trial that other autotuners have too: time, failure, compile time and benchmark time."""
+"""The fields of a trial that other autotuners' formats have too: time, failure, compile time and benchmark time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WORDS = {  # Kernel Tuner's words for failures; it has none for a wrong result a
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A trial, with times in milliseconds."""
+    """A trial (one kernel configuration, tried once), with times in milliseconds."""
 
     family: str
     tunables: dict[str, int | str]  # by name
@@ -39,12 +39,12 @@ class Result:
 
     @property
     def time(self) -> float | str:
-        """Return the time, or the word for the failure."""
+        """The kernel's time in milliseconds. If the trial failed: Kernel Tuner's name of the error."""
         return WORDS[self.outcome] if self.time_ms is None else self.time_ms
 
 
 def results(entry: Entry) -> Iterator[Result]:
-    """Yield the entry's results, sorted by configuration."""
+    """Yield a Result for each trial of the entry, sorted by configuration."""
     for key, tried in sorted(entry.part.trials.items(), key=lambda item: item[0]):
         values = tried.values
         timed = _newest(entry, key) if values["outcome"] in TIMED else None
@@ -67,7 +67,7 @@ def results(entry: Entry) -> Iterator[Result]:
 
 
 def metadata(entry: Entry) -> dict[str, Any]:
-    """Return the device, compiler and settings of the newest run of the trials."""
+    """Return the device, the compiler and the settings of the newest tuning run."""
     run = entry.newest_run
     names = ("device_name", "compute_capability", "driver", "toolkit", "flags")
     return {
@@ -79,7 +79,9 @@ def metadata(entry: Entry) -> dict[str, Any]:
 
 
 def _newest(entry: Entry, key: TrialKey) -> Timed | None:
-    """Return the trial's time in its last final in the entry's state of the L2, or its own time without a final."""
+    """Return the trial's time in the latest final comparison in the entry's L2 cache state. If there is none, return
+    the time that the search measured.
+    """
     finals = (one.timed[key] for one in entry.part.rounds if key in one.timed)
     of_state = [timed for timed in finals if timed.values["cache"] == entry.cache]
     return of_state[-1] if of_state else entry.part.trials[key].first

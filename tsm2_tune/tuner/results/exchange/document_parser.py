@@ -1,4 +1,4 @@
-"""Parse a file in another autotuner's format into trials. It is untrusted: every value is checked."""
+"""Parse a file in another autotuner's format. The file is untrusted, so every value is checked."""
 
 from __future__ import annotations
 
@@ -26,17 +26,23 @@ DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
 
 
 def parse_file(path: Path) -> ParsedTrials:
-    """Read the trials of an exchange file. Raise InputError for another tool's file or an altered file."""
+    """Read the trials of a T4 file or of a Kernel Tuner cache file.
+
+    Raise InputError if another tool wrote the file, or if the file was altered.
+    """
     return _read(path, parse_document)
 
 
 def refuse_others(path: Path) -> None:
-    """Raise InputError if the file is from another tool, or has a version that this program does not read."""
+    """Raise InputError if another tool wrote the file, or if this program does not read the file's version."""
     _read(path, lambda found: refuse_version(found[NAME]))
 
 
 def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
-    """Return `use` of the file's JSON object. Raise InputError as `parse_file` does."""
+    """Parse the file's JSON object and return `use(object)`.
+
+    Raise InputError if another tool wrote the file, or if the file was altered.
+    """
     try:
         found = json.loads(content_of(path), parse_constant=refuse_constant, object_pairs_hook=_once)
         if NAME in found:
@@ -54,9 +60,9 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
 
 
 def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
-    """Return the trials of a document that a function of DOCUMENTS made.
+    """Return the trials in a T4 document or a Kernel Tuner cache that this program wrote.
 
-    Raise an exception of WRONG if this program would write another document for these trials.
+    Raise an exception of WRONG if the document is not exactly what this program would write for these trials.
     """
     entry = entry_of(document[NAME])
     form = "kernel-tuner-cache" if "cache" in document else "t4"
@@ -66,7 +72,9 @@ def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
 
 
 def _parse_entry(entry: Entry) -> ParsedTrials:
-    """Return the entry's trials whose kernels this program renders unchanged, and why the others are left out."""
+    """Return the entry's trials whose kernels this program still generates, and the reasons why other trials are
+    skipped.
+    """
     parsed, part = ParsedTrials(), stamped(entry)
     trials = dict(part.trials)
     for key, tried in part.trials.items():
@@ -88,7 +96,9 @@ def _parse_entry(entry: Entry) -> ParsedTrials:
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
-    """Return the trial's kernel as this program renders it. If it differs, return None and the reason."""
+    """Return the kernel that this program generates for the trial, and "". If it is not the measured kernel, return
+    None and the reason.
+    """
     values = tried.values
     config = records.config_of(values["family"], values["config"], values["tunables"])
     if not records.is_of_this_version(config, problem):
@@ -100,7 +110,7 @@ def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
 
 
 def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
-    """Raise ValueError if the trial contradicts itself."""
+    """Raise ValueError if the trial's values contradict each other."""
     first = None
     if tried.first is not None:
         samples = [{"ordinal": at, "us": us} for at, us in enumerate(tried.first.samples_us)]
@@ -117,7 +127,7 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
 
 
 def _once(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
-    """Return the object of these members. Raise ValueError if a name occurs twice."""
+    """Return a JSON object's members as a dict. Raise ValueError if a name occurs twice."""
     found = dict[str, Any]()
     for name, value in members:
         if name in found:

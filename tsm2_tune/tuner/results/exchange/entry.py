@@ -1,7 +1,7 @@
-"""Convert the rows of some trials of one problem on one device to a JSON object and back.
+"""Convert the trials of one problem on one device to a JSON object, and back.
 
-The object is the member `tsm2_tune` of every file in another autotuner's format, since these formats have no fields
-for compiler flags, a verdict, several times of one trial, or a time to the last digit.
+Files in other autotuners' formats contain this object as their member `tsm2_tune`. The formats themselves have no
+fields for compiler flags, the result of the verification, several measurements of one trial, or all digits of a time.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RATIO = "verdict_worst_ratio"  # infinite if a value is NaN; null stands for it,
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Trials of one problem on one device, timed in one state of the L2."""
+    """Trials of one problem on one device, timed in one L2 cache state."""
 
     device: str  # its name
     problem: Problem
@@ -53,13 +53,13 @@ class Entry:
 
     @property
     def newest_run(self) -> dict[str, Any]:
-        """Return the values of the trials' run that started last."""
+        """The values of the row of the tuning run that started last, by column."""
         newest = max((tried.run for tried in self.part.trials.values()), key=lambda run: str(run[STARTED_AT]))
         return dict(zip(RUN, newest, strict=True))
 
 
 def record_of(entry: Entry) -> dict[str, Any]:
-    """Return the entry as an object of plain JSON. Equal entries have equal objects."""
+    """Return the entry as a JSON object. Equal entries have equal objects."""
     part, keys = entry.part, sorted(entry.part.trials)
     runs = sorted(set(_runs(part)), key=lambda run: (run[STARTED_AT], str(run)))
     run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
@@ -90,9 +90,9 @@ def record_of(entry: Entry) -> dict[str, Any]:
 
 
 def entry_of(record: Any) -> Entry:
-    """Return the entry of an untrusted record, whose values are all checked.
+    """Return the entry that an untrusted JSON object describes. Every value is checked.
 
-    Raise InputError, LookupError, TypeError or ValueError if `record_of` would make another record.
+    Raise InputError, LookupError, TypeError or ValueError if the object is not what `record_of` returns for an entry.
     """
     top = refuse_version(record)
     problem, cache = parse_problem(_member(top, "problem")), Cache(_member(top, "cache"))
@@ -115,14 +115,19 @@ def entry_of(record: Any) -> Entry:
 
 
 def stamped(entry: Entry) -> Part:
-    """Return the entry's part. Finals of an older version get the same stamps and identities as in a migration."""
+    """Return the trials and final comparisons of the entry. If an older version wrote the entry, its final
+    comparisons get time stamps and ids.
+    """
     if entry.version > 1:
         return entry.part
     return part_of(entry.part.trials.values(), numbered_finals(entry.problem, entry.part.rounds))
 
 
 def refuse_version(record: Any) -> Mapping[str, Any]:
-    """Return the members of an untrusted record. Raise TypeError or ValueError for another version or none."""
+    """Return the members of an untrusted JSON object.
+
+    Raise TypeError if it is no object, or ValueError if its version is missing or unknown.
+    """
     top = _object(record)
     if top.get("version") not in (1, VERSION):
         raise ValueError(f"its version is {shown(top.get('version'))}, and not {VERSION}")
@@ -207,12 +212,12 @@ def _run_of(members: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
 
 
 def _samples(members: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the samples as rows."""
+    """Return the time samples as values of rows of the table `sample`."""
     return [{"ordinal": at, "us": us} for at, us in enumerate(_list(_member(members, "samples_us")))]
 
 
 def _values(members: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """Return the values of a row of the table, without its ids."""
+    """Return the checked values of a row of the table, without the columns in IDS."""
     columns = [one for one in table.columns if one.name not in IDS]
     return checked(_row(members, [one.name for one in columns]), columns)
 
@@ -225,7 +230,7 @@ def _row(members: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
 
 
 def _members(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values as members of a JSON object."""
+    """Return a row's values as members of a JSON object, in which null stands for an infinite error ratio."""
     known = ((name, value) for name, value in values.items() if value is not None or name not in LATER)
     return {name: None if name == RATIO and value == math.inf else value for name, value in known}
 

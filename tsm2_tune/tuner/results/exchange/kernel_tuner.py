@@ -1,7 +1,8 @@
-"""The cache of Kernel Tuner 1.5, which its simulation mode replays: the trials of one kernel family.
+"""The cache file of Kernel Tuner 1.5, which Kernel Tuner's simulation mode reads. It has the trials of one kernel
+family.
 
-The key of an entry joins the values of its tunables. `cache` must be the last member: otherwise Kernel Tuner takes
-the file for truncated.
+The key of each cache entry consists of the values of the tunable parameters, joined by commas. `cache` must be the
+last member: otherwise Kernel Tuner treats the file as truncated.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
 
 
 def document(entry: Entry) -> dict[str, Any]:
-    """Return the entry as a cache. Its trials must have one family."""
+    """Return the entry as the JSON object of a Kernel Tuner cache file. All trials must be of one kernel family."""
     found = list(results(entry))
     names = list(found[0].tunables)
     problem = entry.problem

@@ -1,7 +1,7 @@
-"""T4, the auto-tuning community's format of results, version 1.0.0: all trials of a problem, of every family.
+"""T4, version 1.0.0: a JSON format for the results of autotuners. A file has all trials of one problem.
 
-https://github.com/odgaard/TuningSchema. The schema names `compilation_time`. Programs that read T4 expect
-`compilation` and `benchmark`. The document has all of these members.
+The format is defined at https://github.com/odgaard/TuningSchema. The schema requires the member `compilation_time`.
+Programs that read T4 expect `compilation` and `benchmark`. The document has all three members.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNITS = {"GFLOP/s": "GFLOP/s", "local_bytes": "B", "smem_bytes": "B", "spill_byt
 
 
 def document(entry: Entry) -> dict[str, Any]:
-    """Return the entry as a T4 object."""
+    """Return the entry as the JSON object of a T4 file."""
     return {
         "schema_version": "1.0.0",
         "metadata": {"timeunit": "milliseconds", **metadata(entry)},

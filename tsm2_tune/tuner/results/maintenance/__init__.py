@@ -1,1 +1,1 @@
-"""Maintenance of a database: check it, remove unused rows, migrate it. The commands of `tsm2-tune db` call these."""
+"""Check, clean up and migrate a database: the implementation of the commands `tsm2-tune db ...`."""

@@ -1,4 +1,4 @@
-"""Check a database: SQLite's integrity check, the schema, and every row."""
+"""Check a database: SQLite's integrity check, the schema, and the values of every row."""
 
 from __future__ import annotations
 
@@ -58,10 +58,11 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
 
 
 def check(place: Path | Address) -> tuple[Finding, ...]:
-    """Return the findings about a database. Nothing is changed. The last finding counts its contents.
+    """Check a database, and return the findings. The last finding has the numbers of trials and measurements.
 
-    A copy of a file is checked, so that runs on the file continue. On a server only the rows are checked, since the
-    server maintains its files. Raise StoreError if there is no database of a version that this program knows.
+    The database is not changed: a file is copied and the copy is checked. On a server only the rows are checked,
+    since the server checks its own files. Raise StoreError if there is no database, or if this program cannot read
+    its version.
     """
     if isinstance(place, Address):
         with Database.open(place, create=False) as database:
@@ -89,12 +90,12 @@ def _findings(database: Database) -> list[Finding]:
 
 
 def _refusal(name: str, path: object, error: StoreError) -> Finding:
-    """Return the error as a finding. Its text does not repeat the file's name."""
+    """Return a finding with the error's message, without the path at its beginning."""
     return problem(name, str(error).removeprefix(f"{path} "))
 
 
 def _in_file(database: Database, version: int) -> Iterator[Finding]:
-    """Yield findings of SQLite's integrity check and of the layout."""
+    """Yield a finding for each problem that SQLite's integrity check reports, and for each altered table."""
     path = str(database.path)
     try:
         with database.transaction() as connection:
@@ -120,7 +121,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
 
 
 def _found(database: Database) -> list[Finding]:
-    """Return the findings about rows. If there are none, return the error of reading the winners, if any."""
+    """Return the findings about the rows. If there are none, read the winners, and return the error if that fails."""
     found = list(_in_rows(database))
     if not any(one.state is State.PROBLEM for one in found):
         try:
@@ -132,7 +133,7 @@ def _found(database: Database) -> list[Finding]:
 
 
 def _in_rows(database: Database) -> Iterator[Finding]:
-    """Yield contradictions between rows, then unused rows, then the counts of the contents."""
+    """Yield a finding for each contradiction between rows, then for unused rows, then the number of rows."""
     faulty = list[StoreError]()
     with database.transaction() as connection:
         try:
@@ -197,7 +198,7 @@ def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
 
 
 def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
-    """Yield the duplicate finals of a part."""
+    """Yield a finding for each final comparison of the problem that is stored twice."""
     where = f"of {asked.text} on {device}"
     known = Counter(map(_final_key, part.rounds))
     for one in part.rounds:
@@ -206,18 +207,20 @@ def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
 
 
 def _final_key(one: Round) -> object:
-    """Return the key of a final. It includes the samples: medians have too few digits to differ."""
+    """Return a key that is equal for copies of one final comparison: its run and all its time samples."""
     timed = ((key, *timed.key, timed.samples_us) for key, timed in one.timed.items())
     return one.run, frozenset(timed)
 
 
 def _is_outdated(asked: Problem, tried: Tried) -> bool:
-    """Return whether the trial competes although this program renders its kernel differently or not at all."""
+    """Return whether the trial is not marked as superseded, although this program no longer generates its kernel
+    unchanged.
+    """
     return not tried.values["superseded"] and records.current_kernel(asked, tried.values) is None
 
 
 def _of_the_future(database: Database) -> Iterator[Finding]:
-    """Yield runs and trials from the future, which a clock that was ahead has stored."""
+    """Yield a finding for runs and trials with a date in the future, which were stored while a clock was ahead."""
     latest = logical_clock.after(None) + SOON_US
     date = datetime.fromtimestamp(latest / 1e6, UTC).isoformat(timespec="seconds")
     late = {
@@ -255,7 +258,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield the first MOST_OF_A_KIND findings of each kind, and the number of further findings."""
+    """Yield at most MOST_OF_A_KIND findings of each kind, the number of omitted findings, and the last finding."""
     counts, last = Counter[str](), list[Finding]()
     for one in found:
         counts[one.name] += 1

@@ -1,4 +1,4 @@
-"""Migrate a database to this version's schema, and optionally keep a copy of the old file."""
+"""Migrate a database to the current schema, and optionally keep a copy of the old file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADER_BYTES = 100  # length of a SQLite file's header, which has a counter of c
 
 @dataclass(frozen=True, slots=True)
 class Migrated:
-    """The result of a migration."""
+    """The result of a schema migration."""
 
     before: int  # the schema before the migration
     now: int
@@ -35,10 +35,10 @@ class Migrated:
 
 
 def migrate(place: Path | Address, *, keep: bool) -> Migrated:
-    """Migrate a database to this version's schema, in one transaction. With `keep`, copy the file first.
+    """Migrate a database to the current schema, in one transaction. If `keep` is true, copy the file first.
 
-    Raise InputError if `keep` is given for a server. Raise StoreError if the database cannot be used or written, or
-    if the copy's name is taken.
+    Raise InputError if `keep` is true for a server. Raise StoreError if the database cannot be read or written, or if
+    another file has the copy's name.
     """
     if keep and isinstance(place, Address):
         raise InputError("--keep copies a file: leave it out, and copy a server's database with pg_dump")
@@ -64,9 +64,9 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Lock the file, since two migrations that keep a copy would write the same copy.
+    """Hold a lock on the file, so that two simultaneous migrations do not write the same copy.
 
-    A file that cannot be opened is not locked here: the migration itself reports it.
+    If the file cannot be opened, it is not locked: the migration then reports the error.
     """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -88,9 +88,9 @@ def _schema_of(place: Path | Address) -> int:
 
 
 def _backup(path: Path, before: int) -> Path:
-    """Copy the database. Return the name of the copy, which exists only if it is complete.
+    """Copy the database, and return the path of the copy. An incomplete copy never has this path.
 
-    Raise StoreError if another file has the name.
+    Raise StoreError if another file has this path.
     """
     into = path.with_name(f"{path.name}.schema-{before}")
     part = into.with_name(f"{into.name}.part")

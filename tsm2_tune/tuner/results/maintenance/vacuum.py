@@ -1,4 +1,4 @@
-"""Delete rows that no trial refers to, and return their space to the disk."""
+"""Delete rows that no trial refers to, and shrink the database file."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
 
 @dataclass(frozen=True, slots=True)
 class Vacuumed:
-    """The result of vacuuming."""
+    """The result of `vacuum`."""
 
     removed: Mapping[str, int]  # number of rows by table, without zeros
     before_bytes: int = 0  # size of the file; 0 for a server
@@ -41,10 +41,10 @@ class Vacuumed:
 
 
 def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
-    """Delete rows that no trial refers to, and claims of runs that have ended. Then rewrite a file without gaps.
+    """Delete the rows that no trial refers to, and the claims of ended runs. Then rewrite the file to shrink it.
 
-    Other runs wait for each of the two steps. Rewriting stops after MOST_SECONDS, unless `alone` says that no other
-    run uses the database. Raise StoreError if the database cannot be written.
+    Other runs cannot write during either step. Rewriting is stopped after MOST_SECONDS, unless `alone` is true (no
+    other run uses the database). Raise StoreError if the database cannot be written.
     """
     if isinstance(place, Address):
         return Vacuumed(_removed(place))
@@ -55,7 +55,7 @@ def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
 
 
 def _removed(place: Path | Address) -> Mapping[str, int]:
-    """Delete the unused rows. Return their number by table, without zeros."""
+    """Delete the unused rows. Return the number of deleted rows by table, without zeros."""
     claims = select(func.count()).select_from(schema.claim)
     with Database.open(place, create=False) as database:
         with database.transaction(writes=True) as connection:
@@ -70,10 +70,7 @@ def _removed(place: Path | Address) -> Mapping[str, int]:
 
 
 def _compact(path: Path, *, alone: bool) -> bool:
-    """Rewrite the file. Return False if that takes too long.
-
-    The file is then unchanged, as it is after a kill.
-    """
+    """Rewrite the file by SQLite's VACUUM. Return False if VACUUM was stopped, which leaves the file unchanged."""
     with closing(databases.connected(path, "rw")) as connection:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # VACUUM attaches the new file
         timer = threading.Timer(MOST_SECONDS, connection.interrupt)

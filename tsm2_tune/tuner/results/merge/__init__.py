@@ -1,1 +1,1 @@
-"""Import trials from other databases and from texts of trials into a database."""
+"""Import trials into a database, from another database or from a text file."""

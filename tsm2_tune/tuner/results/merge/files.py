@@ -1,4 +1,4 @@
-"""Files to import (databases, texts of trials, other autotuners' formats), opened as databases."""
+"""Open the files that can be imported as databases: SQLite files, text files of trials, other autotuners' formats."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ REFUSING = {Kind.DATABASE: Database.refuse_others, Kind.TEXT: refuse_others, Kin
 
 
 def refuse(path: Path | Address) -> None:
-    """Raise InputError or StoreError for a file that `opened` would refuse after its first bytes.
+    """Raise InputError or StoreError if the beginning of the file shows that it cannot be imported.
 
-    The file cannot be read, is no database or text of this program, or has a newer version.
+    For example the file cannot be read, another program wrote it, or a newer version of this program wrote it.
     """
     if isinstance(path, Address):
         with Database.open(path, create=False):
@@ -33,11 +33,11 @@ def refuse(path: Path | Address) -> None:
 
 @contextmanager
 def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
-    """Open a copy of a database in the current schema, or a database made from a text.
+    """Open a file or a server's database for import. Yield a database, and a sentence for each skipped configuration.
 
-    The second value has a sentence for each configuration that is left out. The file or the server's database is only
-    read. Raise InputError if the file is not regular, was altered, or cannot be copied. Raise StoreError as
-    Database.open.
+    A SQLite file is copied, and the copy is migrated to the current schema. A text file is converted to a temporary
+    database. Raise InputError if the file is not a regular file, was altered, or cannot be copied. Raise StoreError
+    if the database cannot be read.
     """
     if isinstance(path, Address):
         with Database.open(path, create=False) as found:
@@ -62,7 +62,7 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
 
 @contextmanager
 def _workplace(path: Path) -> Iterator[Workplace]:
-    """Open a folder for the file's copy. Raise InputError if it cannot be made."""
+    """Create a temporary folder for the copy of the file. Raise InputError if that fails."""
     with ExitStack() as stack:
         try:
             work = stack.enter_context(workplace(cache.working_parent()))
@@ -84,9 +84,10 @@ def _copied(path: Path, copy: Path) -> tuple[str, ...]:
 
 
 def parsed_trials(path: Path | Address, show: Callable[[float], object]) -> ParsedTrials | None:
-    """Read the trials of a text, or return None for a database. Call `show` with the fraction that is read.
+    """Return the trials in a text file; None if the path is a database.
 
-    Raise InputError for a text without trials, and as `opened`.
+    `show` is called with the fraction of the file that has been read. Raise InputError if the file has no trials, was
+    altered, or cannot be read.
     """
     if isinstance(path, Address) or (kind := kind_of(path)) not in PARSERS:
         return None
@@ -102,7 +103,7 @@ def _refuse_nothing(path: Path, parsed: ParsedTrials) -> None:
 
 
 def written(path: Path, copy: Path, parsed: ParsedTrials) -> tuple[str, ...]:
-    """Write the trials of a text into a new database. Return a sentence for each configuration that is left out."""
+    """Write the parsed trials into a new database file `copy`. Return a sentence for each skipped configuration."""
     _refuse_nothing(path, parsed)
     with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
         writer = Writer(connection, parsed.sources.__getitem__)

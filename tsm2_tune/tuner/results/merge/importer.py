@@ -1,4 +1,4 @@
-"""Import one database's trials into another. A second import changes nothing; after a kill it adds the rest."""
+"""Import the trials of one database into another. A repeated import adds nothing. A killed import can be repeated."""
 
 from __future__ import annotations
 
@@ -59,14 +59,15 @@ New = tuple[tuple[str, Problem], Part]  # device and problem, and their part
 
 
 def merge(into: Into, other: Database, show: Show) -> Imported:
-    """Add the rows of the other database to the database that `into` opens, if it lacks them.
+    """Add the rows of the database `other` to the database that `into` opens, unless it has them already.
 
-    Transactions are short, so that no other writer waits for long. After a kill, the same call adds the rest. The
-    other database is read completely first. Raise StoreError if either cannot be used or has a damaged row.
+    `other` is read completely first. The rows are written in several short transactions, so that other writers do not
+    wait long. If the process is killed, a second call adds the remaining rows. Raise StoreError if a database cannot
+    be used or has a damaged row.
     """
 
     def source(digest: str) -> Row:
-        """Return the kernel. The transaction is separate, so that an error names the right database."""
+        """Return the kernel's row, read in its own transaction, so that an error names the database `other`."""
         with _of(other), other.transaction() as connection:
             return Reader(connection).source(digest)
 
@@ -78,7 +79,7 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
 def merge_parts(
     into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
 ) -> Imported:
-    """Add these parts, as `merge` does. Call `show` with the fraction that is added."""
+    """Add the given trials to the database, as `merge` does. `show` is called with the fraction that is done."""
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
@@ -102,7 +103,7 @@ def merge_parts(
 
 @repeated
 def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
-    """Add these kernels to the quarantine, and return how many were new."""
+    """Add these kernels to the quarantine table. Return the number of kernels that were new."""
     if not theirs:
         return 0
     with _of(database), database.transaction(writes=True) as connection:
@@ -111,7 +112,9 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 
 @repeated
 def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
-    """Merge problems in one transaction, until HOLD_SECONDS have passed. Return each one's part before and after."""
+    """Merge problem by problem in one transaction, and stop after HOLD_SECONDS. Return each problem's rows before and
+    after.
+    """
     merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:
         writer = Writer(connection, source)
@@ -127,12 +130,12 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
 
 
 def _has_current_kernel(problem: Problem, tried: Tried) -> bool:
-    """Return whether this program still renders the trial's kernel unchanged."""
+    """Return whether this program still generates the trial's kernel, unchanged."""
     return records.current_kernel(problem, tried.values) is not None
 
 
 def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
-    """Yield each device and problem with its part."""
+    """Yield each device and problem of the database with its rows."""
     with database.transaction() as connection:
         every = places(connection)
     for place in every:
@@ -142,7 +145,7 @@ def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
 
 @contextmanager
 def _of(of: Database) -> Iterator[None]:
-    """Add the database's name to a StoreError about one of its rows."""
+    """Add the database's name to a StoreError that is raised in the `with` block."""
     try:
         yield
     except (Lost, _Told):
@@ -153,4 +156,4 @@ def _of(of: Database) -> Iterator[None]:
 
 
 class _Told(StoreError):
-    """An error whose message names the database."""
+    """A StoreError whose message already names the database."""

@@ -1,4 +1,4 @@
-"""Read-only databases made from the package's texts of trials. Each is made once and kept in the cache."""
+"""Open the tuning results in the package as read-only databases. Each database is built once and cached."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SUFFIX = ".db"
 
 @contextmanager
 def opened(name: str) -> Iterator[Database]:
-    """Open the read-only database of the text with this name, for example pretuned:h100.
+    """Open the read-only database of the packaged results with this name, for example pretuned:h100.
 
-    Raise InputError if the package has no text of this name, or if the cache cannot be written.
+    Raise InputError if the package has no results of this name, or if the cache folder cannot be written.
     """
     with pretuned.named(name) as text:
         key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + text.read_bytes())

@@ -1,4 +1,4 @@
-"""Read and write the rows of one problem on one device."""
+"""Read and write all rows of one problem on one device."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round
 
 
 def places(connection: Connection) -> list[tuple[str, Problem]]:
-    """Return each device and problem that has trials. Raise StoreError for a damaged row."""
+    """Return each (device, problem) that has trials. Raise StoreError if a row is damaged."""
     trial = schema.trial.c
     query = (
         select(func.min(trial.id).label("id"), trial.device_name, *records.PROBLEM_KEY)
@@ -52,8 +52,9 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
 
 
 class Reader:
-    """Reads parts of one database, each in its own transaction: one transaction may not read all of a large file.
-    With `tell`, a damaged row is left out and its error is passed to `tell`. Without `tell`, the error is raised.
+    """Reader of a database: it reads the rows of one problem on one device at a time.
+
+    If `tell` is given, a damaged row is skipped and its error is passed to `tell`. Otherwise the error is raised.
     """
 
     def __init__(self, connection: Connection, tell: Callable[[StoreError], object] | None = None) -> None:
@@ -62,7 +63,7 @@ class Reader:
         self._rows: dict[tuple[str, Any], Row] = {}
 
     def part(self, device_name: str, problem: Problem) -> Part:
-        """Return all rows of this device and problem. Raise StoreError for a damaged row."""
+        """Return all rows of this problem on this device. Raise StoreError if a row is damaged."""
         trial, problem_id = schema.trial, _problem_id(self._connection, problem)
         if problem_id < 0:
             return Part()
@@ -78,11 +79,11 @@ class Reader:
         return part_of(trials, rounds)
 
     def source(self, digest: str) -> Row:
-        """Return the kernel with this digest. Raise KeyError if a damaged file lacks it."""
+        """Return the row of the kernel source with this digest. Raise KeyError if there is no such row."""
         return self._one(schema.source, digest)
 
     def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
-        """Return the rows of `measurement` by trial, each with its samples in order."""
+        """Return the rows of `measurement` by trial id, each with its samples in order."""
         table = schema.measurement
         samples = self._samples(schema.sample, select(table.c.id).join(schema.trial).where(of_part))
         found = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
@@ -91,13 +92,15 @@ class Reader:
         return found
 
     def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
-        """Return the final that the row of a time belongs to, with that time alone."""
+        """Return a Round that contains only this row's measurement. Rounds of the same final comparison are joined
+        later.
+        """
         if row["final"] is None or row["final_stamp"] is None:
             raise ValueError(f"round {row['round']} is of no final")
         return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
 
     def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:
-        """Return the trial in a row, and its rows and times in finals."""
+        """Return the trial in this row, and the rows of its measurements in final comparisons."""
         firsts, finals = dict[int, Timed](), list[tuple[Row, Timed]]()
         first: Measurement | None = None
         for one, samples in measured:
@@ -116,7 +119,9 @@ class Reader:
         return tried, finals
 
     def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
-        """Yield each time of the vendor as a final of its own."""
+        """Yield each measurement of a vendor library as a Round of its own. Rounds of the same comparison are joined
+        later.
+        """
         table, run = schema.vendor_measurement, schema.run.c
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
         samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
@@ -127,7 +132,9 @@ class Reader:
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
-        """Convert errors as records.reading does. With `tell`, pass them to it."""
+        """Convert an error in the `with` block to a StoreError that names the row. Pass it to `tell` if that was
+        given.
+        """
         try:
             with records.reading(number, kind):
                 yield
@@ -137,7 +144,7 @@ class Reader:
             self._tell(error)
 
     def _samples(self, table: Table, of: Select[Any]) -> dict[int, list[Row]]:
-        """Return the samples of these measurements, in order."""
+        """Return the samples by measurement id, in order."""
         query = select(table).where(table.c.measurement_id.in_(of)).order_by(table.c.measurement_id, table.c.ordinal)
         found = defaultdict[int, list[Row]](list)
         for row in fetched(self._connection, query):
@@ -155,7 +162,7 @@ class Reader:
         return self._runs[number]
 
     def _one(self, table: Table, key: Any) -> Row:
-        """Return the row with this primary key. Raise KeyError if a damaged file lacks it."""
+        """Return the row with this primary key. Raise KeyError if there is no such row."""
         (column,) = table.primary_key.columns
         place = (table.name, key)
         if place not in self._rows:
@@ -167,7 +174,10 @@ class Reader:
 
 
 class Writer:
-    """Writes into a database, in one transaction. `source` returns, by digest, kernels that the database lacks."""
+    """Writer into a database: it writes the rows of one problem on one device at a time, in one transaction.
+
+    `source` returns the row of a kernel source by its digest. It is called for sources that the database lacks.
+    """
 
     def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
         self._connection, self._source = connection, source
@@ -175,7 +185,7 @@ class Writer:
         self._digests: set[str] = set()  # digests of the kernels in the database
 
     def write(self, device_name: str, problem: Problem, part: Part) -> None:
-        """Replace the database's rows of this device and problem with this part. Trials keep their numbers."""
+        """Replace all rows of this problem on this device by the rows in `part`. Trials keep their ids."""
         problem_id, ids = _problem_id(self._connection, problem), dict[TrialKey, int]()
         if problem_id < 0:
             problem_id = _added(self._connection, schema.problem, [row_values.problem_values(problem)])[0]
@@ -206,7 +216,9 @@ class Writer:
         self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
-        """Delete all times of the device and problem, and duplicate trials. Return the ids of the other trials."""
+        """Delete all measurements of this problem on this device, and duplicate trials. Return the ids of the other
+        trials.
+        """
         trial = schema.trial
         of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         ids, doubled = _ids(self._connection, and_(*of_part))
@@ -216,7 +228,7 @@ class Writer:
         return ids
 
     def _write_sources(self, digests: set[str]) -> None:
-        """Add the kernels of these digests that the database lacks."""
+        """Insert the kernel sources with these digests, unless the database has them."""
         kernel = schema.source.c
         asked = digests - self._digests
         if asked:
@@ -248,9 +260,10 @@ class Writer:
 
 
 def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
-    """Yield the times of trials with the numbers of their rounds and their finals.
+    """Yield (trial, round number, measurement, final comparison) for each measurement, in the order of insertion.
 
-    A time outside finals comes last. Its trial is thereby known to be newer than the finals.
+    Trials that took part in no final comparison come last, since a larger row id marks a trial as newer than the
+    comparisons.
     """
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
@@ -266,9 +279,10 @@ def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | 
 
 
 def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
-    """Return the ids of the stored trials by key, and the ids of duplicates.
+    """Return the ids of the stored trials by key, and the ids of duplicate trials.
 
-    Set each basis to the trial's id until it is written again, so that two trials can exchange their bases.
+    The column `basis` of each trial is set to a temporary unique value, so that two trials can later exchange their
+    values.
     """
     trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
     for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
@@ -279,26 +293,30 @@ def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[Tri
 
 
 def _values(row: Row, table: Table) -> dict[str, Any]:
-    """Return the row's values without ids. Raise TypeError or ValueError for an invalid value."""
+    """Return the checked values of the row, without the columns in IDS. Raise TypeError or ValueError for an invalid
+    value.
+    """
     values = checked(row, table.columns)
     return {name: value for name, value in values.items() if name not in IDS}
 
 
 def _problem_id(connection: Connection, problem: Problem) -> int:
-    """Return the id of the problem; -1 if the database lacks it."""
+    """Return the id of the problem's row; -1 if there is no such row."""
     found = _id_of(connection, schema.problem, row_values.problem_key(problem))
     return -1 if found is None else found
 
 
 def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """Return the id of a row with these values; None if there is no row."""
+    """Return the id of a row with these values; None if there is no such row."""
     found = connection.execute(_with_values(table, tuple(values)), values).scalar()
     return None if found is None else int(found)
 
 
 @cache
 def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
-    """Return a query for rows by these columns. It is cached, since building it takes longer than executing it."""
+    """Return the query for the id of a row by these columns. It is cached, since building it takes longer than
+    executing it.
+    """
     query = select(table.c.id)
     for name in names:
         column = table.c[name]
@@ -309,7 +327,7 @@ def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
 
 
 def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]]) -> list[int]:
-    """Insert these rows and return their ids, in order."""
+    """Insert the rows, and return their ids in the order of the rows."""
     statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
     found = list[int]()
     for _, same in groupby(values, key=dict.keys):  # all rows of a statement have the same columns

@@ -1,10 +1,11 @@
-"""Write right trials as a text: one line of JSON each, in an order that depends on the trials alone.
+"""Write trials with correct results as a text file, with one JSON value per line. The order of lines depends on the
+trials alone.
 
-The first line names the members of the other lines and counts the lines, so that a truncated text is refused. A
-trial's line refers to its run, basis and kernel by the beginnings of their digests. The line has the configuration,
-from which this program renders the kernel. The kernel's digest shows whether the rendered kernel is the measured
-kernel. A time is the median with its interval, to the last digit, and the number of samples. A ratio of an error to
-its bound has three digits.
+The first line names the fields of the other lines, and contains the number of lines, so that a truncated file is
+detected. A trial's line refers to its run, basis and kernel source by prefixes of their SHA-256 digests. It contains
+the configuration instead of the kernel's source: the reader generates the source again, and compares the digests. A
+time is the median with its confidence interval, in full precision, and the number of samples. The ratio of an error
+to its bound has three digits.
 """
 
 from __future__ import annotations
@@ -56,9 +57,10 @@ Entry = tuple[Problem, Part]  # a problem on the text's device
 
 
 def text_of(entries: Iterable[Entry]) -> str:
-    """Return the text of these trials, with the vendor's times in the given rounds.
+    """Return the text file of these trials and of the vendor libraries' times.
 
-    A trial has the time of its search, and its last time in a final for each state of the L2.
+    A trial's line has the time that the search measured, and for each L2 cache state the time in its last final
+    comparison.
     """
     writer = _Writer()
     for problem, part in entries:
@@ -68,7 +70,7 @@ def text_of(entries: Iterable[Entry]) -> str:
 
 
 class _Writer:
-    """Collects lines by kind."""
+    """Collection of the lines of a text file, by kind."""
 
     def __init__(self) -> None:
         self._tools: dict[str, list[Any]] = {}
@@ -130,13 +132,13 @@ class _Writer:
 
 
 def _last(rounds: Sequence[Round], key: tuple[str, str]) -> list[Round]:
-    """Return the trial's last round in each state of the L2, in order."""
+    """Return the last round in which the trial was timed, for each L2 cache state, in order."""
     last = {one.timed[key].values["cache"]: one for one in rounds if key in one.timed}
     return sorted(last.values(), key=lambda one: (one.stamp, one.final))
 
 
 def has_line(tried: Tried) -> bool:
-    """Return whether a text has a line for the trial: it gave a right result and was timed."""
+    """Return whether the trial has a line in a text file: its result was correct, and it was timed."""
     return tried.values["outcome"] == "ok" and tried.values["verdict_correct"] == 1 and tried.first is not None
 
 
@@ -145,7 +147,9 @@ def _device(run: RunKey) -> str:
 
 
 def _short(value: Any) -> Any:
-    """Return a ratio of errors with three digits; None if it is infinite, for which JSON has no number."""
+    """Return a number rounded to three digits; None for infinity, which JSON cannot represent. Other values are
+    unchanged.
+    """
     if not isinstance(value, float):
         return value
     return None if math.isinf(value) else float(f"{value:.3g}")

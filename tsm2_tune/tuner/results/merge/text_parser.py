@@ -1,4 +1,4 @@
-"""Read a text of trials into the parts of a database. The text is untrusted, so each value is checked."""
+"""Read the trials of a text file that `serializer.py` wrote. The file is untrusted, so each value is checked."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, Va
 
 @dataclass(slots=True)
 class ParsedTrials:
-    """The trials that a text contains."""
+    """The trials in a text file."""
 
     parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
     sources: dict[str, Row] = field(default_factory=dict)  # rows of `source`, by digest
@@ -79,7 +79,7 @@ class ParsedTrials:
 
 
 class Kind(Enum):
-    """The kinds of files that can be imported, told apart by how they begin."""
+    """The kind of a file that can be imported. The first bytes of the file determine it."""
 
     DATABASE = auto()
     TEXT = auto()  # a text of trials
@@ -87,9 +87,9 @@ class Kind(Enum):
 
 
 def kind_of(path: Path) -> Kind:
-    """Return the file's kind; an empty file is a database.
+    """Return the kind of the file. An empty file counts as a database.
 
-    Raise InputError if the file has another kind or cannot be read.
+    Raise InputError if the file has none of these kinds, or cannot be read.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
@@ -113,9 +113,9 @@ def kind_of(path: Path) -> Kind:
 
 
 def parse_file(path: Path, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
-    """Read the trials of a text. Raise InputError, with the line, if this program would write the line differently.
+    """Read the trials of a text file. `show` is called with the fraction of the file that has been read.
 
-    Call `show` with the fraction of the text that is read.
+    Raise InputError, with the number of the line, if a line is not what this program would write.
     """
     content = content_of(path)
     reader, stream = _Reader(), BytesIO(content)
@@ -143,7 +143,7 @@ def content_of(path: Path) -> bytes:
 
 
 def refuse_others(path: Path) -> None:
-    """Raise InputError if the first line names a version of the text that this program does not read."""
+    """Raise InputError if the first line names a version of the format that this program cannot read."""
     try:
         content = content_of(path)
         line = next(iter(TextIOWrapper(BytesIO(content), json.detect_encoding(content))))
@@ -153,7 +153,7 @@ def refuse_others(path: Path) -> None:
 
 
 def _unlike(path: Path, number: int, error: Exception) -> InputError:
-    """Return the error for a line that this program would write differently."""
+    """Return the InputError for an invalid line."""
     message = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
     return InputError(
         f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}):"
@@ -167,7 +167,7 @@ _Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and
 
 
 class _Reader:
-    """Reads the lines of a text. A line comes after the lines that it refers to."""
+    """Parser of the lines of a text file of trials. A line may refer only to earlier lines."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[str, ...]] = LINES
@@ -190,7 +190,7 @@ class _Reader:
         }
 
     def read(self, line: Any, *, is_head: bool) -> None:
-        """Read one line."""
+        """Read one line. Raise ValueError or another exception of WRONG if it is invalid."""
         if is_head:
             self._read_head(line)
             return
@@ -215,7 +215,9 @@ class _Reader:
             self._missing = line["count"]
 
     def finish(self) -> ParsedTrials:
-        """Return all trials that were read. Raise ValueError if the first line has another number of lines."""
+        """Return all trials that were read. Raise ValueError if the number of lines differs from the number in the
+        first line.
+        """
         if self._missing and self._lines is LINES:
             raise ValueError(f"{abs(self._missing)} lines {'are missing' if self._missing > 0 else 'too many'}")
         for place, trials in self._trials.items():
@@ -297,7 +299,9 @@ class _Reader:
         _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
     def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
-        """Return the times of kernels and of the vendor in this time's final."""
+        """Return the measurements of the final comparison to which this measurement belongs: of kernels, and of
+        vendor libraries.
+        """
         if at is None:
             raise ValueError("a time is of no final")
         if isinstance(at, str) and self._finals[at][0] != timed.run:
@@ -305,7 +309,7 @@ class _Reader:
         return self._rounds[place].setdefault((at, timed.run), ({}, {}))
 
     def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
-        """Return the final (None for the time of a trial's search) and the time, as a row of `measurement`."""
+        """Return a measurement and its final comparison, or None if the search made the measurement."""
         line = dict(zip(self._time_names, _list(members), strict=True))
         table, of = schema.measurement.c, self._time_names[0]
         names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
@@ -326,7 +330,9 @@ class _Reader:
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
     ) -> tuple[KernelConfig, KernelSource] | tuple[None, None]:
-        """Return the configuration and its kernel, or note that this version renders another one and return None."""
+        """Return the configuration and its kernel. If this program no longer generates this kernel, note that and
+        return (None, None).
+        """
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is no beginning of a digest")
         config = parse_config(text)
@@ -344,7 +350,7 @@ class _Reader:
 def _trial(
     problem: Problem, config: KernelConfig, own_basis: str, source: KernelSource, values: dict[str, Any], own: Timed
 ) -> Trial:
-    """Return the trial of a line."""
+    """Return the trial with the checked values of one line."""
     loaded = [values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")]
     if None in loaded and set(loaded) != {None}:
         raise ValueError("a part of what was loaded is missing")
