@@ -1,1 +1,1 @@
-"""Arrays of every library as matrices in memory, and the streams and allocators of their libraries."""
+"""Read arrays of any library as matrices in memory, and use the streams and allocators of these libraries."""

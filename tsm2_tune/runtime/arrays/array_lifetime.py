@@ -1,4 +1,4 @@
-"""Keep arrays alive until their product is done, if their library may reuse freed memory on another stream."""
+"""Keep arrays alive until their product is computed, if their library may reuse freed memory on another stream."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from tsm2_tune.runtime.cuda.driver import ask_driver, cuda, current_context, is_
 WITHOUT_TIMES = 2  # CU_EVENT_DISABLE_TIMING
 NOT_READY = 600  # CUDA_ERROR_NOT_READY
 
-_held: list[tuple[ctypes.c_void_p, list[Any]]] = []  # the event after a product, and its arrays
+_held: list[tuple[ctypes.c_void_p, list[Any]]] = []  # the event recorded after a product, and the product's arrays
 _holding = threading.Lock()
 
 
 def hold_until_done(product: Product, context: int, stream: int) -> None:
-    """Keep the product's DLPack arrays until the stream passes this point, and release those whose event has passed.
+    """Hold references to the product's DLPack arrays until the work submitted to the stream so far is done.
 
-    During a capture into a CUDA graph its user keeps them.
+    Also release the arrays of earlier products that are done. If the stream is being captured into a CUDA graph, hold
+    nothing: the graph's user must keep its arrays alive.
     """
     arrays = [matrix.array for matrix in product.given if speaks_dlpack(matrix.array)]
     if not arrays:

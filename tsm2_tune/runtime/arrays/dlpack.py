@@ -1,6 +1,6 @@
-"""DLPack descriptions of device memory: for JAX's arrays, and for arrays without `__cuda_array_interface__`.
+"""Read DLPack capsules: for JAX's arrays, and for device arrays without `__cuda_array_interface__`.
 
-The description is read at once and its capsule released: the caller's array keeps the memory alive.
+A capsule is released as soon as it is read: the caller's array keeps the memory alive.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tsm2_tune.runtime.arrays.protocols import DlpackArray
 NEWEST_VERSION = (1, 0)  # the version to request: the first with a read-only flag
 CUDA_DEVICES = (2, 13)  # types of devices: kDLCUDA, kDLCUDAManaged
 READ_ONLY = 1  # DLPACK_FLAG_BITMASK_READ_ONLY
-LEGACY_IN_DLPACK = 1  # the legacy default stream: 0 is not allowed
+LEGACY_IN_DLPACK = 1  # the legacy default stream; DLPack does not allow 0
 KINDS_IN_DLPACK = {
     0: "<i",
     1: "<u",
     2: "<f",
     4: "<V",
     5: "<c",
-}  # by type code; "|V" stands for others, which have no kernel
+}  # DLDataTypeCode -> beginning of the typestr; other codes become "|V", for which there is no kernel
 TYPE_OF_BFLOAT16 = "<V2"
 
 
 class DescribedTensor(ctypes.Structure):
-    """DLTensor."""
+    """DLPack's struct DLTensor."""
 
     _fields_ = (
         ("data", ctypes.c_void_p),
@@ -39,13 +39,13 @@ class DescribedTensor(ctypes.Structure):
         ("bits", ctypes.c_uint8),
         ("lanes", ctypes.c_uint16),
         ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),  # in elements; none: row-major
+        ("strides", ctypes.POINTER(ctypes.c_int64)),  # in elements; NULL: row-major
         ("byte_offset", ctypes.c_uint64),
     )
 
 
 class VersionedTensor(ctypes.Structure):
-    """DLManagedTensorVersioned of DLPack 1.x."""
+    """DLPack 1.x's struct DLManagedTensorVersioned."""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -57,11 +57,11 @@ class VersionedTensor(ctypes.Structure):
     )
 
 
-_speaking: dict[type, bool] = {}  # by type of array
+_speaking: dict[type, bool] = {}  # type of array -> result of `speaks_dlpack`
 
 
 def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
-    """Return whether DLPack is used to describe this array."""
+    """Return whether this runtime reads the array by DLPack: a JAX array, or one without another interface."""
     kind = type(array)
     found = _speaking.get(kind)
     if found is None:
@@ -73,9 +73,9 @@ def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
 
 
 def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
-    """Return what `__cuda_array_interface__` would describe; None if the array is in no memory of a CUDA device.
+    """Return the array's memory as a dict like `__cuda_array_interface__`; None if it is not in CUDA device memory.
 
-    The legacy stream waits for the work that makes the array. Raise ValueError for an invalid description.
+    The legacy stream is made to wait for pending work on the array. Raise ValueError for an invalid capsule.
     """
     if array.__dlpack_device__()[0] not in CUDA_DEVICES:
         return None
@@ -89,7 +89,7 @@ def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
             )
         tensor, read_only = versioned.tensor, bool(versioned.flags & READ_ONLY)
     elif name == b"dltensor":
-        tensor, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True  # it does not say
+        tensor, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True  # no flag
     else:
         raise ValueError(f"its __dlpack__ gives a capsule of {name!r}, expected b'dltensor'")
     size = tensor.bits * tensor.lanes // 8
@@ -105,7 +105,7 @@ def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
 
 
 def capsule_of(array: DlpackArray, stream: int) -> Any:
-    """Return the array's DLPack capsule. The stream, a handle, waits for pending work on the array."""
+    """Return the array's DLPack capsule. Its library makes the stream wait for pending work on the array."""
     try:
         return array.__dlpack__(stream=stream, max_version=NEWEST_VERSION)
     except TypeError:  # a library from before DLPack 1.0
@@ -116,12 +116,12 @@ def let_wait(name: str, array: DlpackArray, stream: int) -> None:
     """Make the stream wait for pending work on the array. Raise RuntimeError if its library refuses."""
     try:
         capsule_of(array, stream or LEGACY_IN_DLPACK)
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own type
         raise RuntimeError(f"{name}: its __dlpack__ lets no stream wait: {error}") from error
 
 
 def _capsule_name(capsule: Any) -> bytes | None:
-    """Return the name of the capsule. Raise ValueError if it is none."""
+    """Return the name of the capsule. Raise ValueError if the object is not a capsule."""
     get_name = ctypes.pythonapi.PyCapsule_GetName
     get_name.restype, get_name.argtypes = ctypes.c_char_p, (ctypes.py_object,)
     found: bytes | None = get_name(capsule)

@@ -1,6 +1,6 @@
-"""Arrays of PyTorch, CuPy and other libraries: checks, current streams, new arrays, and the library's own product.
+"""Functions that depend on an array's library: checks, current streams, new arrays, the library's own product.
 
-No library is imported here: the program that passes its array has imported it.
+They do not import a library such as PyTorch. They find it in sys.modules, since the program passes an array of it.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ TENSOR_TYPES = {  # PyTorch's dtype -> typestr
 
 
 def _is_of(kind: type, library: str, name: str) -> bool:
-    """Return whether the type is, or derives from, the library's type of this name."""
+    """Return whether the type is a subclass of `library.name`; False if that library is not imported."""
     return issubclass(kind, getattr(sys.modules.get(library), name, ()))
 
 
-NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array"}  # by library
-_libraries: dict[type, str] = {}  # by type of array
+NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array"}  # library -> its array type
+_libraries: dict[type, str] = {}  # type of array -> result of `_library`
 
 
 def _library(array: object) -> str:
-    """Return the array's library, a key of NAMES_OF_ARRAYS; "" for another one."""
+    """Return the name of the array's library, a key of NAMES_OF_ARRAYS; "" for any other library."""
     kind = type(array)
     found = _libraries.get(kind)
     if found is None:
@@ -52,12 +52,12 @@ def is_torchs(array: object) -> TypeGuard[Tensor]:
 
 
 def is_cupys(array: object) -> TypeGuard[CupyArray]:
-    """Return whether the array is CuPy's."""
+    """Return whether the array is a CuPy array."""
     return (_libraries.get(type(array)) or _library(array)) == "cupy"
 
 
 def is_jaxs(array: object) -> bool:
-    """Return whether the array is JAX's."""
+    """Return whether the array is a JAX array."""
     return (_libraries.get(type(array)) or _library(array)) == "jax"
 
 
@@ -67,11 +67,12 @@ def _is_subclass(tensor: Tensor) -> bool:
 
 
 def _gives_gradients() -> bool:
-    """Return whether PyTorch records gradients: then its own mm(out=) refuses a tensor that requires one."""
+    """Return whether PyTorch records gradients. If so, torch.mm(out=) also refuses tensors that require a
+    gradient."""
     return bool(sys.modules["torch"].is_grad_enabled())
 
 
-# Properties of a tensor that its memory does not show: the message, the remedy, the check.
+# Properties for which a tensor is refused, since its values are not simply its memory: message, remedy, check.
 TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
     ("is of a subclass, which may mean more than its memory", "as_subclass(torch.Tensor)", _is_subclass),
     ("is nested", "to_padded_tensor(0)", lambda t: t.is_nested),
@@ -83,7 +84,7 @@ TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
 
 
 def _is_plain_tensor(tensor: Tensor) -> bool:
-    """Return whether certainly none of TENSORS applies. Quick, for the usual case."""
+    """Return whether the tensor certainly has no property of TENSORS: a quick test for the usual case."""
     torch = sys.modules["torch"]
     return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
         tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
@@ -91,7 +92,10 @@ def _is_plain_tensor(tensor: Tensor) -> bool:
 
 
 def check_plain(name: str, array: Array) -> None:
-    """Raise TypeError for an array that is more than its memory. A tensor's conjugate bit is allowed."""
+    """Raise TypeError if the array's values are not simply its memory, as in a masked array or a sparse tensor.
+
+    A tensor's conjugate bit is allowed.
+    """
     if is_torchs(array):
         if _is_plain_tensor(array):
             return
@@ -103,19 +107,21 @@ def check_plain(name: str, array: Array) -> None:
 
 
 def is_conjugate(array: Array) -> bool:
-    """Return whether the array is the conjugate of its memory, as PyTorch's x.mH is."""
+    """Return whether the array's values are the complex conjugates of its memory, as in PyTorch's x.mH."""
     return is_torchs(array) and bool(array.is_conj())
 
 
 def device_interface(name: str, array: Array) -> Any:
-    """Return the array's `__cuda_array_interface__` or an equal one; None without device memory. Raise TypeError if
-    it refuses."""
+    """Return a dict like `__cuda_array_interface__` that describes the array; None if it has no device memory.
+
+    `name` is the argument's name, for errors. Raise TypeError if the array's library raises an error.
+    """
     try:
         if is_torchs(array):
             typestr = _typestr(array.dtype)
             if typestr is not None and getattr(array, "is_cuda", False):
                 return _tensor_interface(array, typestr)
-            if array.requires_grad:  # while gradients are not recorded: see TENSORS
+            if array.requires_grad:  # allowed if gradients are not recorded: see TENSORS
                 array = array.detach()
             if str(array.dtype) == "torch.bfloat16":
                 array = array.view(
@@ -124,18 +130,21 @@ def device_interface(name: str, array: Array) -> Any:
         if speaks_dlpack(array):
             return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own type
         raise TypeError(f"{name}: a {type(array).__name__} that does not tell its memory: {error}") from error
 
 
 @cache
 def _typestr(dtype: Any) -> str | None:
-    """Return the typestr of a PyTorch dtype; None if no kernel has it."""
+    """Return the NumPy typestr of a PyTorch dtype; None if no kernel has this type."""
     return TENSOR_TYPES.get(str(dtype))
 
 
 def _tensor_interface(tensor: Tensor, typestr: str) -> dict[str, Any]:
-    """Return the tensor's `__cuda_array_interface__`, faster, and also for a tensor that requires a gradient."""
+    """Return a dict like the tensor's `__cuda_array_interface__`.
+
+    This is faster than PyTorch's property, and it works for a tensor that requires a gradient, too.
+    """
     size = tensor.element_size()
     return {
         "shape": tuple(tensor.shape),
@@ -146,7 +155,10 @@ def _tensor_interface(tensor: Tensor, typestr: str) -> dict[str, Any]:
 
 
 def current_stream(array: Array) -> int | None:
-    """Return the current stream, as set by `torch.cuda.stream(s)` or CuPy's `with s`; None for other libraries."""
+    """Return the handle of the stream that PyTorch or CuPy has made current on the array's device.
+
+    Return None for an array of another library.
+    """
     if is_torchs(array):
         return torch_stream(sys.modules["torch"])(array.get_device())
     if is_cupys(array):
@@ -155,7 +167,7 @@ def current_stream(array: Array) -> int | None:
 
 
 def torch_stream(torch: Any) -> Callable[[int], int]:
-    """Return a function: ordinal of a device -> handle of its current stream."""
+    """Return a function from a device's ordinal to the handle of PyTorch's current stream on the device."""
     raw = getattr(getattr(torch, "_C", None), "_cuda_getCurrentRawStream", None)
     if raw is not None:
         found: Callable[[int], int] = raw
@@ -164,14 +176,17 @@ def torch_stream(torch: Any) -> Callable[[int], int]:
 
 
 def cupy_stream(cupy: Any) -> Callable[[int], int]:
-    """Return a function: ordinal of a device -> handle of its current stream."""
+    """Return a function from a device's ordinal to the handle of CuPy's current stream on the device."""
     get_current_stream = cupy.cuda.get_current_stream
     return lambda ordinal: get_current_stream(ordinal).ptr
 
 
 @contextmanager
 def at_stream(array: Array, stream: int) -> Iterator[None]:
-    """Make the array's device and this stream current in its library, which orders allocations by them."""
+    """Make the array's device and this stream current in the array's library for the body of `with`.
+
+    PyTorch and CuPy then allocate and compute on this stream. For other libraries nothing changes.
+    """
     if is_torchs(array):
         torch = sys.modules["torch"]
         if current_stream(array) == stream:
@@ -190,10 +205,10 @@ def at_stream(array: Array, stream: int) -> Iterator[None]:
 
 
 def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
-    """Return a new array like this one, from its library's allocator; None if the library is not known.
+    """Return a new uninitialised array of the same library, element type and device; None for an unknown library.
 
-    `order` is NumPy's: F column-major, C row-major; `strides`, in elements, say the same. Raise TypeError for JAX's
-    arrays, which only JAX may write.
+    `order` is "F" for column-major or "C" for row-major. `strides`, in elements, must match `order`: some libraries
+    need the one, some the other. Raise TypeError for a JAX array, because only JAX may write its arrays.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
@@ -209,7 +224,7 @@ def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], or
 
 
 def _standard_array(array: StandardArray, shape: tuple[int, ...], order: str) -> Any:
-    """Return a new array by the array API standard."""
+    """Return a new array like this one, through functions of the Python array API standard."""
     library, is_across = array.__array_namespace__(), order == "F" and len(shape) == 2
     made = library.empty(shape[::-1] if is_across else shape, dtype=array.dtype, device=array.device)
     return library.permute_dims(made, (1, 0)) if is_across else made
@@ -217,15 +232,16 @@ def _standard_array(array: StandardArray, shape: tuple[int, ...], order: str) ->
 
 @contextmanager
 def preserved(name: str, array: Array) -> Iterator[None]:
-    """Restore the array's contents at the end.
+    """Save the array's contents, and restore them when the body of `with` ends.
 
-    Raise TypeError if its library is not known to copy arrays, MemoryError without memory for the copy.
+    Raise TypeError if the array is neither PyTorch's nor CuPy's. Raise MemoryError if the copy does not fit in
+    memory.
     """
     if not (is_torchs(array) or is_cupys(array)):
         raise TypeError(f"{name}: a {type(array).__name__} cannot be kept as it is: pass arrays of PyTorch or CuPy")
     try:
         held: Any = array.clone() if is_torchs(array) else cast(CupyArray, array).copy()
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own type
         raise MemoryError(f"{name}: what it holds cannot be kept: {error}") from error
     try:
         yield
@@ -237,8 +253,9 @@ def preserved(name: str, array: Array) -> Iterator[None]:
 
 
 def scratch(array: Array | None, size_bytes: int) -> tuple[int, Any] | None:
-    """Allocate device memory from the array's library: return its address and owner; None if the library has no
-    allocator that is known here. Raise MemoryError without memory.
+    """Allocate device memory with the allocator of the array's library. Return its address and the owning object.
+
+    Return None if the array is neither PyTorch's nor CuPy's, or the size is 0. Raise MemoryError if allocation fails.
     """
     if size_bytes == 0 or not (is_torchs(array) or is_cupys(array)):
         return None
@@ -249,16 +266,17 @@ def scratch(array: Array | None, size_bytes: int) -> tuple[int, Any] | None:
             return owner.data_ptr(), owner
         owner = sys.modules["cupy"].cuda.alloc(size_bytes)
         return owner.ptr, owner
-    except Exception as error:  # each library has its own
+    except Exception as error:  # each library raises its own type
         raise MemoryError(str(error)) from error
 
 
 def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
-    """Return out = alpha a b + beta out by the arrays' own library, which calls cuBLAS; None if it cannot multiply.
+    """Compute out = alpha a b + beta out with PyTorch, CuPy or NumPy, and return `out`, a new array if it is None.
 
-    16-bit elements are rounded once.
+    On GPUs these libraries call cuBLAS. `conjugates` says whether to conjugate a and b. 16-bit elements are rounded
+    only once, at the end. Return None for an array of another library.
     """
-    if alpha == 0:  # as in BLAS, NaNs in a and b do not reach out
+    if alpha == 0:  # as in BLAS, NaNs in a and b must not get into out: multiply with k = 0
         a, b = a[..., :0], b[:0]
     a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
     if is_torchs(a):
@@ -278,7 +296,7 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
 
 
 class _OwnProduct(threading.local):
-    """Whether this thread asks PyTorch for its own product, past the overrides of `install`."""
+    """A flag of each thread: its calls of PyTorch must use PyTorch's own products, not the overrides of `install`."""
 
     is_wanted = False
 
@@ -302,20 +320,20 @@ def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: co
     if out is None:
         product = torch.addmm(a.new_zeros(()), rows, columns, beta=0, alpha=alpha)
         return product.reshape((*a.shape[:-1], *b.shape[1:]))
-    matrix = out if are_matrices else out.reshape(rows.shape[0], columns.shape[1])  # in the same memory
+    matrix = out if are_matrices else out.reshape(rows.shape[0], columns.shape[1])  # a view
     torch.addmm(matrix, rows, columns, beta=beta, alpha=alpha, out=matrix)
     return out
 
 
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:
-    """Return alpha product + beta out."""
+    """Return alpha product + beta out; `out` may be None if beta is 0. The product may be overwritten."""
     if alpha != 1:
-        product *= product.dtype.type(alpha)  # NumPy 1 would widen the result for a Python number
+        product *= product.dtype.type(alpha)  # with a Python number NumPy 1 would widen the result
     return product if out is None or beta == 0 else product + beta * out
 
 
 def _put(product: Any, out: Any) -> Any:
-    """Return the product, copied into `out` if that is given."""
+    """Copy the product into `out` and return `out`; if `out` is None, return the product."""
     if out is None:
         return product
     out[...] = product

@@ -1,4 +1,4 @@
-"""`Matrix`, an array as a matrix in memory, and `Product`, the operands of a call."""
+"""`Matrix`, the address, shape and layout of an array, and `Product`, the matrices of one call."""
 
 from __future__ import annotations
 
@@ -14,31 +14,38 @@ from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, is
 from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
 
-LARGEST_ADDRESS = 2**64 - 1  # and the largest handle
-MOST_WORK = 1_000_000  # NumPy's bound on steps to decide whether strided arrays overlap: some milliseconds
+LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
+MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
 
 
-@dataclass(slots=True)  # not frozen: that would double the time to make one
+@dataclass(slots=True)  # not frozen, which would double the time of the constructor
 class Matrix:
-    """A matrix in memory whose columns or rows are contiguous, or both."""
+    """A matrix in memory: its address, shape, element type and leading dimensions.
+
+    Its columns or its rows are contiguous, or both.
+    """
 
     name: str
-    array: Any  # an Array; None in a product that is only described
+    array: Any  # an Array; None if the product has shapes but no arrays yet
     on_host: bool
     address: int
     rows: int
     columns: int
-    ld: dict[str, int]  # each storage order that it has -> leading dimension, in elements
-    element: str  # its name in DTYPES
+    ld: dict[str, int]  # each storage order that the matrix has, "n" or "t" -> leading dimension in elements
+    element: str  # element type, a key of DTYPES
     dtype: np.dtype[Any]
     read_only: bool
-    stream: int | None  # the stream that its interface states
-    is_conjugate: bool  # whether it is the conjugate of its memory
+    stream: int | None  # handle of the stream in the array's `__cuda_array_interface__`
+    is_conjugate: bool  # whether the values are the complex conjugates of the memory
     is_vector: bool = False  # whether the array has one dimension
 
     @classmethod
     def of(cls, name: str, array: Array, *, vector: str = "") -> Matrix:
-        """Return the array as a matrix. `vector`, "row" or "column", says how a 1-d array is read; "" refuses one."""
+        """Return the array as a matrix. A 1-d array becomes a row or a column, according to `vector`.
+
+        With vector="" raise ValueError for a 1-d array. Raise TypeError or ValueError for an array that no kernel can
+        read. `name` is the argument's name, for errors.
+        """
         check_plain(name, array)
         is_bfloat16 = _is_bfloat16(array)
         interface = device_interface(name, array)
@@ -77,7 +84,8 @@ class Matrix:
 
     @property
     def span(self) -> np.ndarray[Any, Any]:
-        """An array with the matrix's addresses, to find overlaps. Never read it."""
+        """A NumPy array with the addresses and strides of the matrix, for np.shares_memory. Never read its
+        elements."""
         order, ld = next(iter(self.ld.items()))
         one, line = self.dtype.itemsize, ld * self.dtype.itemsize
         interface = {
@@ -91,13 +99,13 @@ class Matrix:
 
     @property
     def span_bytes(self) -> int:
-        """The bytes from the first to the last of the matrix."""
+        """The number of bytes from the first to the last element, padding included."""
         order, ld = next(iter(self.ld.items()))
         lines, elements = (self.columns, self.rows) if order == "n" else (self.rows, self.columns)
         return ((lines - 1) * ld + elements) * self.dtype.itemsize
 
     def reach(self, order: str) -> int:
-        """Return the number of elements that the matrix reaches over in this order, including padding."""
+        """Return the number of elements of memory for all columns ("n") or rows ("t") with their padding."""
         return self.ld[order] * (self.columns if order == "n" else self.rows)
 
     def transposed(self) -> Matrix:
@@ -110,7 +118,7 @@ class Matrix:
 
 
 def _wrong_with(interface: Any) -> str:
-    """Return the fault of a `__cuda_array_interface__`; "" if it is valid."""
+    """Return a description of what is wrong with a `__cuda_array_interface__`; "" if it is valid."""
     if not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
         return "expected typestr, shape and data"
     shape, data, strides, stream = (interface.get(field) for field in ("shape", "data", "strides", "stream"))
@@ -128,12 +136,12 @@ def _wrong_with(interface: Any) -> str:
 
 
 def _is_whole(number: Any, least: int = -LARGEST_ADDRESS) -> bool:
-    """Return whether the value is an integer in the range of addresses, extents and strides."""
+    """Return whether the value is an integer from `least` to the largest address."""
     return isinstance(number, (int, np.integer)) and least <= int(number) <= LARGEST_ADDRESS
 
 
 def _is_bfloat16(array: Array) -> bool:
-    """Return whether the array's dtype is called bfloat16, in any library."""
+    """Return whether the array's dtype is named bfloat16, in any library."""
     try:
         return _last_word(getattr(array, "dtype", None)) == "bfloat16"
     except TypeError:  # an unhashable dtype
@@ -147,7 +155,7 @@ def _last_word(dtype: Any) -> str:
 
 @cache
 def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
-    """Return the dtype of a typestr, and its name in DTYPES."""
+    """Return the NumPy dtype of a typestr, and its key in DTYPES. `name` is the argument's name, for errors."""
     dtype = np.dtype(typestr)
     return dtype, dtype_name(dtype, name)
 
@@ -155,19 +163,20 @@ def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
 def _as_matrix(
     shape: tuple[int, ...], strides: tuple[int, ...], vector: str
 ) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the shape and strides of a vector as a row or a column."""
+    """Return the 2-d shape and strides of a vector, read as a "row" or a "column"."""
     (elements,), (step,) = shape, strides
     return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
 
 
 def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
-    """Return the storage orders that the strides allow, each with its leading dimension.
+    """Return a dict of the storage orders that the strides allow -> leading dimension in elements.
 
-    The stride along an extent of 1 does not count, so a vector has both orders.
+    The keys are "n" for column-major and "t" for row-major. The stride along an extent of 1 does not count, so a
+    vector has both orders. Raise ValueError if neither columns nor rows are contiguous.
     """
     (rows, columns), (down, across) = shape, strides
     if 0 in shape:
-        return {"n": max(rows, 1), "t": max(columns, 1)}  # without elements any will do
+        return {"n": max(rows, 1), "t": max(columns, 1)}  # without elements any order is right
     found = {}
     if apart := _apart(rows, down, columns, across, itemsize):
         found["n"] = apart
@@ -183,7 +192,11 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
 
 
 def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
-    """Return the leading dimension of lines `line` bytes apart; 0 if a line's elements are not contiguous."""
+    """Return the leading dimension of a matrix of `lines` columns (or rows) with `elements` elements each.
+
+    Elements are `step` bytes apart, lines are `line` bytes apart. Return 0 if the elements of a line are not
+    contiguous, or lines overlap.
+    """
     if step != itemsize and elements != 1:
         return 0
     apart = elements * itemsize if lines == 1 else line
@@ -191,8 +204,11 @@ def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> in
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
-    """Return the name in DTYPES of a dtype; a name of a winner's type is returned as it is."""
-    if dtype is None:  # NumPy takes None for float64
+    """Return the key in DTYPES of a dtype of any library. A key of DTYPES or a name in MATHS is returned unchanged.
+
+    Raise TypeError, which begins with `what`, for a type without kernels.
+    """
+    if dtype is None:  # np.dtype(None) would be float64
         raise TypeError(f"{what}: expected a type, got None")
     if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
         return dtype
@@ -211,11 +227,12 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
 
 @dataclass(slots=True)  # not frozen: see Matrix
 class Product:
-    """The matrices of one call. `of` refuses those that no kernel can take."""
+    """The matrices a, b and out of one call, with conjugation and `math`. `of` raises if no kernel can multiply
+    them."""
 
     a: Matrix
     b: Matrix
-    out: Matrix | None  # None: a new one
+    out: Matrix | None  # None: the call returns a new array
     conjugates: tuple[bool, bool] = (False, False)
     math: str | None = None
 
@@ -256,12 +273,12 @@ class Product:
 
     @property
     def name(self) -> str:
-        """The name of the winners' dtype: the element type, with `math`."""
+        """The name of the kernels' type: the element type, or with `math` that of MATHS, such as "tf32"."""
         return self.a.element if self.math is None else MATHS[self.math, self.a.element]
 
     @property
     def sum_dtype(self) -> np.dtype[Any]:
-        """The type of alpha, beta and the sums of products."""
+        """The accumulator type, which is also the type of alpha and beta."""
         return SUMS.get(self.a.element, self.dtype)
 
     @property
@@ -270,18 +287,18 @@ class Product:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """m, n and k."""
+        """The extents m, n and k."""
         return self.a.rows, self.b.columns, self.a.columns
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        """The shape of a new `out`, 1-d if a or b is."""
+        """The shape of a new `out`: (m, n), or 1-d if a or b is a vector."""
         m, n, _ = self.shape
         return (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
 
     @property
     def is_gram(self) -> bool:
-        """Whether b is a transposed, in the same memory."""
+        """Whether b is the transpose of a, in the same memory."""
         if self.a.address != self.b.address or self.b.columns != self.a.rows:
             return False
         return self.b.ld == {ACROSS[order]: ld for order, ld in self.a.ld.items()}
@@ -291,7 +308,7 @@ class Product:
         return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
 
     def with_out(self, array: Array) -> Product:
-        """Return the product with this `out`."""
+        """Return a copy of the product with this array as `out`."""
         out = Matrix.of("out", array, vector="column" if self.b.is_vector else "row")
         return Product(self.a, self.b, out, self.conjugates, self.math)
 
@@ -330,26 +347,26 @@ class Product:
 
 
 def _shares(x: Matrix, y: Matrix) -> str:
-    """Return "shares" or "may share" if the matrices overlap, else ""."""
+    """Return "shares" if the matrices overlap, "may share" if that is too expensive to decide, else ""."""
     try:
         return "shares" if np.shares_memory(x.span, y.span, max_work=cast(Any, MOST_WORK)) else ""
-    except RuntimeError:  # more than MOST_WORK
+    except RuntimeError:  # it needs more than MOST_WORK steps
         return "may share"
 
 
 def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether a finite factor overflows in this dtype."""
+    """Return whether a finite alpha or beta becomes infinite in this dtype."""
     try:
         with np.errstate(over="ignore"):
-            is_wide = isinstance(factor, np.inexact)  # may be wider than Python's float
+            is_wide = isinstance(factor, np.inexact)  # a NumPy number may be wider than Python's float
             is_finite = np.isfinite(factor if is_wide else complex(factor))
             return bool(is_finite and not np.isfinite(dtype.type(factor)))
-    except OverflowError:  # an int beyond the range of floats
+    except OverflowError:  # an int too large for a float
         return True
 
 
 def index_bits(product: Product, orders: tuple[str, str, str]) -> int:
-    """Return the width in bits, 32 or 64, of an index that reaches all elements in these storage orders."""
+    """Return 32 if 32-bit indices can address all elements of a, b and out in these storage orders, else 64."""
     m, _, k = product.shape
     reaches = [x.reach(order) for x, order in zip(product.given, orders, strict=True)]
     return 32 if max(*reaches, 2 * m, 2 * k) <= LARGEST_32_BIT_OFFSET else 64

@@ -1,4 +1,4 @@
-"""Types of arrays, as far as this runtime uses them: of any library, of PyTorch, of CuPy."""
+"""Protocols with the attributes of arrays that this runtime uses: of any library, of PyTorch, of CuPy."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 
 class Array(Protocol):
-    """An array or tensor of NumPy, PyTorch, CuPy, PyCUDA, Numba or JAX, or of a library that speaks DLPack."""
+    """An array or tensor of NumPy, PyTorch, CuPy, PyCUDA, Numba or JAX, or of any library that supports DLPack."""
 
     @property
     def shape(self) -> Any: ...  # a tuple of ints
@@ -15,14 +15,14 @@ class Array(Protocol):
 
 
 class DlpackArray(Array, Protocol):
-    """An array that describes its memory by DLPack."""
+    """An array that supports DLPack."""
 
     def __dlpack__(self, **named: Any) -> Any: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
 
 
 class StandardArray(Array, Protocol):
-    """An array of the array API standard."""
+    """An array of a library that implements the Python array API standard."""
 
     @property
     def device(self) -> Any: ...
@@ -30,7 +30,7 @@ class StandardArray(Array, Protocol):
 
 
 class Tensor(Array, Protocol):
-    """A tensor of PyTorch."""
+    """A PyTorch tensor."""
 
     @property
     def device(self) -> Any: ...
@@ -65,12 +65,12 @@ class Tensor(Array, Protocol):
 
 
 class CupyArray(Array, Protocol):
-    """An array of CuPy."""
+    """A CuPy array."""
 
     _c_contiguous: bool
 
     @property
-    def data(self) -> Any: ...  # ptr, device_id
+    def data(self) -> Any: ...  # has `ptr` and `device_id`
     @property
     def device(self) -> Any: ...
     @property

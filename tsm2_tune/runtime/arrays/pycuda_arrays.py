@@ -1,4 +1,4 @@
-"""New results as PyCUDA arrays, for PyCUDA's arrays and for libraries without an allocator."""
+"""Allocate results as PyCUDA arrays, for operands of PyCUDA and of libraries whose allocator is not known."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.cuda.driver import primary_context
 
-_contexts: dict[tuple[int, int], Any] = {}  # by thread and device: a PyCUDA context belongs to a thread
+_contexts: dict[tuple[int, int], Any] = {}  # (thread, device) -> context: a PyCUDA context belongs to one thread
 
 
 def new_gpu_array(context: int, ordinal: int, product: Product, order: str) -> Any:
-    """Return a new GPUArray for the product's result in the context. `order` is NumPy's."""
+    """Return a new PyCUDA GPUArray for the product's result, in this CUDA context.
+
+    `order` is "F" or "C". Raise RuntimeError if PyCUDA is missing, or the context is neither current nor primary.
+    """
     if product.a.element == "bf16":
         raise TypeError("out: PyCUDA has no arrays of bfloat16: give the matrix for the result")
     try:
@@ -28,7 +31,7 @@ def new_gpu_array(context: int, ordinal: int, product: Product, order: str) -> A
     if primary_context(ordinal) != context:
         raise RuntimeError("a is not of PyCUDA's current context: make it current, or pass out")
     key = (threading.get_ident(), ordinal)
-    if key not in _contexts:  # kept: PyCUDA leaves a context current when its last owner is deleted
+    if key not in _contexts:  # never deleted: PyCUDA leaves a context current when its last reference is deleted
         _contexts[key] = driver.Device(ordinal).retain_primary_context()
     _contexts[key].push()
     try:

@@ -1,1 +1,1 @@
-"""`measure=True`: the fastest kernel for a product by timing, and the choices kept in memory and in a file."""
+"""gemm's `measure=True`: time kernels for a product, and keep the fastest one's choice in memory and in a file."""

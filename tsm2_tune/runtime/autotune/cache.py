@@ -1,4 +1,7 @@
-"""Choices found by timing, in memory. Products that differ only in addresses and factors share one."""
+"""The in-memory cache of kernels chosen by timing.
+
+Products that differ only in addresses, alpha and beta share a choice.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +17,24 @@ from tsm2_tune.runtime.cuda.driver import context_id, device_of, home
 from tsm2_tune.runtime.elements import log
 from tsm2_tune.runtime.prepare import effective_factors
 
-MOST_DECIDED = 1 << 16  # kinds of products in the cache
+MOST_DECIDED = 1 << 16  # most entries of the cache
 decided: dict[Any, Match | Vendor] = {}
-_deciding = threading.RLock()  # one thread times; others with the same kind of product wait
+_deciding = threading.RLock()  # one thread times at a time; the other threads wait
 
 
 def has_factors(product: Product, alpha: Any, beta: Any) -> bool:
-    """Return whether alpha or beta changes the product."""
+    """Return whether alpha or beta differs from its neutral value, so that it changes the result."""
     return effective_factors(product, alpha, beta) != effective_factors(product, None, None)
 
 
 def by_timing(
     product: Product, expected: Match | Vendor, kernel: Match, fallback: str, alpha: Any, beta: Any, stream: Any
 ) -> Match | Vendor:
-    """Return the fastest of the vendor's product and the most promising launches, timed once for a kind of product.
+    """Time the launches with the least predicted times, and the library's own product. Return the fastest choice.
 
-    Return `expected` if that is the vendor's product and cannot be timed. Return it also if nothing can be timed:
-    without memory, or if `out` has to be restored and its library is not known to copy it.
+    The choice is cached: products that differ only in addresses, alpha and beta are not timed again. Return
+    `expected`, the choice by predicted time, if it is the library's product and that cannot be timed; if memory is
+    short; or if `out` has to be restored after timing and a library other than PyTorch and CuPy allocated it.
     """
     keeps = beta is not None and beta != effective_factors(product, None, None)[1]
     multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None
@@ -42,7 +46,7 @@ def by_timing(
     if found is not None:
         return found
     with _deciding:
-        found = decided.get(kind)  # another thread may have timed it
+        found = decided.get(kind)  # another thread may have timed it while this one waited
         if found is None:
             device = device_of(home(product.a)[1])[0]
             found = recalled(product, kind, device, may_be_vendor=multiply is not None)
@@ -60,7 +64,7 @@ def by_timing(
 
 
 def _kind(product: Product, fallback: str, *, is_vendor_timed: bool) -> Any:
-    """Return the key of products that share a choice."""
+    """Return the key in the cache: CUDA context, types, shapes and leading dimensions, but no addresses."""
     layouts = tuple((x.rows, x.columns, *x.ld.items()) for x in product.given)
     where = context_id(home(product.a)[0])
     return where, product.name, layouts, product.conjugates, product.is_gram, fallback, is_vendor_timed

@@ -1,7 +1,8 @@
-"""The file of `remember`: choices found by timing, for later processes. A line of JSON for each kind of product.
+"""The file of `remember`, which stores kernels chosen by timing for later processes.
 
-A line names its module, GPU and driver; lines of others are ignored. Lines are only appended, each by one write, so
-concurrent processes lose nothing. A choice is used only if this module has its kernel and launch.
+Each line is JSON for one combination of shapes, layouts and types, here called a kind of product. A line contains the
+digest of the exported module, the GPU and the driver; lines with others are ignored. Lines are only appended, each by
+one write, so concurrent processes lose nothing. A choice is used only if this module contains its kernel and launch.
 """
 
 from __future__ import annotations
@@ -27,31 +28,36 @@ KEPT_VENDOR = Vendor("timed in an earlier process, where it took less than every
 
 @dataclass(slots=True)
 class ChoiceFile:
-    """A file and its choices."""
+    """The file given to `remember`, and the choices read from it. An owner is a combination of module, GPU,
+    driver."""
 
     path: str
-    choices: dict[str, Any]  # by owner and kind of product
-    owners: set[str]  # combinations of module, GPU and driver that have choices
-    begins: str  # beginning of the next line: a line feed if the last line lacks one
-    warned: set[str] = field(default_factory=set)  # owners without choices, after the warning
+    choices: dict[str, Any]  # owner + kind of product -> choice
+    owners: set[str]  # owners that have choices in the file
+    begins: str  # prefix of the next line: a line feed if the file does not end with one
+    warned: set[str] = field(default_factory=set)  # owners without choices that a warning has named
 
 
-_chosen_file: list[ChoiceFile] = []  # one at most
+_chosen_file: list[ChoiceFile] = []  # empty, or the file given to `remember`
 
 
 def remember(path: str | os.PathLike[str] | None) -> None:
-    """Write the choices of `gemm(..., measure=True)` to this file from now on, and use its choices without timing.
+    """Store the kernels that `gemm(..., measure=True)` chooses in this file, and reuse those that it contains.
 
-    A missing file is created. None ends it. A choice is used with the same module, GPU, driver and version of the
-    arrays' library; if the file has no such choice, a warning says so, and new ones are appended. Kinds of products
-    that this process has timed keep their choices. Raise OSError if the file cannot be read and written, ValueError
-    if it is no regular file or has more than 64 MiB.
+    A stored choice is used without timing if the exported module, the GPU, the driver and the version of the arrays'
+    library are the same. If the file has choices, but none for this module, GPU and driver, a warning says so. New
+    choices are appended. Products that this process has timed before keep their choices. A missing file is created.
+    None ends the use of a file. Raise OSError if the file cannot be read and written. Raise ValueError if it is not a
+    regular file or has more than 64 MiB.
     """
     _chosen_file[:] = [] if path is None else [_choice_file_at(os.path.abspath(os.fsdecode(path)))]
 
 
 def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -> Match | Vendor | None:
-    """Return the file's choice for this kind of product; None if there is none that this module can make."""
+    """Return the choice that the file contains for this kind of product, with its stored times.
+
+    Return None if the file contains none, or if it is not among the launches that would be timed now.
+    """
     if not _chosen_file:
         return None
     file, owner = _chosen_file[0], _owner_of_choices(device)
@@ -74,7 +80,7 @@ def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -
 
 
 def keep_choice(product: Product, kind: Any, device: str, found: Match | Vendor) -> None:
-    """Append the choice to the file, if there is one. Warn if it cannot be written."""
+    """Append the choice to the file of `remember`, if there is a file. Warn if it cannot be written."""
     if not _chosen_file:
         return
     file, owner, named = _chosen_file[0], _owner_of_choices(device), _kind_named(product, kind)
@@ -93,7 +99,11 @@ def keep_choice(product: Product, kind: Any, device: str, found: Match | Vendor)
 
 
 def _way_of(match: Match) -> list[Any]:
-    """Return the kernel and launch as in the file: winner's index, rows per block, splits, whether transposed."""
+    """Return a JSON list that identifies kernel and launch.
+
+    Its elements are the kernel's index in WINNERS, rows per block, splits of k, and whether the kernel computes the
+    transposed product.
+    """
     place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
     return [place, match.launch.rows_per_block, match.launch.splits, match.swapped]
 
@@ -103,7 +113,10 @@ def _owner_of_choices(device: str) -> str:
 
 
 def _kind_named(product: Product, kind: Any) -> str:
-    """Return the kind of product without its context, which is this process's own, with the library's version."""
+    """Return the kind of product as JSON text that is valid in other processes, too.
+
+    It lacks the CUDA context, and has the name and version of the arrays' library.
+    """
     library = type(product.a.array).__module__.partition(".")[0]
     return json.dumps([*kind[1:], library, str(getattr(sys.modules.get(library), "__version__", ""))])
 
@@ -125,7 +138,7 @@ def _choice_file_at(path: str) -> ChoiceFile:
 
 
 def _choice_in(line: str) -> tuple[str, str, Any] | None:
-    """Return owner, kind of product and choice; None for an invalid line."""
+    """Parse a line of the file. Return owner, kind of product and choice; None for an invalid line."""
     try:
         owner, named, (way, *times) = json.loads(line)
     except (ValueError, TypeError, RecursionError):

@@ -1,4 +1,4 @@
-"""Time kernels and the vendor's product on the arrays of a call."""
+"""Time kernels and the library's own product (cuBLAS) on the arrays of a call."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ from tsm2_tune.runtime.cuda.driver import (
 from tsm2_tune.runtime.cuda.workspace import driver_memory
 from tsm2_tune.runtime.prepare import await_all, effective_factors, prepare_launch, stream_of
 
-ROUNDS = 7  # interleaved rounds for the fastest candidates
-FAR = 1.2  # times the fastest sample, beyond which a way is dropped after two rounds
+ROUNDS = 7  # samples of each of the fastest candidates, taken in turns
+FAR = 1.2  # after two rounds a candidate slower than this many times the fastest sample is dropped
 L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
-NEVER = math.inf  # the time, in microseconds, of a way that fails
-LEAST_FILL_BYTES = 1 << 24  # written before each sample, even if the L2 is smaller
-FILLS, MOST_FILLS = 3, 96  # fills that hide the host's launch overhead; more if it needs longer
-_measuring = threading.Lock()  # other threads' timings would disturb these
+NEVER = math.inf  # the time of a candidate that fails
+LEAST_FILL_BYTES = 1 << 24  # least number of bytes written before each sample, even if the L2 is smaller
+FILLS, MOST_FILLS = 3, 96  # memsets before a sample: they keep the GPU busy while the host launches the candidate
+_measuring = threading.Lock()  # one thread times at a time, since concurrent work would disturb the times
 
 
 def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | None:
-    """Return the product by the arrays' common library; None if there is none, or it would compute something else."""
+    """Return a function that computes the product with the arrays' own library, PyTorch or CuPy.
+
+    Return None if a, b and out are not all PyTorch's or all CuPy's, or are not matrices; if `math` is set, which no
+    library supports; or for CuPy if alpha or beta is not neutral.
+    """
     a, b, out = (x.array for x in product.given)
     factors = effective_factors(product, alpha, beta)
     of_torch, of_cupy = (all(map(of, (a, b, out))) for of in (is_torchs, is_cupys))
@@ -49,7 +53,7 @@ def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | N
     if any(len(x.shape) != 2 for x in (a, b, out)):
         return None
     if of_torch:
-        a, b, out = (x.detach() for x in (a, b, out))  # wherever the plan is called, gradients are not recorded
+        a, b, out = (x.detach() for x in (a, b, out))  # so that no later call records gradients
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     return partial(vendors_product, a, b, out, *factors, asked)
 
@@ -57,9 +61,11 @@ def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | N
 def fastest_way(
     product: Product, found: Match, alpha: Any, beta: Any, stream: Any, multiply: Callable[[], Any] | None
 ) -> Match | Vendor:
-    """Return the fastest of the launches predicted to be about as fast as `found`, and of the vendor's product.
+    """Time the launches with the least predicted times, and the library's own product. Return the fastest.
 
-    The vendor's time is at least the host's time to start it.
+    `found` is the choice by predicted time, returned if every candidate fails. `multiply` calls the library's
+    product; None leaves it out. The library's time counts as no less than the host's time to call it. The result is a
+    Match with the measured times, or a Vendor. Raise RuntimeError if the stream is being captured.
     """
     assert product.out is not None
     handle = stream_of(product, stream)
@@ -80,7 +86,7 @@ def fastest_way(
         times, hosts_us = times_us(starts, out, context, ordinal, handle)
     us, vendor_us = min(times[: len(ways)], default=NEVER), NEVER if multiply is None else times[-1]
     if min(us, vendor_us) == NEVER:
-        return found  # its launch reports the error
+        return found  # launching it will raise the error
     if max(vendor_us, hosts_us[-1]) < us:
         return Vendor(f"timed on these arrays, with the L2 dirty {vendor_us:.1f} us, the fastest kernel {us:.1f} us")
     fastest = ways[times.index(us)]
@@ -90,7 +96,11 @@ def fastest_way(
 def _ways_to(
     product: Product, alpha: Any, beta: Any, handle: int, ordinal: int
 ) -> tuple[list[Match], list[Callable[[], Any]]]:
-    """Return the launches that can be started, gemm's own choice first, and functions that start them."""
+    """Return the candidate launches whose kernel loads, the choice by predicted time first, and functions to run
+    them.
+
+    Except for the first, candidates are left out if their kernel has no binary for this GPU.
+    """
     name, arch = device_of(ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
     ways: list[Match] = []
@@ -98,7 +108,7 @@ def _ways_to(
     for place, way in enumerate(contenders(product, name)):
         bits = index_bits(product.transposed() if way.swapped else product, way.winner.orders)
         if place == 0 or is_compiled(way.winner, bits, arch):
-            with suppress(RuntimeError):  # one that does not load
+            with suppress(RuntimeError):  # leave out a kernel that does not load
                 _, made, _ = prepare_launch(product, way, handle, is_kept=False)
                 starts.append(partial(made.start, at_a, at_b, at_out, alpha, beta, handle, product.a.array))
                 ways.append(way)
@@ -108,12 +118,13 @@ def _ways_to(
 def times_us(
     starts: Sequence[Callable[[], object]], array: Array, context: int, ordinal: int, stream: int
 ) -> tuple[list[float], list[float]]:
-    """Return the median GPU time of each way, NEVER if it fails, and the least host time to start it.
+    """Time functions that start GPU work on the stream. Return two lists, in microseconds, with an element for each.
 
-    The ways are timed in turns. Before each sample twice the size of the L2 is written, so that its lines are dirty,
-    as in programs, and the host is ahead of the GPU. If the host fell behind, its time is in the sample, which is
-    retaken after more writes. A way that is FAR slower after two rounds is dropped. Raise MemoryError if the array's
-    library cannot allocate these bytes.
+    The first list has the median GPU times, NEVER for a function that fails. The second has the least host times of
+    the calls. The functions are timed in turns. Before each sample a memset of twice the size of the L2 runs: it
+    fills the L2 with dirty lines, as in a real program, and keeps the GPU busy while the host launches. If the GPU
+    was idle before the launch, the sample is repeated with more memsets. A function slower than FAR times the fastest
+    after two rounds is dropped. Raise MemoryError if the buffer of the memset cannot be allocated.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, _device(ordinal))
@@ -137,7 +148,7 @@ def times_us(
                     while is_late and fills[at] < MOST_FILLS:
                         fills[at] *= 2
                         us, host_us, is_late = _sample(starts[at], partial(fill, fills[at]), events, handle)
-                except Exception:  # each library has its own
+                except Exception:  # each library raises its own type
                     us, host_us = NEVER, NEVER
                 samples[at].append(us)
                 hosts_us[at] = min(hosts_us[at], host_us)
@@ -150,7 +161,10 @@ def _sample(
     events: tuple[ctypes.c_void_p, ctypes.c_void_p],
     stream: ctypes.c_void_p,
 ) -> tuple[float, float, bool]:
-    """Return the time on the GPU, the time on the host, and whether the GPU waited for the host."""
+    """Run `fill` and `start`. Return the GPU's and the host's time of `start` in microseconds.
+
+    Also return whether the GPU had finished the fills before the host returned from `start`.
+    """
     before, after = events
     fill()
     ask_driver("cuEventRecord", before, stream)
@@ -166,8 +180,8 @@ def _sample(
 
 
 def _starts(start: Callable[[], object]) -> bool:
-    """Start it once, so that later starts need no lazy loading. Return whether that succeeded."""
-    with suppress(Exception):  # each library has its own
+    """Call the function once, so that later calls have no lazy loading. Return whether it raised no exception."""
+    with suppress(Exception):  # each library raises its own type
         start()
         return True
     return False
@@ -181,7 +195,7 @@ def _device(ordinal: int) -> ctypes.c_int:
 
 @contextmanager
 def _filled(size_bytes: int, array: Array) -> Iterator[ctypes.c_uint64]:
-    """Yield the address of scratch memory, from the array's library if it has an allocator."""
+    """Yield the address of scratch memory, allocated by PyTorch or CuPy for their arrays, else by the driver."""
     try:
         of_library = scratch(array, size_bytes)
         address = ctypes.c_uint64(driver_memory(size_bytes) if of_library is None else of_library[0])
@@ -199,7 +213,7 @@ def _filled(size_bytes: int, array: Array) -> Iterator[ctypes.c_uint64]:
 
 @contextmanager
 def _events() -> Iterator[tuple[ctypes.c_void_p, ctypes.c_void_p]]:
-    """Yield two events that record times."""
+    """Yield two CUDA events with timing, and destroy them at the end."""
     events = ctypes.c_void_p(), ctypes.c_void_p()
     try:
         for event in events:

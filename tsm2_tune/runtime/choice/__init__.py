@@ -1,4 +1,5 @@
-"""The choice of a kernel for a product: predicted times, the launch, and the winner (`choose.py`).
+"""Choose a kernel for a product: `predict.py` predicts times, `launch.py` computes grids, `choose.py` decides.
 
-Pure arithmetic: the tuner imports it, too. `tuner/export/c/choose.c` and `predict.c` compute the same in C.
+These modules are pure arithmetic, without CUDA. The tuner imports them, too. `tuner/export/c/choose.c` and
+`predict.c` compute the same in C.
 """

@@ -1,4 +1,4 @@
-"""The choice of a winner and its launch for a product. `tuner/export/c/choose.c` chooses the same in C."""
+"""Choose a tuned kernel (a `Winner`) and its launch for a product. `tuner/export/c/choose.c` does the same in C."""
 
 from __future__ import annotations
 
@@ -20,21 +20,24 @@ from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, GRAM, LARGEST_EXTENT,
 from tsm2_tune.runtime.launcher import compiled_match
 from tsm2_tune.runtime.module_data import CARDS, WINNERS
 
-WORTH_TIMING = 2.0  # times the least predicted time
-MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # bounds on the launches to time
+WORTH_TIMING = 2.0  # launches are timed if predicted to take at most this many times the least predicted time
+MOST_CONTENDERS, LAUNCHES_OF_A_KERNEL = 20, 2  # most launches to time: in all, and of one kernel
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
-Orders = tuple[tuple[str, ...], ...]  # of a, b and, if given, out: one order each, or both
+Orders = tuple[tuple[str, ...], ...]  # storage orders of a, b and, if given, out: ("n",), ("t",) or both
 Shape = tuple[int, int, int]  # m, n, k
 
 
 def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
-    """Return the winner for C (m x n) = A (m x k) B (k x n) on the GPU of this name, or on the host if None.
+    """Return the kernel for C (m x n) = A (m x k) B (k x n) on the GPU with this name, or on the CPU if `device` is
+    None.
 
-    `op` has a letter each for A and B: n column-major, t row-major, j and c the same but conjugated; x for B is A
-    transposed. A third letter, t, is for a row-major C. "gram" stands for any op with x. `dtype` is NumPy's, or a
-    name in DTYPES or MATHS. The GPU's own winners come before other GPUs'. A tuned shape gets its own winner, another
-    one the kernel with the least predicted time. Without a prediction it gets the winner of the nearest shape, by the
-    Euclidean distance of the log-ratios of m, n and k. Raise LookupError if no winner has this element type and op.
+    `op` has one letter for A and one for B: n means column-major, t row-major, j column-major and conjugated, c
+    row-major and conjugated; x for B means that B is A transposed. A third letter, t, means that C is row-major;
+    "gram" means any op with x. `dtype` is a NumPy dtype, or a name in DTYPES or MATHS. Kernels tuned on this GPU are
+    preferred to those tuned on other GPUs. For a tuned shape the result is the kernel that was fastest there. For
+    another shape it is the kernel with the least predicted time; if times cannot be predicted, the kernel of the
+    nearest tuned shape, by the Euclidean distance of the logarithms of m, n and k. Raise LookupError if no kernel has
+    this element type and op.
     """
     m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
     for name, word in (("device", device), ("op", op)):
@@ -52,9 +55,9 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
 
 
 def choose(product: Product, device: str | None) -> Match:
-    """Return the winner for the product on this GPU, or on the host if None.
+    """Return the kernel for the product on the GPU with this name, or on the CPU if `device` is None.
 
-    Raise ValueError if no winner has its storage orders, LookupError if none has its type.
+    Raise ValueError if no kernel has the product's storage orders, LookupError if none has its element type.
     """
     orders = tuple(tuple(x.ld) for x in product.given)
     leading = tuple(tuple(x.ld.values()) for x in product.given)
@@ -62,9 +65,10 @@ def choose(product: Product, device: str | None) -> Match:
 
 
 def contenders(product: Product, device: str) -> list[Match]:
-    """Return the launches predicted to be about as fast as the fastest on this GPU, gemm's choice first.
+    """Return the launches that are worth timing for the product, which must have an `out`.
 
-    The product has an `out`.
+    The first is the one that `choose` returns. The others follow by predicted time: at most MOST_CONTENDERS in all,
+    up to WORTH_TIMING times the least predicted time.
     """
     first = choose(product, device)
     orders = tuple(tuple(x.ld) for x in product.given)
@@ -83,7 +87,10 @@ def contenders(product: Product, device: str) -> list[Match]:
 def _ways(
     winners: tuple[Winner, ...], shape: Shape, device: str, lds: Leading, *, swapped: bool = False
 ) -> list[Match]:
-    """Return launches of these winners' kernels; none without predictions."""
+    """Return launches of these kernels with their predicted times; [] if times cannot be predicted.
+
+    With `swapped` the kernels compute the transposed product, which has this shape.
+    """
     contest = _contest(winners, device, None) if winners else None
     if contest is None or contest.kernels is None:
         return []
@@ -95,7 +102,7 @@ def _ways(
 
 
 def check_place(product: Product) -> None:
-    """Raise TypeError or RuntimeError if all winners are for the host and the product is on a GPU, or vice versa."""
+    """Raise TypeError if the arrays are on the CPU and all kernels are for GPUs, RuntimeError for the opposite."""
     if all(w.on_host != product.on_host for w in WINNERS):
         if product.on_host:
             raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
@@ -106,7 +113,7 @@ def check_place(product: Product) -> None:
 
 @lru_cache(maxsize=4096)
 def choose_by_layout(name: str, shape: Shape, *rest: Any) -> Match:
-    """Return the winner, and log it: once for all products with these arguments."""
+    """Return the chosen kernel and log it. Results are cached, so that each choice is logged once."""
     found = _chosen_match(name, shape, *rest)
     log.debug("%s %s: %s", "x".join(map(str, shape)), name, found)
     return found
@@ -121,11 +128,12 @@ def _chosen_match(
     is_gram: bool,
     device: str | None,
 ) -> Match:
-    """Return the winner for matrices in these storage orders, or for the transposed product.
+    """Return the kernel for matrices in these storage orders. It may compute the transposed product.
 
-    The transposed product C^T = B^T A^T has the same memory. It is taken if there is no other kernel, or if C is wide
-    and it is predicted to be faster (on a host: nearer), since kernels are made for a tall C. `leading` are the
-    leading dimensions of the matrices, one for each of their orders. The launcher makes the same choice faster.
+    The transposed product C^T = B^T A^T has the same memory. A kernel for it is used if there is no other. It is also
+    used if C is wider than tall and the kernel is predicted to be faster (on the CPU: if its tuned shape is nearer),
+    since kernels are designed for a tall C. `leading` has the leading dimensions of each matrix, one for each of its
+    orders. The compiled launcher makes the same choice in C, and is tried first.
     """
     compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
     if compiled is not None:
@@ -154,9 +162,9 @@ def _by_launcher(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """Return the launcher's choice; None if it makes none.
+    """Choose with the compiled launcher. Return None if there is none, or it cannot choose.
 
-    It takes a new `out` as column-major, so it chooses only among winners for that.
+    The launcher assumes that a new `out` is column-major, so it is not called if no kernel writes such an `out`.
     """
     lds = [tuple(zip(*of, strict=True)) for of in zip(orders, leading, strict=True)]
     if len(orders) == 2:
@@ -169,7 +177,11 @@ def _by_launcher(
 
 @lru_cache(maxsize=4096)
 def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, device: str) -> bool:
-    """Return whether the device has winners for a column-major `out`, for the product and its transpose."""
+    """Return whether this device has kernels that write a column-major `out`.
+
+    There must be one among the kernels for the product, and one among those for its transpose, unless there are no
+    kernels for the one or the other. Return False if b is the transpose of a.
+    """
     as_is, across = _candidates(name, orders, conjugates, is_gram, on_host=False)
     wanted = [
         [w.orders[2] == order and w.device == device for w in of] for of, order in ((as_is, "n"), (across, "t"))
@@ -178,14 +190,18 @@ def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_g
 
 
 def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:
-    """Return the leading dimensions by order, of the product's matrices and of the transposed product's."""
+    """Return dicts of storage order -> leading dimension: for a, b and out, and for the transposed product's
+    matrices."""
     lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
     mirrored = (lds[1], lds[0], *lds[2:])
     return lds, tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
 
 
 def _is_faster(one: Match, other: Match) -> bool:
-    """Return whether `one` is predicted to be faster. This GPU's own winner is never replaced by another GPU's."""
+    """Return whether `one` is predicted to be faster than `other`.
+
+    Return False if a time is unknown, and if only `one` was tuned on another GPU.
+    """
     if one.expected_us is None or other.expected_us is None:
         return False
     return one.expected_us < other.expected_us and (one.other_device is None or other.other_device is not None)
@@ -195,7 +211,10 @@ def _is_faster(one: Match, other: Match) -> bool:
 def _candidates(
     name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
 ) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
-    """Return the winners for these storage orders, and those for the transposed product."""
+    """Return the kernels for these storage orders, and those that can compute the transposed product.
+
+    Raise ValueError if there are none of either.
+    """
     tuned = _tuned(name, on_host=on_host)
     as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)
     mirrored = tuple(tuple(ACROSS[order] for order in has) for has in (orders[1], orders[0], *orders[2:]))
@@ -208,7 +227,10 @@ def _candidates(
 def _fitting(
     tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool
 ) -> tuple[Winner, ...]:
-    """Return the winners for these storage orders."""
+    """Return those of the `tuned` kernels that have these storage orders and conjugate these operands.
+
+    Kernels for the product of a matrix and its own transpose are included only if `is_gram`.
+    """
     fits = (all(order in has for order, has in zip(w.orders, orders, strict=False)) for w in tuned)
     winners = [w for w, fit in zip(tuned, fits, strict=True) if fit and w.conjugates == conjugates]
     return tuple(w for w in winners if is_gram or not w.is_gram)
@@ -227,7 +249,8 @@ def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram
 
 
 def _tuned(name: str, *, on_host: bool) -> list[Winner]:
-    """Return the winners for this element type, of the host or of all GPUs."""
+    """Return all kernels for this element type, tuned on the CPU or on any GPU. Raise LookupError if there are
+    none."""
     winners = [w for w in WINNERS if w.dtype == name and w.on_host == on_host]
     if not winners:
         place = "a host" if on_host else "a GPU"
@@ -244,10 +267,15 @@ def _best(
     make_out: bool = False,
     swapped: bool = False,
 ) -> Match:
-    """Return the best match: by device first, then a column-major new `out`, then the predicted time."""
+    """Return the best of these kernels for the shape, with its launch and predicted time.
+
+    Kernels tuned on `device` are preferred; among them, if `out` is new (`make_out`), kernels that write it
+    column-major; among them the kernel with the least predicted time. `swapped` says that `winners` and `shape` are
+    for the transposed product.
+    """
     wanted = None
     if make_out and min(shape[:2]) > 1:
-        wanted = "t" if swapped else "n"  # order of the kernel's C for a column-major out
+        wanted = "t" if swapped else "n"  # storage order of the kernel's C that makes `out` column-major
     found = _contest(winners, device, wanted)
     other = None if device in (None, found.device) else device
     across = shape if swapped else None
@@ -273,21 +301,25 @@ def _best(
 
 @dataclass(frozen=True)
 class Contest:
-    """The winners of one device among which the shape decides, with their predictions."""
+    """Kernels of one device for the same storage orders, from which a shape selects one, with their predictors."""
 
     device: str
-    winners: list[Winner]  # symmetric ones first, then by time
-    logs: np.ndarray[Any, Any]  # logarithms of their shapes
+    winners: list[Winner]  # kernels that compute half of a symmetric result first, then by time
+    logs: np.ndarray[Any, Any]  # logarithms of m, n and k of each winner's tuned shape, a row each
     by_shape: dict[Shape, Winner]
-    kinds: list[Winner]  # one winner of each `kind_of_work`
-    kind_of: np.ndarray[Any, Any]  # index in `kinds` of each winner
-    kernels: Kernels | None  # in the winners' order; None if one cannot be predicted
-    routines: Routines | None  # the vendor's; None without right measurements
+    kinds: list[Winner]  # one winner for each value of `kind_of_work`
+    kind_of: np.ndarray[Any, Any]  # each winner's index in `kinds`
+    kernels: Kernels | None  # predicts the winners' times, in their order; None if one cannot be predicted
+    routines: Routines | None  # predicts cuBLAS's times; None if it was not measured with a right result
 
 
 @lru_cache(maxsize=4096)
 def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
-    """Return the winners of the device, else of the first one, with C in the wanted order if there are such."""
+    """Return the contest of the winners tuned on the device; if there are none, of those on the first winner's
+    device.
+
+    Only winners with C in the `wanted` storage order take part, if there are any, and those with a symmetric C.
+    """
     name = next((w.device for w in winners if w.device == device), winners[0].device)
     chosen = [w for w in winners if w.device == name]
     chosen = [w for w in chosen if wanted in (None, w.orders[2]) or w.is_gram] or chosen
@@ -305,14 +337,14 @@ def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None
 
 
 def measured_of(winner: Winner, card: Card) -> list[Measured]:
-    """Return the measurements of the winner's kernel: first where it won, then elsewhere."""
+    """Return the kernel's measured times: first at its tuned shape, then at other shapes."""
     own = (winner.m, winner.n, winner.k, winner.launch.rows_per_block, winner.launch.splits, winner.median_us)
     everywhere = (own, *winner.elsewhere)
     return [Measured(work_of(winner, (m, n, k), card), rows, splits, us) for m, n, k, rows, splits, us in everywhere]
 
 
 def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
-    """Return the vendor's times, if its result is right, at the winner's shape and at shapes nearby."""
+    """Return cuBLAS's times at the winner's tuned shape and at shapes nearby, without those of wrong results."""
     nearby = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
     if winner.vendor_us is None or not winner.vendor_right:
         return nearby
@@ -320,7 +352,8 @@ def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
 
 
 def _routines(winners: list[Winner]) -> Routines | None:
-    """Return the predictor of the vendor's times from all measured ones; None without any."""
+    """Return a predictor of cuBLAS's times, from all times measured with these winners; None if there are no
+    times."""
     times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
     if not times:
         return None
@@ -329,7 +362,7 @@ def _routines(winners: list[Winner]) -> Routines | None:
 
 
 def _work(contest: Contest, shape: Shape, lds: Leading | None) -> Work | WorkTable:
-    """Return the work of the product by each winner."""
+    """Return the memory and arithmetic work of the product with each of the contest's kernels."""
     works = [work_of(w, shape, CARDS[contest.device], lds) for w in contest.kinds]
     if len(works) == 1:
         return works[0]
@@ -341,7 +374,7 @@ def _logs(shape: Shape) -> np.ndarray[Any, Any]:
 
 
 def _extent(name: str, extent: Any) -> int:
-    """Return the extent of this name, as an int."""
+    """Return the extent as an int. Raise TypeError or ValueError, with its name, if it is not a positive integer."""
     try:
         whole = operator.index(extent)
     except TypeError:
@@ -352,7 +385,8 @@ def _extent(name: str, extent: Any) -> int:
 
 
 def _ops(winners: list[Winner]) -> str:
-    """Return the ops in words, such as: op nn (a, b and out column-major) and op ttt (a, b and out row-major)."""
+    """Return the winners' ops as text, such as: op nn (a, b and out column-major) and op ttt (a, b and out
+    row-major)."""
     orders = {w.op: w.orders for w in winners}
     words = {op: {x: ORDERS[o] for x, o in zip(NAMES, of, strict=True)} for op, of in orders.items()}
     conjugates = {w.op: w.conjugates for w in winners}
@@ -361,7 +395,7 @@ def _ops(winners: list[Winner]) -> str:
 
 
 def _in_words(orders: dict[str, str], conjugates: tuple[bool, bool] = (False, False)) -> str:
-    """Return the matrices by their storage orders, such as: a row-major, b and out column-major."""
+    """Return the storage orders of the matrices as text, such as: a row-major, b and out column-major."""
     groups: dict[str, list[str]] = {}
     for name, order in orders.items():
         groups.setdefault(order, []).append(name)

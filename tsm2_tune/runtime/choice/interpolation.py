@@ -1,4 +1,8 @@
-"""Interpolate measured times to other shapes."""
+"""Interpolate measured times to other shapes.
+
+Lines are the columns of a column-major matrix, or the rows of a row-major one. They are odd if their length in bytes
+is not a multiple of a kernel's vector loads. Distances are those between the logarithms of m, n and k.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +16,21 @@ from tsm2_tune.runtime.choice.work import Floats, Work, WorkTable
 
 START_US = 5.0  # fixed time of any kernel: until the first loads arrive, and after the last store
 NEAR = 0.2  # added to distances, so that no single shape dominates; a factor of e in an extent is a distance of 1
-ODD_AWAY = 2.0  # squared distance between lines of whole vectors and other lines
-MOSTLY_START_US = 50.0  # body time whose ratio counts half at longer times
-VENDOR_TILE = (64.0, 32.0, 32.0)  # m, n and k of the tiles to which the vendor pads
-VENDOR_RATE = 0.7  # of the card's arithmetic rate
-VECTORS_EXTENT = 0.05  # in distances, for an extent of 1: the vendor multiplies vectors by another routine
-ODD_VENDOR = 1.1  # factor on the vendor's time if lines are not whole vectors
+ODD_AWAY = 2.0  # squared distance between a product with odd lines and one without
+MOSTLY_START_US = 50.0  # the ratio at a measured time of START_US + this counts half for much longer times
+VENDOR_TILE = (64.0, 32.0, 32.0)  # m, n and k of cuBLAS's tiles, to which it pads
+VENDOR_RATE = 0.7  # cuBLAS's share of the GPU's arithmetic rate
+VECTORS_EXTENT = 0.05  # replaces an extent of 1 in distances: cuBLAS multiplies vectors with other routines
+ODD_VENDOR = 1.1  # factor on cuBLAS's time if lines are odd
 EVER = 2.0**60  # larger than any extent
 
 
 class Interpolated:
     """Ratios of measured to predicted times, interpolated to other shapes.
 
-    It averages the logarithms of the ratios, weighted by the reciprocal cube of the distance. The ratio of a short
-    time comes mostly from the kernel's start, so it counts little at a longer time.
+    The interpolated logarithm is the average of the logarithms at the measured shapes, weighted by the reciprocal
+    cube of the distance. The ratio of a short time comes mostly from the kernel's fixed start time, so it counts
+    little for a longer time.
     """
 
     def __init__(
@@ -34,7 +39,7 @@ class Interpolated:
         measured_us: Sequence[Sequence[float]],
         expected_us: Sequence[Sequence[float]],
     ) -> None:
-        """Start with each kernel's works at its measured shapes, and the measured and predicted times there."""
+        """Store for each kernel the work, the measured time and the predicted time at its measured shapes."""
         self._logs = [
             _padded([[math.log(getattr(work, extent)) for work in of] for of in works]) for extent in ("m", "n", "k")
         ]
@@ -47,19 +52,19 @@ class Interpolated:
         self._of_body = body_us / (body_us + MOSTLY_START_US)
 
     def points(self, kernel: int) -> list[tuple[float, ...]]:
-        """Return a tuple for each measured shape of the kernel.
+        """Return a tuple for each measured shape of the kernel with this index.
 
-        It has the logarithms of m, n and k, whether lines are odd, the predicted time, and the logarithm of the
-        ratio.
+        The tuple has the logarithms of m, n and k, 1 if lines are odd (else 0), the predicted time in microseconds
+        (at least START_US), and the logarithm of the ratio of measured to predicted time.
         """
         columns = (*self._logs, self._odd, self._expected_us, self._ratios)
         count = int(self._known[kernel].sum())
         return [tuple(float(column[kernel, at]) for column in columns) for at in range(count)]
 
     def at(self, work: Work | WorkTable, expected_us: Floats) -> tuple[Floats, Floats]:
-        """Return each kernel's ratio for the work, and the distance to its nearest measured shape.
+        """Return each kernel's interpolated ratio for the work, and the distance to its nearest measured shape.
 
-        `expected_us` is a column with each kernel's prediction before this correction.
+        Both are columns with a row for each kernel. `expected_us` is a column with the kernels' predicted times.
         """
         extents = (work.m, work.n, work.k)
         m, n, k = (
@@ -77,14 +82,14 @@ class Interpolated:
 
 
 class Routines:
-    """Predicts the times of the vendor's routines from their measured ones."""
+    """A predictor of cuBLAS's times, from measured times."""
 
     def __init__(self, works: Sequence[Work], measured_us: Sequence[float]) -> None:
         expected_us = list(map(self._plain_us, works))
         self.interpolated = Interpolated([list(map(_vectors_apart, works))], [measured_us], [expected_us])
 
     def us(self, work: Work) -> float:
-        """Return the predicted time."""
+        """Return cuBLAS's predicted time for the work, in microseconds."""
         plain_us = self._plain_us(work)
         factors, _ = self.interpolated.at(_vectors_apart(work), as_column([plain_us]))
         return float(factors[0, 0] * plain_us)
@@ -100,12 +105,12 @@ class Routines:
 
 
 def _vectors_apart(work: Work) -> Work:
-    """Return the work with the extents from which its distance to others is computed."""
+    """Return the work with an m or n of 1 replaced, so that vectors are distant from matrices."""
     return replace(work, m=VECTORS_EXTENT if work.m == 1 else work.m, n=VECTORS_EXTENT if work.n == 1 else work.n)
 
 
 def _padded(rows: Sequence[Sequence[float]]) -> Floats:
-    """Return the rows as an array, padded with zeros."""
+    """Return the rows as a 2-d array, padded with zeros to equal length."""
     longest = max(map(len, rows))
     return np.array([[*row, *[0.0] * (longest - len(row))] for row in rows], np.float64)
 

@@ -1,46 +1,47 @@
-"""`Launch`: grid, block and workspace of a kernel for any shape."""
+"""`Launch`: a kernel's launch parameters, from which grid and workspace follow for any shape."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-FLAT_SPLITS = 64  # the most partial sums that one block adds up at once
-GROUP_SPLITS = 16
+FLAT_SPLITS = 64  # default of `Launch.flat_splits`
+GROUP_SPLITS = 16  # splits in a group
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How a kernel is launched for any shape.
+    """A kernel's launch parameters, valid for any shape.
 
-    A block computes a tile of C; with splits, a tile's partial sum over one of `splits` parts of k; if `persistent`,
-    one of `splits` equal parts of the work on all tiles. The grid has the tiles in x and the splits in y; if
-    `persistent`, `splits` blocks in x.
+    Without splits a block computes one tile of C. With split-k (`splits` > 1) a block computes a tile's partial sum
+    over one of `splits` slices of k; the grid has the tiles in x and the splits in y. If `persistent`, the grid has
+    `splits` blocks in x, and each computes an equal share of the work on all tiles.
 
-    With splits the blocks of a tile write their partial sums to a workspace, and the last one adds them up in a fixed
-    order and writes C. Beyond `flat_splits` splits, groups of GROUP_SPLITS are summed first in the same way; of so
-    many persistent blocks each sums a slice of a tile. The kernel has two more parameters: `partials`, 16-byte
-    aligned, with a tile for each tile and split, and for each tile and group; and `counters`, one for each tile and
-    one for each group, 0 before and after the kernel. A persistent block has at most two incomplete tiles, its first
-    and its last. A kernel with a workspace is right with any number of splits.
+    With split-k the blocks of a tile write their partial sums to a workspace; the block that finishes last adds them
+    up in a fixed order and writes C. With more than `flat_splits` splits the sums are added in two steps: first in
+    groups of GROUP_SPLITS, then the groups. With more than `flat_splits` persistent blocks, each block adds up a
+    slice of a tile. A kernel with a workspace has two more parameters. `partials`, aligned to 16 bytes, has room for
+    one tile for each tile and split, and for each tile and group. `counters` has an integer for each tile and for
+    each group; all are 0 before and after the kernel. A persistent block has at most two incomplete tiles, its first
+    and its last. A kernel with a workspace gives a right result with any number of splits.
     """
 
     threads: int  # per block
     rows_per_block: int  # rows of C that a block computes
     smem_bytes: int  # dynamic shared memory per block
     columns_per_block: int = 0  # columns of C that a block computes; 0: n
-    splits: int = 1  # of k
-    flat_splits: int = FLAT_SPLITS  # the most splits whose sums are added up at once
+    splits: int = 1  # number of slices of k; of a persistent kernel, number of blocks
+    flat_splits: int = FLAT_SPLITS  # the most splits whose sums are added up without groups
     persistent: bool = False  # the grid has `splits` blocks
-    lone_split: bool = False  # a kernel with a workspace is launched with one split
+    lone_split: bool = False  # the kernel has a workspace, though it is launched with one split
 
     def with_splits(self, splits: int) -> Launch:
-        """Return the launch with another number of splits. It must have a workspace."""
+        """Return the launch with another number of splits. The kernel must have a workspace."""
         assert self.has_workspace
         return replace(self, splits=splits, lone_split=splits == 1)
 
     @property
     def as_rendered(self) -> dict[str, int]:
-        """Field -> value, without `lone_split`, which no rendered kernel has."""
+        """A dict of field -> value, without `lone_split`: the parameters from which the CUDA code is rendered."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "lone_split"}
 
     @property
@@ -49,24 +50,24 @@ class Launch:
         return self.splits > 1 or self.lone_split
 
     def tiles(self, m: int, n: int) -> int:
-        """Return the number of tiles of an m x n C."""
+        """Return the number of tiles of an m x n matrix C."""
         return -(-m // self.rows_per_block) * -(-n // (self.columns_per_block or n))
 
     def blocks(self, m: int, n: int) -> int:
-        """Return the number of blocks of the grid."""
+        """Return the number of blocks of the grid for an m x n matrix C."""
         return self.splits if self.persistent else self.tiles(m, n) * self.splits
 
     def grid(self, m: int, n: int) -> tuple[int, int]:
-        """Return the blocks of the grid in x and in y."""
+        """Return the grid's size in x and y for an m x n matrix C."""
         return (self.splits, 1) if self.persistent else (self.tiles(m, n), self.splits)
 
     @property
     def groups(self) -> int:
-        """The number of groups of splits that are summed first; 0 with few splits."""
+        """The number of groups of splits per tile; 0 if the splits are added up without groups."""
         return -(-self.splits // GROUP_SPLITS) if self.splits > self.flat_splits else 0
 
     def partial_elements(self, m: int, n: int) -> int:
-        """Return the elements of `partials`; 0 without a workspace."""
+        """Return the number of elements of `partials` for an m x n matrix C; 0 if the kernel has no workspace."""
         if not self.has_workspace:
             return 0
         tiles = self.tiles(m, n)
@@ -74,7 +75,7 @@ class Launch:
         return sums * self.rows_per_block * (self.columns_per_block or n)
 
     def counters(self, m: int, n: int) -> int:
-        """Return the number of 32-bit counters; 0 without a workspace."""
+        """Return the number of 32-bit counters for an m x n matrix C; 0 if the kernel has no workspace."""
         if not self.has_workspace:
             return 0
         if self.persistent:

@@ -1,15 +1,16 @@
 """Predict a kernel's time and its best launch for a shape that was not tuned.
 
-A time has three parts: the start of any launch; the sums of the splits, if any; and the body, which grows with the
-shape. The body is the root of the sum of squares of three times, since they overlap in part: memory traffic,
-arithmetic, and the serial part of the tiles. The first two grow if multiprocessors are idle. The ratio of measured to
-predicted times is interpolated from measured shapes (interpolation.py). `tuner/export/c/predict.c` is the same in C.
+A kernel's time has three parts: the fixed start of any launch; adding up the partial sums of split-k; and the body,
+which grows with the shape. The body is the root of the sum of the squares of three times, because they overlap in
+part: memory traffic, arithmetic, and the serial part of the tiles. Memory traffic and arithmetic take longer if
+multiprocessors are idle. The prediction is corrected by the ratio of measured to predicted times, interpolated from
+measured shapes (interpolation.py). `tuner/export/c/predict.c` computes the same in C.
 
-All kernels for a product are evaluated at once: arrays have a row a kernel, and in it a column a launch, or a column
-a measured shape.
+All kernels for a product are evaluated at once. Arrays have a row for each kernel, and a column for each launch or
+for each measured shape.
 
-The constants were fitted to 1,033 measured winners on an H200. `python -m benchmarks.expected` prints the error of
-the prediction from one shape that a kernel won to the nearest other one that it won.
+The constants were fitted to 1,033 measured kernels on an H200. `python -m benchmarks.expected` prints the error of
+predictions: it predicts a kernel's time at one of its tuned shapes from the nearest other one.
 """
 
 from __future__ import annotations
@@ -26,46 +27,49 @@ from tsm2_tune.runtime.choice.interpolation import EVER, START_US, Interpolated,
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.runtime.choice.work import VECTOR_BYTES, Card, Floats, Work, WorkTable
 
-SUMS_US = 2.0  # until the last block of a tile has arrived and read all partial sums
-SUMS_RATE = 0.5  # of the memory's rate, for partial sums
-CACHED_RATE = 1.2  # of the memory's rate, for lines that are reread and may be in the L2; typical
-UNEVEN = 0.3  # share of idle multiprocessors' bandwidth that the others cannot use
-LEAST = 0.95  # lower bound of a prediction, in units of the time for the memory traffic
-TURN_US = 0.5  # between one tile of C and the next of the same block slot
-ENOUGH = 0.5  # share of the resident blocks where a kernel won that could keep a multiprocessor busy
-MORE = 2.0  # times the blocks where it won, beyond which more blocks gain nothing
-SPARE = 2.0  # with so many times fewer blocks, time becomes inversely proportional to their number
-BEYOND = 3.0  # penalty if k exceeds what the kernel sums at once, though not where it won
-DOUBT = 0.05  # penalty: e to this for each unit of distance from the kernel's nearest measured shape
-HOST_DOUBT = 0.5  # the same for emulated kernels, whose times follow no card's rates
+SUMS_US = 2.0  # time until the last block of a tile has read all partial sums
+SUMS_RATE = 0.5  # bandwidth of partial sums, as a share of the memory's read bandwidth
+CACHED_RATE = 1.2  # typical bandwidth of rereads, which may hit the L2, relative to the memory's read bandwidth
+UNEVEN = 0.3  # share of idle multiprocessors' bandwidth that the busy ones cannot use
+LEAST = 0.95  # lower bound of a prediction, relative to the time for the memory traffic
+TURN_US = 0.5  # time between two successive tiles of C that are computed by one block, or in its place
+ENOUGH = 0.5  # share of the resident blocks at the tuned shape that could keep a multiprocessor busy
+MORE = 2.0  # more blocks than this many times those at the tuned shape gain nothing
+SPARE = 2.0  # with this many times fewer blocks, time becomes inversely proportional to the number of blocks
+BEYOND = 3.0  # factor on the time if k exceeds `Division.deepest`, unless k exceeded it at the tuned shape, too
+DOUBT = 0.05  # a kernel counts as slower by e to this for each unit of distance from its nearest measured shape
+HOST_DOUBT = 0.5  # DOUBT for kernels emulated on the CPU, whose times follow no GPU's rates
 MOST_SPLITS = 65535  # the largest grid in y
-MOST_ROWS = 2.0**30  # rows of a block
-WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks per multiprocessor for which splits of k are tried
+MOST_ROWS = 2.0**30  # most rows that a block computes
+WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks per multiprocessor to try when choosing splits of k
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How a kernel divides its work, independent of the shape."""
+    """A kernel's tile sizes and other properties that determine its time, independent of the shape.
 
-    resident: int  # resident blocks per multiprocessor
-    block_m: int  # rows of a tile of C; a block computes a whole number of tiles, one below the other
+    Lines are the columns of a column-major matrix, or the rows of a row-major one.
+    """
+
+    resident: int  # resident blocks per multiprocessor (occupancy)
+    block_m: int  # rows of a tile of C; a block computes one or more tiles, one below the other
     block_n: int  # columns of a tile of C; 0: n
-    step: int  # of k; each part of k but the last is a multiple; 0: k is not split
-    deepest: int  # extent of k after which C is written, and then read again for the next part; 0: k
-    odd_lines: float  # factor on the body if lines of operands are not whole vectors
-    longest: int = 0  # largest part of k for which a block keeps its part of B; 0: any
-    arithmetic_rate: float = 1.0  # share of the card's arithmetic rate
-    cached_rate: float = CACHED_RATE  # of the memory's rate, for lines that are reread and may be in the L2
-    vector_bytes: int = VECTOR_BYTES  # of its widest loads; other lines than multiples are odd
-    depth: int = 1  # k is padded to a multiple with zeros
-    width: int = 0  # n is padded to a multiple with zeros; 0: to a tile
-    flows: bool = False  # loads for the next tile of C are in flight while a block computes one
-    vectors_of_c: bool = False  # vectors are of A and C, else of A and B; odd lines are counted there
+    step: int  # each split-k slice but the last is a multiple of this extent; 0: k is not split
+    deepest: int  # largest extent of k after which C is written; for larger k, C is read and written again; 0: any
+    odd_lines: float  # factor on the body's time if lines are not a multiple of the vector loads
+    longest: int = 0  # largest split-k slice for which a block loads its part of B only once; 0: any
+    arithmetic_rate: float = 1.0  # share of the GPU's arithmetic rate that the kernel can reach
+    cached_rate: float = CACHED_RATE  # bandwidth of rereads, relative to the memory's read bandwidth
+    vector_bytes: int = VECTOR_BYTES  # bytes of the widest loads; lines that are not a multiple are odd
+    depth: int = 1  # k is padded with zeros to a multiple of this
+    width: int = 0  # n is padded with zeros to a multiple of this; 0: of block_n
+    flows: bool = False  # a block loads its next tile's operands while it computes a tile of C
+    vectors_of_c: bool = False  # vectors access lines of A and C; False: of A and B
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """The measured time of a kernel for a product with this launch."""
+    """The measured time of a kernel for one product with one launch, in microseconds."""
 
     work: Work
     rows_per_block: int
@@ -74,14 +78,17 @@ class Measured:
 
 
 class Kernels:
-    """Predictions for kernels of one element type on one card."""
+    """A predictor of times of kernels for one element type on one GPU.
+
+    Arrays that are called columns have a row for each kernel. A kernel "won" at its tuned shape.
+    """
 
     def __init__(
         self,
         divisions: Sequence[Division],
-        launches: Sequence[Launch],  # of each kernel where it won
-        won: Sequence[Work],
-        measured: Sequence[Sequence[Measured]],  # of each kernel where it won and elsewhere
+        launches: Sequence[Launch],  # each kernel's launch at its tuned shape
+        won: Sequence[Work],  # each kernel's work at its tuned shape
+        measured: Sequence[Sequence[Measured]],  # each kernel's times at its tuned shape and at others
         card: Card,
     ) -> None:
         self.card, self._launches = card, launches
@@ -103,13 +110,13 @@ class Kernels:
         self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = WorkTable.of([[one] for one in won])
-        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # the largest k without penalty
+        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # k without BEYOND
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
         several = ~self._persistent & (self._rows > self._tile_rows)
         self._at_once, self._waves_won = several & (each <= self._resident), np.ceil(each)
-        self.at_work, self.busy = self._at_work(tiles, at, blocks), self._busy(blocks)  # where it won
+        self.at_work, self.busy = self._at_work(tiles, at, blocks), self._busy(blocks)  # at the tuned shapes
         expected = self.unmeasured_us(measured)
         self.interpolated = Interpolated(
             [[one.work for one in of] for of in measured],
@@ -118,7 +125,10 @@ class Kernels:
         )
 
     def unmeasured_us(self, measured: Sequence[Sequence[Measured]]) -> Floats:
-        """Return the predictions from the card's rates alone at the measured shapes: a row a kernel, padded."""
+        """Return the times at the measured shapes, predicted only from the GPU's rates, without interpolation.
+
+        The array has a row for each kernel; short rows are padded.
+        """
         longest = max(map(len, measured))
         filled = [[*of, *[of[0]] * (longest - len(of))] for of in measured]
         work = WorkTable.of([[one.work for one in of] for of in filled])
@@ -129,21 +139,25 @@ class Kernels:
         return self._us(self._tiles(work), work, rows, splits)
 
     def waves_won(self, at: int) -> float:
-        """Return the blocks per multiprocessor where it won, if all were resident and had several tiles; else 0."""
+        """Return the blocks per multiprocessor at the tuned shape of the kernel with this index.
+
+        Return 0 unless all blocks were resident at once and each computed several tiles.
+        """
         return float(self._waves_won[at, 0]) if self._at_once[at, 0] else 0.0
 
     def us(self, launches: Sequence[Launch], work: Work | WorkTable) -> list[float]:
-        """Return the predicted time of each kernel with its launch."""
+        """Return the predicted time of each kernel with its launch, in microseconds."""
         started = _columns(launches, Launch)
         plain = self._us(self._tiles(work), work, started["rows_per_block"], started["splits"])
         times = self._carried_over(work, plain, self.interpolated.at(work, plain)[0])
         return [float(us) for us in times[:, 0]]
 
     def best(self, work: Work | WorkTable, doubt: float = DOUBT) -> tuple[int, Launch, float]:
-        """Return the index, launch and time of the kernel with the least predicted time.
+        """Return the index, launch and time (in microseconds) of the kernel with the least predicted time.
 
-        Of equal launches the one with the fewest blocks is taken. A kernel counts as e to the `doubt` slower for each
-        unit of distance from its nearest measured shape, since its prediction is less certain there.
+        Of launches with equal times the one with the fewest blocks is chosen. In the comparison of kernels a time is
+        multiplied by e to the power `doubt` for each unit of distance from the kernel's nearest measured shape,
+        because predictions are less certain there.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -154,7 +168,10 @@ class Kernels:
         return at, self._started(at, int(rows[at, option]), int(splits[at, option])), float(times[at, 0])
 
     def ways(self, work: Work | WorkTable, of_kernel: int) -> list[tuple[int, Launch, float]]:
-        """Return index, launch and predicted time of kernels, fastest first; at most `of_kernel` launches of each."""
+        """Return tuples of kernel index, launch and predicted time in microseconds, fastest first.
+
+        Each kernel has at most `of_kernel` launches in the list.
+        """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
         plain = self._us(tiles, work, rows, splits)
@@ -169,16 +186,16 @@ class Kernels:
         return sorted(every, key=lambda one: one[2])
 
     def _started(self, at: int, rows: int, splits: int) -> Launch:
-        """Return the kernel's launch with these rows per block and splits."""
+        """Return the launch of the kernel with this index, with these rows per block and splits."""
         launch = self._launches[at]
         if rows != launch.rows_per_block:
             launch = replace(launch, rows_per_block=rows)
         return launch if splits == launch.splits else launch.with_splits(splits)
 
     def least(self, work: Work | WorkTable) -> tuple[Floats, Floats]:
-        """Return each kernel's time with its best launch, and the launch's blocks, as columns.
+        """Return two columns: each kernel's predicted time with its best launch, and the number of blocks of that.
 
-        The time is penalised if k exceeds what the kernel is for.
+        The time is multiplied by BEYOND if k is larger than the kernel is designed for.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -187,15 +204,20 @@ class Kernels:
         return self._least_us(work, every)[0], np.take_along_axis(blocks, every.argmin(axis=1)[:, None], axis=1)
 
     def _least_us(self, work: Work | WorkTable, every: Floats) -> tuple[Floats, Floats]:
-        """Return each kernel's corrected least time, and the distance to its nearest measured shape."""
+        """Return two columns: each kernel's least time in `every`, corrected, and its distance.
+
+        `every` has the times from the GPU's rates, a column for each launch. The correction is the interpolated ratio
+        of measured to predicted times. The distance is that to the kernel's nearest measured shape.
+        """
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
-        beyond = np.where(work.k > self._longest_sum, BEYOND, 1.0)  # other kernels suit such k better
+        beyond = np.where(work.k > self._longest_sum, BEYOND, 1.0)  # other kernels suit so large a k better
         return self._carried_over(work, plain, factors) * beyond, away
 
     @staticmethod
     def _carried_over(work: Work | WorkTable, plain_us: Floats, factors: Floats) -> Floats:
-        """Return the times corrected by the interpolated ratios, but no less than the memory allows."""
+        """Return the times multiplied by the interpolated ratios, but at least LEAST times that of the memory
+        traffic."""
         times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
         return times
 
@@ -205,11 +227,12 @@ class Kernels:
         return Tiles(down, across, steps, down * across * steps)
 
     def _options(self, tiles: Tiles, work: Work | WorkTable) -> tuple[Floats, Floats]:
-        """Return the rows per block and the splits to try for each kernel.
+        """Return the rows per block and the splits of k to try, arrays with a row for each kernel.
 
-        Splits give each multiprocessor a whole number of blocks, or just less. Rows are those where it won, or
-        fewer, to fill all multiprocessors. A kernel whose blocks had several tiles and were all resident where it won
-        gets such launches, with the fewest splits that keep B, or somewhat more.
+        The splits result in about a whole number of blocks per multiprocessor, for each number in WAVES. The rows per
+        block are those at the tuned shape, or fewer if the grid would not fill all multiprocessors. A kernel whose
+        blocks were all resident at its tuned shape, with several tiles each, gets such launches here, too. Its splits
+        are then multiples of the least number with which a block loads its part of B only once.
         """
         sms, across = self.card.sms, ceil(work.n / self._columns)
         filling = floor(tiles.down * across * self._splits / (sms * self._resident))
@@ -233,12 +256,12 @@ class Kernels:
         return times
 
     def _blocks(self, tiles: Tiles, work: Work | WorkTable, rows: Floats, splits: Floats) -> Floats:
-        """Return the number of blocks with work."""
+        """Return the number of blocks that have any work."""
         of_tiles = ceil(work.m / rows) * ceil(work.n / self._columns) * splits
         return np.where(self._persistent, np.minimum(splits, tiles.pieces), of_tiles)
 
     def _fixed_us(self, work: Work | WorkTable, blocks: Floats, rows: Floats) -> Floats:
-        """Return the time of the start and of the splits' sums."""
+        """Return the time of the launch's start, plus that of adding up the partial sums of split-k."""
         sums = (
             np.minimum(np.where(self._persistent, self._tile_rows, rows), work.m)
             * np.minimum(self._tile_columns, work.n)
@@ -249,14 +272,14 @@ class Kernels:
         return times
 
     def _body_us(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, rows: Floats, splits: Floats) -> Floats:
-        """Return the time of the body at the card's rates."""
+        """Return the time of the body: memory traffic, arithmetic and serial tiles at the GPU's rates."""
         sms, (m, n, k) = self.card.sms, (work.m, work.n, work.k)
         keeps_b = ~self._persistent & (
             k <= self._longest * splits
-        )  # in registers or shared memory, for all tiles of a block
+        )  # a block loads its part of B once, and keeps it for all its tiles
         again = (tiles.across - 1) * m * k + (np.where(keeps_b, ceil(m / rows), tiles.down) - 1) * k * n
         rewritten = 2 * floor((k - 1) / self._deepest) * m * n
-        slower = CACHED_RATE / self._cached_rate  # than typical rereads
+        slower = CACHED_RATE / self._cached_rate  # relative to typical rereads
         memory = work.memory_us + self._us_per_byte * slower * (again / CACHED_RATE + rewritten)
         multiplied = (ceil(n / self._width) * self._width) * (ceil(k / self._depth) * self._depth)
         whole = tiles.down * self._tile_rows * multiplied
@@ -267,7 +290,7 @@ class Kernels:
         share = ceil(pieces / parts) * parts / pieces
         waves = ceil(blocks / (sms * self._resident))
         most = np.where(waves > 1, waves * self._resident, ceil(blocks / sms))  # blocks of the busiest multiprocessor
-        longest = share * most * sms / blocks  # the busiest multiprocessor's work over the mean
+        longest = share * most * sms / blocks  # work of the busiest multiprocessor, relative to the mean
         idle = 1 + (blocks > sms) * UNEVEN * (longest - 1)
         memory = memory * idle * self._slowed(self.at_work / self._at_work(tiles, work, blocks))
         arithmetic = arithmetic * longest * self._slowed(self.busy / self._busy(blocks))
@@ -277,9 +300,11 @@ class Kernels:
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
     def _turns(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, splits: Floats) -> Floats:
-        """Return the tiles of C, times the parts of k, that a block slot computes one after another.
+        """Return the number of tiles of C that are computed one after another by one resident block and its
+        successors.
 
-        Blocks that load the next tile ahead count one tile.
+        A tile counts once for each extent of `deepest` in k. A block that loads its next tile in advance counts as
+        having one tile.
         """
         parts = np.where(self._persistent, 1.0, splits)
         each = tiles.down * tiles.across * parts / np.minimum(blocks, self.card.sms * self._resident)
@@ -288,38 +313,39 @@ class Kernels:
         return turns
 
     def _slowed(self, fewer: Floats) -> Floats:
-        """Return the slowdown of a multiprocessor with so many times fewer blocks than where the kernel won."""
+        """Return the factor on the time if a multiprocessor has `fewer` times fewer blocks than at the tuned
+        shape."""
         few: Floats = np.maximum(fewer, 1 / MORE)
         slower = np.sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / math.sqrt(1.0 + ENOUGH * ENOUGH)
         return np.maximum(few / self._spare, slower)
 
     def _busy(self, blocks: Floats) -> Floats:
-        """Return the resident blocks of a multiprocessor that has any."""
+        """Return the mean number of resident blocks on the multiprocessors that have at least one."""
         return np.minimum(np.maximum(blocks / self.card.sms, 1.0), self._resident)
 
     def _at_work(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats) -> Floats:
-        """Return the resident blocks per multiprocessor, weighted by how full their tiles are: they load memory.
+        """Return the resident blocks per multiprocessor times the filled share of their tiles' rows.
 
-        Persistent blocks count fully, since their loads go on to the next piece.
+        This is a measure of the loads in flight. Persistent blocks count fully, because they load continuously.
         """
         filled: Floats = np.where(self._persistent, 1.0, work.m / (tiles.down * self._tile_rows))
         return np.minimum(blocks / self.card.sms, self._resident) * filled
 
 
 class Tiles(NamedTuple):
-    """The numbers of tiles, steps and pieces of each kernel."""
+    """The numbers of tiles and steps of a product, columns with a row for each kernel."""
 
-    down: Floats
-    across: Floats
-    steps: Floats  # along k
-    pieces: Floats  # steps of all tiles, which persistent blocks share
+    down: Floats  # tiles along m
+    across: Floats  # tiles along n
+    steps: Floats  # steps along k
+    pieces: Floats  # steps of all tiles together, which persistent blocks divide among themselves
 
 
 def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
-    """Return field -> column with the records' values."""
+    """Return a dict of each field of the dataclass `kind` -> column with the records' values."""
     return {field.name: as_column([getattr(record, field.name) for record in records]) for field in fields(kind)}
 
 
 def _or_all(extents: Floats) -> Floats:
-    """Return the extents; 0 means no limit and becomes EVER."""
+    """Return the extents with each 0, which means no limit, replaced by EVER."""
     return np.where(extents > 0, extents, EVER)

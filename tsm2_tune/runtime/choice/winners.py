@@ -1,4 +1,7 @@
-"""`Winner`, a kernel with the shape that it won; `Match`, the winner chosen for a product; `Vendor`."""
+"""`Winner`, the fastest kernel for a shape; `Match`, the winner chosen for a product; `Vendor`, if none is chosen.
+
+In names "vendor" means cuBLAS, or the arrays' library that calls it.
+"""
 
 from __future__ import annotations
 
@@ -13,27 +16,28 @@ from tsm2_tune.runtime.choice.predict import Division
 from tsm2_tune.runtime.choice.work import VECTOR_BYTES, Card, Work, element_bytes
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
 
-NO_GAIN = 1.03  # use a kernel only if the vendor is predicted to be this many times slower
-KNOWN_WITHIN = 6.0  # distance from the winner's shape up to which NO_GAIN suffices
-DOUBT_BEYOND = 0.25  # beyond it, e to this more for each unit of distance
+NO_GAIN = 1.03  # use a kernel only if cuBLAS is predicted to be this many times slower
+KNOWN_WITHIN = 6.0  # up to this distance from the winner's shape NO_GAIN suffices
+DOUBT_BEYOND = 0.25  # beyond KNOWN_WITHIN, NO_GAIN grows by e to this for each unit of distance
 
-Leading = tuple[dict[str, int], ...]  # of a, b and, if given, out: storage order -> leading dimension
+Leading = tuple[dict[str, int], ...]  # for a, b and, if given, out: storage order -> leading dimension
 
 
-@dataclass(frozen=True, eq=False)  # compared and cached by identity
+@dataclass(frozen=True, eq=False)  # compared and hashed by identity
 class Winner:
     """The fastest verified kernel for a shape and op on a device; with --within, one that is nearly as fast.
 
-    A kernel for shapes between the tuned ones won no shape; it has a shape at which it was measured.
+    An export may also contain kernels for shapes between the tuned ones. Such a kernel was not the fastest anywhere;
+    m, n and k are then a shape at which it was measured.
     """
 
     device: str
-    compute_capability: str  # "" for a host
+    compute_capability: str  # "" for a kernel tuned on the CPU
     driver: str
     toolkit: str
     tuned_at: str  # ISO 8601, UTC
     dtype: str  # a name in DTYPES or MATHS
-    op: str  # a letter of ORDERS or CONJUGATED for a, one for b (x: a transposed), t if out is row-major
+    op: str  # a letter in ORDERS or CONJUGATED for a, one for b (x: b is a transposed), and t if out is row-major
     m: int
     n: int
     k: int
@@ -41,18 +45,18 @@ class Winner:
     median_us: float
     gbytes_per_s: float
     percent_of_floor: float
-    cache: str  # state of the L2 for all its times: clean, dirty or warm
-    vendor_us: float | None  # of cuBLAS's own routine, timed in turns with the kernel; None: not timed
-    vendor_right: int | None  # 1 if its result was within the error bound, else 0
+    cache: str  # state of the L2 before each timed launch: clean, dirty or warm
+    vendor_us: float | None  # time of cuBLAS's routine, measured in turns with the kernel; None: not timed
+    vendor_right: int | None  # 1 if the result of cuBLAS was within the error bound, else 0
     vendor_routine: str | None  # such as cublasSgemm
-    vendor_version: int | None  # of its library: 130100 is 13.1.0
-    x_cublas: float | None  # vendor_us over median_us, below 1 where the vendor is faster; None also if not right
-    digest: str  # of its code, its key in KERNELS
-    kernel: str  # name of the entry point
-    launch: Launch  # at the shape that it won
-    division: Division | None = None  # None if the resident blocks per multiprocessor are not known
+    vendor_version: int | None  # version of cuBLAS: 130100 is 13.1.0
+    x_cublas: float | None  # vendor_us / median_us, below 1 if cuBLAS is faster; None if not timed or not right
+    digest: str  # digest of the kernel's code, the key in KERNELS
+    kernel: str  # name of the __global__ function
+    launch: Launch  # launch parameters at this shape
+    division: Division | None = None  # tile sizes; None if the occupancy is not known
     elsewhere: Sequence[Sequence[Any]] = ()  # times at other shapes: m, n, k, rows per block, splits, microseconds
-    vendor_elsewhere: Sequence[Sequence[Any]] = ()  # right times at nearby shapes: m, n, k, microseconds
+    vendor_elsewhere: Sequence[Sequence[Any]] = ()  # cuBLAS's times, right results only: m, n, k, microseconds
 
     @property
     def on_host(self) -> bool:
@@ -66,44 +70,47 @@ class Winner:
 
     @property
     def is_gram(self) -> bool:
-        """Whether it computes products of a matrix and its own transpose only, half of the elements."""
+        """Whether it computes only products of a matrix and its own transpose. It computes half of the elements."""
         return self.op[1] == SAME
 
     @property
     def vector_bytes(self) -> int:
-        """The bytes of the widest vectors in which the kernel reads lines."""
+        """The number of bytes of the kernel's widest vector loads."""
         return VECTOR_BYTES if self.division is None else self.division.vector_bytes
 
     @property
     def kind_of_work(self) -> tuple[object, ...]:
-        """The properties on which the kernel's `Work` depends, besides the matrices."""
+        """The kernel's properties that determine, with shape and leading dimensions, its memory and arithmetic work.
+
+        Kernels with equal tuples have equal `Work` for a product.
+        """
         of_c = self.division is not None and self.division.vectors_of_c
         return self.orders, self.is_gram, self.vector_bytes, of_c
 
     @property
     def conjugates(self) -> tuple[bool, bool]:
-        """Whether it multiplies with the complex conjugate of a, and of b."""
+        """Two booleans: whether it multiplies with the complex conjugate of a, and of b."""
         return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
 
 
 @dataclass(frozen=True)
 class Match:
-    """The winner chosen for a product, its launch, and the reason for both."""
+    """The winner chosen for a product, its launch, and the times on which the choice is based."""
 
     winner: Winner
     launch: Launch
-    distance: float  # sqrt of the sum of log(m/m')^2, log(n/n')^2 and log(k/k')^2; 0 is exact
-    other_device: str | None  # the GPU asked for, if another GPU's winner serves it
+    distance: float  # to the nearest tuned shape: sqrt(log(m/m')^2 + log(n/n')^2 + log(k/k')^2); 0: the same shape
+    other_device: str | None  # name of the product's GPU, if the winner was tuned on another GPU
     across: tuple[int, int, int] | None = (
-        None  # m, n and k of b transposed times a transposed, where it computes that
+        None  # m, n and k of the transposed product, if the kernel computes that one
     )
-    expected_us: float | None = None  # on a GPU: measured for an exact match, else predicted; None: unknown
-    vendor_us: float | None = None  # the same of cuBLAS's own routine, if its result was right
-    is_timed: bool = False  # both times were taken on the product's arrays, by `measure`
+    expected_us: float | None = None  # GPU time: measured if the distance is 0, else predicted; None: unknown
+    vendor_us: float | None = None  # cuBLAS's time, likewise; None also if its result was wrong
+    is_timed: bool = False  # whether `measure` took both times on the product's own arrays
 
     @property
     def swapped(self) -> bool:
-        """Whether it computes the transposed product."""
+        """Whether the kernel computes the transposed product."""
         return self.across is not None
 
     def __str__(self) -> str:
@@ -119,7 +126,7 @@ class Match:
 
     @property
     def basis(self) -> str:
-        """The reason for the choice, with its times and their origin."""
+        """The reason for the choice as text: the times, and whether they are measured or predicted."""
         w = self.winner
         if self.is_timed:
             vendors = "" if self.vendor_us is None else f", the vendor {self.vendor_us:.1f} us"
@@ -132,7 +139,7 @@ class Match:
         if self.expected_us is None:
             return shape if self.distance == 0 else f"{shape}, at distance {self.distance:.1f}"
         if self.distance > 0:
-            shape = f"measured at {w.m}x{w.n}x{w.k}"  # where another kernel may have won
+            shape = f"measured at {w.m}x{w.n}x{w.k}"  # another kernel may be the fastest at that shape
         times = [f"with the L2 {w.cache} {self.expected_us:.1f} us {known}"]
         if self.distance > 0:
             count = len(w.elsewhere)
@@ -145,28 +152,31 @@ class Match:
 
     @property
     def loses(self) -> bool:
-        """Whether the vendor is predicted to be faster, or nearly as fast if the times are predicted."""
+        """Whether cuBLAS should compute the product: it is faster, or by predicted times nearly as fast."""
         if self.expected_us is None:
             return self.winner.x_cublas is not None and self.winner.x_cublas < 1
         return self.vendor_us is not None and self.vendor_us < self.doubt * self.expected_us
 
     @property
     def doubt(self) -> float:
-        """The factor by which the vendor's time must exceed the kernel's predicted time."""
+        """The factor by which cuBLAS's time must exceed the kernel's for the kernel to be used: 1 for measured times.
+
+        For predicted times it grows with the distance from the winner's shape.
+        """
         if self.distance == 0 or self.is_timed:
             return 1.0
         return NO_GAIN * math.exp(DOUBT_BEYOND * max(self.distance - KNOWN_WITHIN, 0.0))
 
     @property
     def why_it_loses(self) -> str:
-        """The match in words, with a note if the kernel is hardly faster."""
+        """The text of the match, with a note if the kernel is predicted to be only slightly faster than cuBLAS."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
 
 
 @dataclass(frozen=True)
 class Vendor:
-    """The decision to leave a product to the arrays' own library, with the reason."""
+    """The decision that the arrays' own library computes a product, with the reason."""
 
     reason: str
 
@@ -182,10 +192,10 @@ def work_of(
     *,
     of_vendor: bool = False,
 ) -> Work:
-    """Return the product's work with the winner's kernel. Without `lds` lines have no padding.
+    """Return the memory and arithmetic work of a product with the winner's kernel, or with cuBLAS if `of_vendor`.
 
-    Lines are odd if they are no multiple of the kernel's vectors; for the vendor, if those of A or B are no multiple
-    of 16 bytes.
+    Without `lds` the matrices have no padding. `has_odd_lines` is true if a leading dimension in bytes is not a
+    multiple of the kernel's vector loads, or for cuBLAS if that of A or B is not a multiple of 16.
     """
     (m, n, k), given = shape, dict(enumerate(lds or ()))
     division = None if of_vendor else winner.division

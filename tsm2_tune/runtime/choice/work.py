@@ -1,4 +1,4 @@
-"""The least work of a product on a card: its bytes at the memory's rate, its operations at the arithmetic rate."""
+"""`Work`: the least time of a product on a GPU, from its memory traffic and its arithmetic operations."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ Indices = Sequence[int] | np.ndarray[Any, Any]
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """The measured rates of the GPU on which kernels were tuned, or of the host's emulation."""
+    """The measured rates of the GPU on which kernels were tuned, or of the emulation on the CPU."""
 
-    sms: int
+    sms: int  # number of multiprocessors
     read_gbytes_per_s: float
     copy_gbytes_per_s: float  # bytes read plus bytes written
-    gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two
+    gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two operations
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """C (m x n) = A (m x k) B (k x n) on a card, with the least time of its memory traffic and of its arithmetic."""
+    """The product C (m x n) = A (m x k) B (k x n) on a GPU, with the least time of memory traffic and of
+    arithmetic."""
 
     m: float
     n: float
     k: float
     element_bytes: int
-    has_odd_lines: bool  # lines of A, or of B or C, are not whole vectors
-    memory_us: float  # each operand and C moved once
+    has_odd_lines: bool  # the leading dimension of A, or of B or C, is not a multiple of the vector loads
+    memory_us: float  # time to read A and B once and write C once
     arithmetic_us: float
 
     @classmethod
@@ -49,7 +50,10 @@ class Work:
         is_gram: bool = False,
         has_odd_lines: bool = False,
     ) -> Work:
-        """Return the work. `dtype` is a name in DTYPES or MATHS; `is_gram` says that B is A transposed."""
+        """Return the work of a product on this GPU. `dtype` is a name in DTYPES or MATHS.
+
+        With `is_gram` B is A transposed, so it is not read.
+        """
         m, n, k = map(float, shape)
         size = element_bytes(dtype)
         read, written = m * k + (0 if is_gram else k * n), m * n
@@ -62,13 +66,13 @@ class Work:
 
     @property
     def least_us(self) -> float:
-        """The least time of any kernel without its start."""
+        """The least time of any kernel in microseconds, without the fixed time of its start."""
         return float(np.hypot(self.memory_us, self.arithmetic_us))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkTable:
-    """The works of several kernels, a row a kernel; a number stands for all of them."""
+    """The `Work` of several kernels: arrays with a row for each kernel, or a number that is the same for all."""
 
     m: float | Floats
     n: float | Floats
@@ -79,12 +83,12 @@ class WorkTable:
 
     @classmethod
     def of(cls, works: Sequence[Sequence[Work]]) -> WorkTable:
-        """Return the table of these rows, which have one length."""
+        """Return a table with these rows, one for each kernel. All rows have the same length."""
         return cls(*(_table(works, field.name) for field in fields(cls)))
 
     @classmethod
     def of_shape(cls, works: Sequence[Work], rows: Indices) -> WorkTable:
-        """Return the table of one product, whose i-th row is `works[rows[i]]`."""
+        """Return a table for one product. Row i is `works[rows[i]]`."""
         one, each = works[0], [[work] for work in works]
         odd, memory = _table(each, "has_odd_lines")[rows], _table(each, "memory_us")[rows]
         return cls(one.m, one.n, one.k, odd, memory, one.arithmetic_us)
@@ -96,6 +100,6 @@ def _table(works: Sequence[Sequence[Work]], name: str) -> Floats:
 
 @cache
 def element_bytes(dtype: str) -> int:
-    """Return the bytes of an element. `dtype` is a name in DTYPES or MATHS."""
+    """Return the number of bytes of an element. `dtype` is a name in DTYPES or MATHS."""
     plain = next((of for (_, of), name in MATHS.items() if name == dtype), dtype)
     return DTYPES[plain].itemsize

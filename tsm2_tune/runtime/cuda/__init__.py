@@ -1,1 +1,1 @@
-"""The CUDA driver by ctypes: contexts and streams, loaded cubins, NVRTC, workspace."""
+"""The CUDA driver API through ctypes: contexts, streams, loaded cubins, compilation, and the workspace of kernels."""

@@ -1,4 +1,4 @@
-"""Compile CUDA text to a cubin where the program runs: by NVRTC, which needs no toolkit, else by nvcc."""
+"""Compile CUDA code to a cubin at run time: with NVRTC, which needs no CUDA toolkit, else with nvcc."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 from tsm2_tune.runtime.elements import log
 
 COMPILE_SECONDS = 300.0
-TOOLKIT = "/usr/local/cuda"  # where none is named
+TOOLKIT = "/usr/local/cuda"  # used if neither CUDA_HOME nor CUDA_PATH names a toolkit with the compiler
 NVRTC = (
     "libnvrtc.so",
     "libnvrtc.so.13",
@@ -25,18 +25,18 @@ NVRTC = (
     "nvrtc64_130_0.dll",
     "nvrtc64_120_0.dll",
 )
-BUILTINS = "libnvrtc-builtins.so*"  # NVRTC opens it by its name alone
-NVRTC_IN_WHEELS = ("cu13/lib", "cuda_nvrtc/lib")  # below the package that NVIDIA's wheels share: CUDA 13, CUDA 12
+BUILTINS = "libnvrtc-builtins.so*"  # NVRTC opens this library without a path, so it is loaded before NVRTC
+NVRTC_IN_WHEELS = ("cu13/lib", "cuda_nvrtc/lib")  # folders of NVIDIA's Python wheels, below `nvidia`: CUDA 13, 12
 
 
 class _Refused(Exception):
-    """A compiler that gives no cubin, and why."""
+    """A compiler is missing, or does not compile the code. The message says why."""
 
 
 def compiled_here(text: str, bits: int, arch: str) -> bytes:
-    """Return a binary for the architecture, with indices of so many bits.
+    """Compile CUDA code for the architecture with INDEX_BITS=`bits`. Return the cubin.
 
-    RuntimeError that says why there is none.
+    Raise RuntimeError, with each compiler's reason, if no compiler succeeds.
     """
     whys = []
     for compiler in (_by_nvrtc, _by_nvcc):
@@ -56,7 +56,7 @@ def _options(bits: int) -> list[str]:
 
 
 def _nvrtcs() -> Iterator[ctypes.CDLL]:
-    """Yield the NVRTC libraries: loaded or on the linker's path, of the toolkit, of Python wheels."""
+    """Yield the NVRTC libraries found on the loader's path, in CUDA toolkits and in Python wheels, in this order."""
     for name in NVRTC:
         try:
             yield ctypes.CDLL(name)
@@ -73,7 +73,7 @@ def _nvrtcs() -> Iterator[ctypes.CDLL]:
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:
-    """Return the libraries in the folder, newest version first."""
+    """Return the folder's files that match the pattern, newest version first; [] if it cannot be read."""
     try:
         return sorted(folder.glob(pattern), reverse=True)
     except OSError:
@@ -87,22 +87,25 @@ def _named_toolkits() -> list[str]:
 def _wheel_folders() -> list[Path]:
     try:
         spec = importlib.util.find_spec("nvidia")
-    except (ImportError, ValueError):  # a module of this name that is no package
+    except (ImportError, ValueError):  # a module of this name that is not a package
         return []
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
     return [Path(root, beside) for beside in NVRTC_IN_WHEELS for root in roots]
 
 
 def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
-    """Return the cubin of the first NVRTC that compiles it: an older or newer one may not know the architecture."""
+    """Compile with the first NVRTC library that succeeds, and return the cubin. Raise _Refused if none does.
+
+    Several are tried because an older or newer NVRTC may not support the architecture.
+    """
     whys, asked = dict[str, None](), set[int]()
     for library in _nvrtcs():
-        if library._handle in asked:  # it has several names
+        if library._handle in asked:  # tried under another file name
             continue
         asked.add(library._handle)
         try:
             return _by_this_nvrtc(library, text, bits, arch)
-        except (AttributeError, MemoryError, OverflowError) as error:  # another library, or an old NVRTC
+        except (AttributeError, MemoryError, OverflowError) as error:  # not an NVRTC, or an old one
             whys[f"{library._name} is no NVRTC that can be used ({error})"] = None
         except _Refused as why:
             whys[str(why)] = None
@@ -111,7 +114,7 @@ def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
 
 def _by_this_nvrtc(library: ctypes.CDLL, text: str, bits: int, arch: str) -> bytes:
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    # nvcc takes a lambda of a kernel for device code by itself.
+    # Unlike nvcc, NVRTC compiles a lambda in a kernel as device code only with this option.
     options = [*_options(bits), f"--gpu-architecture={arch}", "--device-as-default-execution-space"]
     listed = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
     if library.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", 0, None, None):
@@ -163,6 +166,6 @@ def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
 
 
 def _error_in(messages: str) -> str:
-    """Return the first line with an error in a compiler's messages, else the last line."""
+    """Return the first line of a compiler's messages that contains "error", else the last line."""
     lines = [line.strip() for line in messages.splitlines() if line.strip()] or ["no message"]
     return next((line for line in lines if "error" in line), lines[-1])[:300]

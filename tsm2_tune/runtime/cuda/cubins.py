@@ -1,4 +1,4 @@
-"""Load kernels into a context: the embedded cubin or, if there is none for this GPU, one compiled here."""
+"""Load kernels into a CUDA context: the embedded cubin, or if there is none for this GPU one compiled at run time."""
 
 from __future__ import annotations
 
@@ -13,24 +13,28 @@ from tsm2_tune.runtime.cuda.compilers import compiled_here
 from tsm2_tune.runtime.cuda.driver import ask_driver, current_context
 from tsm2_tune.runtime.module_data import CUBINS, KERNELS
 
-OPTIN_SMEM_BYTES = 47 * 1024  # beyond this dynamic shared memory needs an opt-in; static memory counts, too
-MOST_BINARY_BYTES = 1 << 26  # the largest that is unpacked
+OPTIN_SMEM_BYTES = 47 * 1024  # more dynamic shared memory may need an opt-in: with static memory the limit is 48 KiB
+MOST_BINARY_BYTES = 1 << 26  # largest unpacked size
 
 lock = threading.RLock()  # guards loaded kernels and workspaces
-_functions: dict[tuple[int, str, int], ctypes.c_void_p] = {}  # by context, digest and index width
+_functions: dict[tuple[int, str, int], ctypes.c_void_p] = {}  # (context number, digest, index width) -> CUfunction
 _compiled: dict[
     tuple[str, int, str], bytes | str
-] = {}  # by digest, index width and architecture: the cubin, or why there is none
+] = {}  # (digest, index width, architecture) -> the cubin, or the reason why it does not compile
 
 
 def text_of(winner: Winner) -> str:
-    """Return the winner's CUDA. Raise RuntimeError if it is not the text that was tuned and verified."""
+    """Return the CUDA code of the winner's kernel. Raise RuntimeError if it is not the code that was exported."""
     digest, data = KERNELS.get(winner.digest, ("", ""))
     return unpacked(data, digest, f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
-    """Return the winner's kernel, loaded into the context of this number."""
+    """Load the winner's kernel into the context, if it is not loaded yet. Return its CUfunction.
+
+    `number` identifies the context, `bits` is the width of the kernel's indices. Raise RuntimeError if there is no
+    cubin for the architecture or the driver does not load it.
+    """
     key = (number, winner.digest, bits)
     with lock:
         if key in _functions:
@@ -46,12 +50,15 @@ def function_of(context: int, number: int, winner: Winner, bits: int, arch: str)
 
 
 def is_loaded(number: int, winner: Winner, bits: int) -> bool:
-    """Return whether the winner's kernel is loaded into the context of this number."""
+    """Return whether the winner's kernel is loaded into the context with this number, with indices of this width."""
     return (number, winner.digest, bits) in _functions
 
 
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
-    """Return the winner's cubin for the architecture, embedded or compiled here. Raise RuntimeError if neither is."""
+    """Return the winner's cubin for the architecture: the embedded one, else one compiled now.
+
+    Raise RuntimeError if it is not embedded and does not compile.
+    """
     key = (winner.digest, bits, arch)
     if key in CUBINS:
         digest, data = CUBINS[key]
@@ -70,13 +77,16 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
 
 
 def is_compiled(winner: Winner, bits: int, arch: str) -> bool:
-    """Return whether there is a cubin of the winner for the architecture without compiling."""
+    """Return whether a cubin of the winner for the architecture is embedded, or was compiled before."""
     key = (winner.digest, bits, arch)
     return key in CUBINS or isinstance(_compiled.get(key), bytes)
 
 
 def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
-    """Return why there is no cubin of the winner for the architecture; None if there is, or one compiles here."""
+    """Return the reason why there is no cubin of the winner for the architecture; None if there is one.
+
+    If none is embedded, the kernel is compiled now.
+    """
     if (winner.digest, bits, arch) in CUBINS:
         return None
     try:
@@ -87,7 +97,10 @@ def why_not_compiled(winner: Winner, bits: int, arch: str) -> str | None:
 
 
 def unpacked(data: str, digest: str, what: str) -> bytes:
-    """Decode embedded data of this file. Raise RuntimeError if its SHA-256 is not the exported one."""
+    """Decode and decompress data that is embedded in this file. `what` names it for errors.
+
+    Raise RuntimeError if the SHA-256 of the result is not `digest`.
+    """
     try:
         binary = zlib.decompressobj().decompress(base64.b85decode(data), MOST_BINARY_BYTES)
     except (TypeError, ValueError, zlib.error):

@@ -1,4 +1,4 @@
-"""The CUDA driver by ctypes. A kernel runs in the context that owns its arrays, whichever library made it."""
+"""The CUDA driver API through ctypes. A kernel runs in the CUDA context that owns its arrays."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tsm2_tune.runtime.arrays.libraries import is_cupys, is_torchs
 from tsm2_tune.runtime.arrays.matrices import LARGEST_ADDRESS, Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
-CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: the legacy stream, while another one is captured
+CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: legacy stream used while another stream is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # special handles; 0 is the legacy stream, too
 
 
 @cache
 def cuda() -> Any:
-    """Return the initialised driver. Raise RuntimeError if there is none, or no device."""
+    """Return the driver library, initialised. Raise RuntimeError if there is no driver, or no device."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -32,7 +32,8 @@ def cuda() -> Any:
 
 
 def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
-    """Call the driver and return its status: 0 or `expected`. Raise RuntimeError for another one."""
+    """Call the driver function `name`. Return its status, 0 or `expected`. Raise RuntimeError for any other
+    status."""
     status: int = getattr(cuda(), name)(*arguments)
     if status not in (0, expected):
         raise RuntimeError(f"{name} failed: {error_name(status)}")
@@ -40,14 +41,14 @@ def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
 
 
 def error_name(status: int) -> str:
-    """Return the driver's name for a status."""
+    """Return the driver's name of a status, such as CUDA_ERROR_OUT_OF_MEMORY."""
     text = ctypes.c_char_p()
     cuda().cuGetErrorName(status, ctypes.byref(text))
     return (text.value or b"unknown error").decode()
 
 
 def home(matrix: Matrix) -> tuple[int, int]:
-    """Return the context that owns the matrix, and its device's ordinal."""
+    """Return the handle of the CUDA context that owns the matrix's memory, and the ordinal of its device."""
     if is_torchs(matrix.array):
         ordinal_of_tensor = matrix.array.get_device()
         return primary_context(ordinal_of_tensor), ordinal_of_tensor  # PyTorch allocates in primary contexts only
@@ -55,7 +56,7 @@ def home(matrix: Matrix) -> tuple[int, int]:
     if not _pointer_attribute(matrix, 9, ordinal) or ordinal.value < 0:  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
         if _pointer_attribute(matrix, 8, managed) and managed.value:  # CU_POINTER_ATTRIBUTE_IS_MANAGED
             ordinal_of_library = matrix.array.data.device_id if is_cupys(matrix.array) else 0
-            return primary_context(ordinal_of_library), ordinal_of_library  # managed memory belongs to every device
+            return primary_context(ordinal_of_library), ordinal_of_library  # managed memory has no device of its own
         raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is no memory of a CUDA device")
     if not _pointer_attribute(matrix, 1, context):  # CU_POINTER_ATTRIBUTE_CONTEXT
         context.value = None
@@ -64,13 +65,13 @@ def home(matrix: Matrix) -> tuple[int, int]:
 
 
 def _pointer_attribute(matrix: Matrix, attribute: int, value: Any) -> bool:
-    """Read an attribute of the matrix's address into `value`. Return whether the driver knows it."""
+    """Read a CU_POINTER_ATTRIBUTE of the matrix's address into `value`. Return whether the driver returned it."""
     return not cuda().cuPointerGetAttribute(ctypes.byref(value), attribute, ctypes.c_uint64(matrix.address))
 
 
 @cache
 def primary_context(ordinal: int) -> int:
-    """Return the device's primary context."""
+    """Return the handle of the device's primary context, and keep the context alive."""
     device, context = ctypes.c_int(), ctypes.c_void_p()
     ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
     ask_driver("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
@@ -79,20 +80,20 @@ def primary_context(ordinal: int) -> int:
 
 @cache
 def device_of(ordinal: int) -> tuple[str, str]:
-    """Return the GPU's name, and the architecture that its kernels are compiled for."""
+    """Return the GPU's name and the architecture to compile for, such as "sm_90a"."""
     device, major, minor = ctypes.c_int(), ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
     ask_driver("cuDeviceGet", ctypes.byref(device), ordinal)
     ask_driver("cuDeviceGetName", name, len(name), device)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(major), 75, device)  # COMPUTE_CAPABILITY_MAJOR
     ask_driver("cuDeviceGetAttribute", ctypes.byref(minor), 76, device)  # COMPUTE_CAPABILITY_MINOR
-    suffix = "a" if (major.value, minor.value) == (9, 0) else ""  # wgmma and other instructions of Hopper only
+    suffix = "a" if (major.value, minor.value) == (9, 0) else ""  # with wgmma and other Hopper instructions
     return name.value.decode(), f"sm_{major.value}{minor.value}{suffix}"
 
 
 @cache
 def driver_version() -> str:
-    """Return the driver's release, if Linux states it, and the newest CUDA version that it supports."""
+    """Return as text the driver's release, if Linux has it, and the newest CUDA version that the driver supports."""
     newest = ctypes.c_int()
     ask_driver("cuDriverGetVersion", ctypes.byref(newest))
     try:
@@ -113,7 +114,7 @@ def current_context(context: int) -> Iterator[None]:
 
 
 def context_id(context: int) -> int:
-    """Return the context's number, which unlike its handle is never reused; the handle before CUDA 12.0."""
+    """Return the context's id, which unlike its handle is never reused. Before CUDA 12.0 return the handle."""
     number = ctypes.c_ulonglong(context)
     if hasattr(cuda(), "cuCtxGetId"):
         ask_driver("cuCtxGetId", ctypes.c_void_p(context), ctypes.byref(number))
@@ -121,7 +122,10 @@ def context_id(context: int) -> int:
 
 
 def stream_handle(stream: Any) -> int:
-    """Return the CUstream in PyCUDA's and Numba's `handle`, CuPy's `ptr`, PyTorch's `cuda_stream`, or an integer."""
+    """Return the CUstream handle of a stream of PyCUDA, Numba, CuPy or PyTorch, as an int. None returns 0.
+
+    An integer is returned unchanged. Raise TypeError or ValueError if the object is not a stream or a valid handle.
+    """
     if type(stream) is int and 0 <= stream <= LARGEST_ADDRESS:
         return stream
     for attribute in ("handle", "ptr", "cuda_stream"):
@@ -137,14 +141,14 @@ def stream_handle(stream: Any) -> int:
 
 
 def await_stream(stream: int | None, launch_stream: int) -> None:
-    """Wait on the host for an array's stream, unless it is the launch's own."""
+    """Wait on the host until the work in `stream` is done, unless it is None or the launch's own stream."""
     same = stream == launch_stream or {stream, launch_stream} == {0, 1}  # 0 and 1: the legacy default stream
     if stream is not None and not same:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
 
 
 def stream_id(stream: int) -> int:
-    """Return the stream's number, which unlike its handle is never reused; the handle before CUDA 12.0."""
+    """Return the stream's id, which unlike its handle is never reused. Before CUDA 12.0 return the handle."""
     number = ctypes.c_ulonglong(stream)
     if hasattr(cuda(), "cuStreamGetId"):
         ask_driver("cuStreamGetId", ctypes.c_void_p(stream), ctypes.byref(number))
@@ -152,9 +156,10 @@ def stream_id(stream: int) -> int:
 
 
 def is_capturing(stream: int) -> bool:
-    """Return whether the stream is captured into a CUDA graph, or work on it would end another stream's capture.
+    """Return whether the stream is being captured into a CUDA graph.
 
-    The stream's context must be current.
+    Return True also for the legacy stream if another stream is being captured, since work on the legacy stream would
+    invalidate that capture. The stream's context must be current.
     """
     status, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     beside = ask_driver("cuStreamIsCapturing", handle, ctypes.byref(status), expected=CAPTURED_BESIDE)
@@ -163,7 +168,7 @@ def is_capturing(stream: int) -> bool:
 
 @contextmanager
 def relaxed_capture() -> Iterator[None]:
-    """Let this thread allocate memory during a capture, outside of the graph."""
+    """Allow this thread to allocate memory and load kernels during a capture, outside of the CUDA graph."""
     mode = ctypes.c_int(RELAXED)
     ask_driver("cuThreadExchangeStreamCaptureMode", ctypes.byref(mode))
     try:

@@ -1,7 +1,7 @@
-"""The workspace of kernels that split k: partial sums, and counters for each tile of C.
+"""The workspace of split-k kernels: device memory for partial sums, and counters for each tile of C.
 
-Launches on one stream run in order, so each stream has one workspace. A kernel leaves the counters 0, as it finds
-them. A CUDA graph has workspaces of its own, since it may be replayed on any stream.
+Launches on one stream run in order, so each stream needs only one workspace. The counters are 0 before and after each
+kernel. A CUDA graph has its own workspaces, since it may be replayed on any stream.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ from tsm2_tune.runtime.cuda.driver import (
 )
 
 Sizes = tuple[int, int]  # bytes of the partials and of the counters
-Memory = tuple[tuple[int, int], tuple[Any, ...]]  # their addresses, and the owners of the memory
+Memory = tuple[tuple[int, int], tuple[Any, ...]]  # addresses of partials and counters; objects that own the memory
 
 
 @dataclass
 class Workspace:
-    """A stream's partials and counters."""
+    """The memory for partial sums and counters of a stream's kernels."""
 
     stream_id: int
     sizes_bytes: Sizes
     addresses: tuple[int, int]
-    owners: tuple[Any, ...]  # of memory from a library's allocator; empty: the driver's
+    owners: tuple[Any, ...]  # PyTorch's or CuPy's objects that own the memory; empty: allocated by the driver
 
     def holds(self, needed_bytes: Sizes) -> bool:
         return self.sizes_bytes[0] >= needed_bytes[0] and self.sizes_bytes[1] >= needed_bytes[1]
 
 
-workspaces: dict[tuple[int, int, int], Workspace] = {}  # by context, stream, and, for the per-thread stream, thread
-_of_graphs: dict[tuple[int, int, int], Workspace] = {}  # by context, stream and capture; never freed
+workspaces: dict[tuple[int, int, int], Workspace] = {}  # key: context, stream, thread (0 unless per-thread stream)
+_of_graphs: dict[tuple[int, int, int], Workspace] = {}  # key: context, stream and capture; never freed
 
 
 def legacy_key(context: int) -> tuple[int, int, int]:
-    """Return the key in `workspaces` of the legacy stream."""
+    """Return the key in `workspaces` of the legacy stream in the context with this id."""
     return context, LEGACY_STREAM, 0
 
 
 def workspace_for(
     context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Array
 ) -> tuple[int, int]:
-    """Return the addresses of partials and of zeroed counters, from the allocator of the array's library if it has
-    one.
+    """Return the addresses of the stream's partial sums and zeroed counters, of at least the needed sizes.
 
-    The stream belongs to this context, which must be current unless the stream is a default one. The caller holds
-    `lock` until the launch, since another thread may replace the stream's workspace.
+    A missing or too small workspace is allocated now: by PyTorch or CuPy if the array is theirs, else by the driver.
+    The stream must belong to this context, which must be current unless the stream is a default stream. The caller
+    must hold `lock` until its launch, since another thread may replace the stream's workspace.
     """
     if stream not in (0, LEGACY_STREAM) and is_capturing(stream):
         return _in_a_capture(context_number, needed_bytes, stream, array)
     thread = threading.get_ident() if stream == PER_THREAD_STREAM else 0
     stream_or_legacy = stream or LEGACY_STREAM
     key = (context_number, stream_or_legacy, thread)
-    is_default = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # never destroyed
+    is_default = stream_or_legacy in (LEGACY_STREAM, PER_THREAD_STREAM)  # such a handle is never reused
     number = stream_or_legacy if is_default else stream_id(stream)
     found = workspaces.get(key)
     if found is not None and found.stream_id == number and found.holds(needed_bytes):
@@ -80,10 +80,10 @@ def workspace_for(
 
 
 def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Workspace:
-    """Return a new workspace for later launches, too.
+    """Return a new workspace that later launches on the stream use, too.
 
-    PyTorch may serve this thread from a temporary pool, as when torch.compile warms up for a CUDA graph. So another
-    thread allocates; this one, whose stream it is, zeroes the counters.
+    For PyTorch's arrays another thread allocates the memory: in this thread PyTorch may use a temporary memory pool,
+    as when torch.compile warms up for a CUDA graph. This thread zeroes the counters on the stream.
     """
 
     def allocate() -> Memory:
@@ -97,11 +97,14 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Work
 
 
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Array) -> tuple[int, int]:
-    """Return a workspace for a graph: from PyTorch's pool of the capture, or kept until this process ends."""
+    """Return the addresses of a workspace for a launch that is captured into a CUDA graph.
+
+    For PyTorch's arrays the memory comes from the capture's pool. Otherwise it is kept until this process ends.
+    """
     if is_torchs(array):
         with at_stream(array, stream):
             memory = _allocated(needed_bytes, array)
-        return _zeroed(needed_bytes, memory, stream, 0).addresses  # a later launch in the graph may reuse it
+        return _zeroed(needed_bytes, memory, stream, 0).addresses  # later launches in the graph may reuse it
     status, capture = ctypes.c_int(), ctypes.c_ulonglong()
     ask_driver(
         "cuStreamGetCaptureInfo_v2", ctypes.c_void_p(stream), ctypes.byref(status), ctypes.byref(capture), *[None] * 3
@@ -114,7 +117,7 @@ def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Array) 
 
 
 def _allocated(sizes_bytes: Sizes, array: Array | None) -> Memory:
-    """Allocate the partials and the counters. Raise MemoryError."""
+    """Allocate memory for the partial sums and the counters. Raise MemoryError if the device has too little."""
     addresses, owners = list[int](), list[Any]()
     try:
         for size_bytes in sizes_bytes:
@@ -136,7 +139,7 @@ def _allocated(sizes_bytes: Sizes, array: Array | None) -> Memory:
 
 
 def _zeroed(sizes_bytes: Sizes, memory: Memory, stream: int, number: int) -> Workspace:
-    """Return the workspace in this memory, its counters zeroed on the stream."""
+    """Return a Workspace in this memory. Its counters are set to 0 by a memset on the stream."""
     addresses, owners = memory
     words = ctypes.c_size_t(sizes_bytes[1] // 4)
     ask_driver("cuMemsetD32Async", ctypes.c_uint64(addresses[1]), 0, words, ctypes.c_void_p(stream))
@@ -144,7 +147,8 @@ def _zeroed(sizes_bytes: Sizes, memory: Memory, stream: int, number: int) -> Wor
 
 
 def driver_memory(size_bytes: int) -> int:
-    """Return the address of new memory from the driver. Raise MemoryError."""
+    """Allocate device memory with cuMemAlloc and return its address. Raise MemoryError if the device has too
+    little."""
     address = ctypes.c_uint64()
     if ask_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size_bytes), expected=OUT_OF_MEMORY):
         raise MemoryError
@@ -152,10 +156,13 @@ def driver_memory(size_bytes: int) -> int:
 
 
 def _release(workspace: Workspace, stream: int, number: int) -> None:
-    """Free the memory when no kernel uses it any more."""
+    """Wait until no kernel uses the workspace, then free memory that the driver allocated.
+
+    `number` is the id of the stream that now has this handle.
+    """
     if workspace.stream_id == number:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
-    else:  # of a destroyed stream with the same handle, whose work cannot be waited for alone
+    else:  # the workspace's stream was destroyed and its handle reused: wait for all work in the context
         ask_driver("cuCtxSynchronize")
     if not workspace.owners:
         for address in workspace.addresses:
