@@ -173,7 +173,6 @@ class Supervisor:
 
 def take(output: int, messages: bytearray) -> bool:
     """Read from the pipe `output` and append the bytes to `messages`. Return False at the end of the pipe."""
-
     read = os.read(output, 2**16)
     messages += read
     return bool(read)
@@ -262,7 +261,6 @@ if __name__ == "__main__":
         supervisor.serve()
     except (OSError, KeyboardInterrupt):
         pass  # the tuner has ended, or the user pressed Ctrl-C
-
     finally:
         supervisor.close()
         os._exit(0)

@@ -1,4 +1,4 @@
-"""The GPU through PyCUDA, which is imported only when a device is opened."""
+"""A GPU as a device, through PyCUDA. PyCUDA is imported only when a GPU is used."""
 
 from __future__ import annotations
 
@@ -26,19 +26,22 @@ from tsm2_tune.tuner.measure.l2_state import L2Flush, stream
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, in_a_line
 
-CEILING_STREAM_BYTES = 4 * 2**30  # far larger than any L2; streamed in a millisecond or more
+CEILING_STREAM_BYTES = 4 * 2**30  # far larger than any L2 cache; reading it takes a millisecond or more
 CEILING_SAMPLES = 11
-UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # if the driver reports 0, as some drivers of virtual GPUs do
+UNKNOWN_CLOCK_KHZ, UNKNOWN_BUS_BITS = 1_500_000, 4096  # used if the driver reports 0, which happens on virtual GPUs
 # Kernels mma_rate_*: type -> the oldest compute capability with the instruction m16n8kK, and K.
 MMA_TYPES = {"f64": ((9, 0), 8), "bf16": ((8, 0), 16), "f16": ((8, 0), 16), "tf32": ((8, 0), 8)}
 MMA_CHAINS = 8  # independent chains in a warp
-CONCURRENT_STREAMS = 6  # with the default stream fewer than a GPU's 8 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)
+CONCURRENT_STREAMS = 6  # plus the default stream: fewer than a GPU's 8 hardware queues (CUDA_DEVICE_MAX_CONNECTIONS)
 NON_BLOCKING = 1  # CU_STREAM_NON_BLOCKING: the default stream does not wait for it
-MOST_FLUSHES = 32  # before a sample: milliseconds, longer than Python takes to start a library's product
+MOST_FLUSHES = 32  # before a sample; they take milliseconds, longer than Python needs to start a library call
 
 
 def driver() -> Any:
-    """Return the initialised `pycuda.driver`; ToolMissing without PyCUDA, DeviceError without a CUDA driver."""
+    """Return the initialised module `pycuda.driver`.
+
+    Raise ToolMissing if PyCUDA is not installed, DeviceError if there is no CUDA driver.
+    """
     try:
         import pycuda.driver as drv
     except ModuleNotFoundError:
@@ -55,7 +58,7 @@ def driver() -> Any:
 
 
 def cuda_device_count() -> int:
-    """Return the number of devices of the CUDA driver, 0 without a driver. PyCUDA is not needed."""
+    """Return the number of CUDA devices; 0 if there is no driver. PyCUDA is not needed."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError:
@@ -67,7 +70,7 @@ def cuda_device_count() -> int:
 
 
 def check_ordinal(ordinal: int) -> None:
-    """Raise DeviceError if there is no such device."""
+    """Raise DeviceError if there is no CUDA device with this number."""
     count = cuda_device_count()
     if count == 0:
         raise DeviceError(
@@ -78,7 +81,7 @@ def check_ordinal(ordinal: int) -> None:
 
 
 def query_limits(drv: Any, device: Any) -> DeviceLimits:
-    """Return the limits that the driver reports."""
+    """Return the limits of a PyCUDA device as the driver reports them: registers, shared memory, clocks, sizes."""
     attribute = drv.device_attribute
     asked = device.get_attribute
     memory_clock_khz = asked(attribute.MEMORY_CLOCK_RATE) or UNKNOWN_CLOCK_KHZ
@@ -99,7 +102,7 @@ def query_limits(drv: Any, device: Any) -> DeviceLimits:
         sms=asked(attribute.MULTIPROCESSOR_COUNT),
         l2_bytes=asked(attribute.L2_CACHE_SIZE),
         sm_clock_mhz=(asked(attribute.CLOCK_RATE) or UNKNOWN_CLOCK_KHZ) / 1e3,
-        # HBM and GDDR both report half of their data rate.
+        # The reported memory clock is half of the data rate, for HBM and for GDDR.
         dram_gbytes_per_s=2 * memory_clock_khz * 1e3 * bus_bits / 8 / 1e9,
         memory_bytes=device.total_memory(),
     )
@@ -118,7 +121,7 @@ def identity_of(drv: Any, device: Any, toolchain: Toolchain) -> DeviceIdentity:
 
 
 def _uuid(device: Any) -> str:
-    """Return the UUID as nvidia-smi prints it, from the driver, since PyCUDA has no binding for it."""
+    """Return the device's UUID in the format of nvidia-smi; "" if the driver does not report it."""
     raw = (ctypes.c_ubyte * 16)()
     library = ctypes.CDLL("libcuda.so.1")
     handle = ctypes.c_int()
@@ -132,7 +135,7 @@ def _uuid(device: Any) -> str:
 
 
 class CudaDevice:
-    """A GPU, with its primary context in this process."""
+    """A GPU, with its primary CUDA context in this process."""
 
     support_threads = SUPPORT_THREADS
     faults_past_buffers = False
@@ -185,7 +188,7 @@ class CudaDevice:
             raise fault_of(error) from None
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        while len(self._streams) < CONCURRENT_STREAMS:  # now, since the driver waits for running kernels
+        while len(self._streams) < CONCURRENT_STREAMS:  # before any launch, since creation waits for running kernels
             self._streams.append(self.drv.Stream(NON_BLOCKING))
         self.synchronise()
         return [self._started_on(stream, launch) for stream, launch in zip(cycle(self._streams), launches)]
@@ -206,10 +209,10 @@ class CudaDevice:
         return wait
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
-        """Time the launch by CUDA events. The kernels that set the L2's state keep the GPU busy until it is queued.
+        """Return the microseconds of the launch between two CUDA events, with the L2 cache in the state `cache`.
 
-        If the GPU finished these kernels before the launch was queued, the sample would contain host time. Then it is
-        repeated with more of these kernels.
+        Kernels that set this state run first, and keep the GPU busy until the launch is queued. If they finish before
+        that, the time includes host time: then repeat the measurement with more of these kernels.
         """
         flushes = 1
         while True:
@@ -228,9 +231,10 @@ class CudaDevice:
             flushes *= 2
 
     def ceilings(self) -> Ceilings:
-        """Measure the medians of a streaming read and copy of a few GB, and of arithmetic in registers.
+        """Measure the memory bandwidth of a read and of a copy, and the peak arithmetic rate of each element type.
 
-        Arithmetic is that of FMAs, or of the semiring's operations, or of tensor cores if they are faster.
+        The arithmetic rate of a type is the rate of FMAs in registers, of the semiring's operations, or of tensor
+        cores if they are faster.
         """
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
@@ -269,7 +273,7 @@ class CudaDevice:
         return 2 * turns * chains * threads * blocks / us * 1e-3
 
     def _mma_gflops(self, dtype_name: str) -> float:
-        """Return the rate of the tensor cores, 0 if the device lacks the instruction."""
+        """Measure the rate of the tensor cores in GFLOP/s. Return 0 if the device lacks the instruction."""
         oldest, k = MMA_TYPES[dtype_name]
         if self.limits.compute_capability < oldest:
             return 0.0

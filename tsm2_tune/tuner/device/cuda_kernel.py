@@ -1,4 +1,4 @@
-"""An entry point of a cubin on a GPU: parameters, resources, launches, and the cause of a driver's error."""
+"""Load a kernel from a cubin, launch it on a GPU, and translate the driver's errors."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFail
 from tsm2_tune.tuner.results.trial import LoadedResources
 
 DYNAMIC_SMEM_WITHOUT_OPTIN = 47 * 1024  # with a kernel's static shared memory, 48 KiB
-OUT_OF_MEMORY = 2  # CUresult
+OUT_OF_MEMORY = 2  # a CUresult
 # CUresult of faults that a kernel can cause: bad address or instruction, stack error, assert, driver's time limit.
 FAULTS = frozenset({700, 701, 702, 710, *range(714, 720)})
-STRUCTURE_ALIGNMENT = 8  # bytes, of structures that the support kernels take
+STRUCTURE_ALIGNMENT = 8  # bytes, of structures that are parameters of the support kernels
 CODES = {("i", 4): "i", ("i", 8): "q", ("u", 8): "Q", ("f", 4): "f", ("f", 8): "d"}  # kind, bytes -> `struct` code
 
 
 @dataclass
 class Queue:
-    """The stream in which a device's kernels start."""
+    """Holder of the CUDA stream in which a device launches its kernels."""
 
     stream: Any = None  # PyCUDA's; None is the default stream
 
 
 class ParameterLayout:
-    """The offsets of a kernel's parameters: multiples of their sizes, for a structure a multiple of 8.
+    """Memory layout of a kernel's parameters: each number is aligned to its size, each structure to 8 bytes.
 
-    PyCUDA would align complex numbers as C does.
+    PyCUDA's own layout would align complex numbers to half their size.
     """
 
     def __init__(self, arguments: Sequence[np.generic]) -> None:
@@ -51,7 +51,7 @@ class ParameterLayout:
         return self._struct.size
 
     def packed(self, arguments: Sequence[np.generic]) -> bytes:
-        """Return the bytes of the parameters."""
+        """Return the arguments as the bytes of the kernel's parameter buffer."""
         if self._are_numbers:
             return self._struct.pack(*arguments)
         values = (one.tobytes() if raw else one for one, raw in zip(arguments, self._as_bytes, strict=True))
@@ -59,12 +59,12 @@ class ParameterLayout:
 
 
 class CudaKernel:
-    """An entry point of a loaded cubin."""
+    """A kernel of a loaded cubin, which can be called with arguments and a grid to launch it."""
 
     def __init__(self, drv: Any, queue: Queue, cubin: bytes, name: str) -> None:
         self._drv, self._queue = drv, queue
         self._cubin, self._name = cubin, name
-        self._layout: ParameterLayout | None = None  # of the arguments of the last launch
+        self._layout: ParameterLayout | None = None  # layout of the last launch's arguments
         self._smem_bytes = DYNAMIC_SMEM_WITHOUT_OPTIN  # dynamic shared memory that a launch may use
         try:
             self._module = drv.module_from_buffer(cubin)
@@ -75,7 +75,7 @@ class CudaKernel:
             raise refusal_of(error, f"the driver refuses to load {name}") from None
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """Return the registers, local and shared memory of the function, and the driver's own occupancy."""
+        """Return the kernel's registers, local memory, shared memory and blocks per SM as the driver reports them."""
         return LoadedResources(
             registers=self._function.num_regs,
             local_bytes=self._function.local_size_bytes,
@@ -108,7 +108,10 @@ class CudaKernel:
 
 
 def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int) -> int:
-    """Return cuOccupancyMaxActiveBlocksPerMultiprocessor, which PyCUDA does not bind, by loading the cubin again."""
+    """Load the cubin and return the driver's number of blocks per SM for this block size and dynamic shared memory.
+
+    PyCUDA has no binding for cuOccupancyMaxActiveBlocksPerMultiprocessor.
+    """
     library = ctypes.CDLL("libcuda.so.1")
     module, function, blocks = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_int()
     max_dynamic_smem = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -129,9 +132,9 @@ def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int
 
 
 def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
-    """Return the error of a driver that does not load or start a kernel.
+    """Return the exception to raise if the driver does not load or start a kernel. `what` begins its message.
 
-    It is LaunchFailed if the context still works, else the fault of an earlier kernel.
+    It is LaunchFailed if the CUDA context still works, otherwise the fault of an earlier kernel.
     """
     if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
         return LaunchFailed(f"{what}: {error}")
@@ -139,9 +142,9 @@ def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | Kerne
 
 
 def fault_of(error: Exception) -> KernelFault | DeviceLost:
-    """Return the error that made the context unusable, as the kernel's or the device's.
+    """Return the exception for an error after which the CUDA context is unusable.
 
-    The driver reports the error again, with its number.
+    It is KernelFault if a kernel can have caused the error, otherwise DeviceLost.
     """
     status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
     return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")

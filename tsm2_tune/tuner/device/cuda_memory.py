@@ -1,4 +1,4 @@
-"""GPU memory that can be kept for reuse, since the driver takes milliseconds to allocate a large buffer."""
+"""GPU memory, with optional reuse of freed buffers. The driver needs milliseconds to allocate a large buffer."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault
 
-MAPPED_BYTES = 2 * 2**20  # the driver's granularity: smaller buffers are no cheaper
-MOST_TIMES = 1.25  # the largest kept buffer to reuse, over the size asked for
+MAPPED_BYTES = 2 * 2**20  # granularity of the driver's allocations
+MOST_TIMES = 1.25  # a reused buffer is at most this many times as large as the requested size
 
 
 class CudaBuffer:
-    """Device memory."""
+    """A buffer in the GPU's memory."""
 
     def __init__(self, memory: CudaMemory, allocation: Any, size_bytes: int, allocated_bytes: int) -> None:
         self._memory, self.allocation = memory, allocation
@@ -25,7 +25,7 @@ class CudaBuffer:
 
 
 class CudaMemory:
-    """Allocates GPU memory from the driver or, within `keeping`, from freed buffers."""
+    """Allocator of GPU memory. Within the context `keeping` it reuses freed buffers."""
 
     def __init__(self, drv: Any) -> None:
         self._drv = drv
@@ -33,7 +33,7 @@ class CudaMemory:
         self._kept: list[CudaBuffer] = []
 
     def allocate(self, size_bytes: int) -> CudaBuffer:
-        """Return a buffer. Raise MemoryError if memory is not enough even after kept buffers are released."""
+        """Return a buffer of `size_bytes`. Raise MemoryError if it does not fit even after kept buffers are freed."""
         if not self._is_keeping:
             return self._allocated(size_bytes, max(size_bytes, 1))
         whole_bytes = -(-max(size_bytes, 1) // MAPPED_BYTES) * MAPPED_BYTES
@@ -49,7 +49,7 @@ class CudaMemory:
             return self._allocated(size_bytes, max(size_bytes, 1))
 
     def take_back(self, buffer: CudaBuffer) -> None:
-        """Keep or release a freed buffer."""
+        """Free the buffer, or keep its memory for reuse within `keeping`."""
         if self._is_keeping:
             self._kept.append(buffer)
         else:
@@ -57,7 +57,10 @@ class CudaMemory:
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep freed buffers in the body, and release them at its end. After a fault the driver cannot release."""
+        """Keep freed buffers for reuse in the body of the with statement, and free them at its end.
+
+        After a fault they cannot be freed.
+        """
         self._is_keeping, answers = True, True
         try:
             yield

@@ -1,4 +1,4 @@
-"""The interface of a device that runs kernels, which the GPU and the emulator implement."""
+"""The interface of a device that runs kernels. A GPU and the emulator on the CPU implement it."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from tsm2_tune.tuner.results.trial import Cache, LoadedResources
 
 
 class LaunchFailed(Exception):
-    """The driver refused to load or to start a kernel; the device still works."""
+    """The driver refused to load or to launch a kernel. The device still works."""
 
 
 class BinaryLost(Exception):
-    """A compiled binary was removed before it was loaded. The kernel is not at fault."""
+    """The file of a compiled kernel was removed before it was loaded. The kernel is not at fault."""
 
 
 class KernelFault(Exception):
-    """A kernel faulted while it ran; the device must not be used again by this process."""
+    """A kernel faulted while it ran. This process must not use the device again."""
 
 
 class DeviceLost(Exception):
-    """The device failed in a way that no kernel causes; it must not be used again by this process."""
+    """The device failed in a way that no kernel can cause. This process must not use the device again."""
 
 
 class Buffer(Protocol):
-    """Memory of the device."""
+    """A buffer in the device's memory."""
 
     @property
     def address(self) -> int: ...
@@ -43,10 +43,10 @@ class Buffer(Protocol):
 
 
 class Kernel(Protocol):
-    """A loaded entry point."""
+    """A loaded kernel, which can be called to launch it."""
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """Return what the kernel uses with this block size, as the driver reports it."""
+        """Return the kernel's registers, memory and blocks per SM for this block size and dynamic shared memory."""
 
     def __call__(
         self,
@@ -57,66 +57,66 @@ class Kernel(Protocol):
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Launch the kernel on a grid of `blocks` in x and `splits` in y, and return at once.
+        """Launch the kernel on a grid of `blocks` in x and `splits` in y. Do not wait for its end.
 
-        The arguments are NumPy scalars of the kernel's exact types; a pointer is a uint64 with an address. Raise
-        LaunchFailed if the driver refuses the launch.
+        The arguments are NumPy scalars of the kernel's exact types; a pointer is a uint64. Raise LaunchFailed if the
+        driver refuses the launch.
         """
 
 
 class Device(Protocol):
-    """The device as the worker sees it. One process opens one device."""
+    """A device that loads, launches and times kernels. One process opens one device."""
 
     limits: DeviceLimits
-    support_threads: int  # threads of a block of the support kernels; few if a thread costs more than an element
-    faults_past_buffers: bool  # whether an access right behind a buffer faults
-    calls_ahead: int  # calls in flight before the first is judged; 1 if a launch waits for its end
+    support_threads: int  # threads in a block of the support kernels; few if a thread costs more than an element
+    faults_past_buffers: bool  # whether an access just past a buffer's end faults
+    calls_ahead: int  # most launches before the first result is checked; 1 if a launch waits for its end
 
     def allocate(self, size_bytes: int) -> Buffer:
-        """Return memory, 256-byte aligned on a GPU; on the host it ends, to within 8 bytes, at a page that faults.
+        """Return a new buffer of `size_bytes`. Raise MemoryError if it does not fit.
 
-        Raise MemoryError if there is not enough.
+        On a GPU its address is a multiple of 256. On the CPU an inaccessible page follows it.
         """
 
     def keeping_memory(self) -> AbstractContextManager[None]:
-        """Return a context in which freed buffers may be kept for reuse."""
+        """Return a context manager. Within it the device may reuse the memory of freed buffers."""
 
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Copy the array to the buffer's first bytes."""
+        """Copy the array into the first bytes of the buffer."""
 
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
-        """Copy the buffer's first bytes into the array, after the kernels in flight."""
+        """Wait for the launched kernels, then copy the buffer's first bytes into the array `values`."""
 
     def load(self, path: str, kernel: str) -> Kernel:
-        """Return the entry point `kernel` of a binary.
+        """Load the kernel with the name `kernel` from the binary at `path`.
 
-        Raise LaunchFailed if it is missing, or the driver refuses it.
+        Raise LaunchFailed if the binary lacks it, or if the driver refuses to load it.
         """
 
     def synchronise(self) -> None:
-        """Wait for all kernels except those of `start_concurrently`.
+        """Wait for all launched kernels except those that `start_concurrently` launched.
 
         Raise KernelFault if a kernel faulted, DeviceLost if the device failed.
         """
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Start each launch so that it can run beside the others and beside later kernels.
+        """Wait for earlier kernels, then call all `launches` so that their kernels may run at the same time.
 
-        Wait for earlier kernels first. Return for each launch a function that waits for it, and raises as
-        `synchronise` does.
+        Later kernels may run at the same time too. Return one function for each launch. The function waits for the
+        launch, and raises KernelFault or DeviceLost if it fails.
         """
 
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
-        """Return the microseconds that `launch()` takes on the device with the L2 in this state.
+        """Return the microseconds that the kernel of `launch()` runs, with the L2 cache in the state `cache`.
 
-        The host has only `clean`.
+        The CPU ignores `cache`.
         """
 
     def ceilings(self) -> Ceilings:
-        """Measure the streaming and arithmetic rates."""
+        """Measure and return the device's memory bandwidth and its peak arithmetic rates."""
 
     def sm_clock_mhz(self) -> float | None:
-        """Return the current SM clock; None if the device does not report it."""
+        """Return the current SM clock in MHz; None if the device does not report it."""
 
     def close(self) -> None:
         """Release the device."""

@@ -1,8 +1,8 @@
-"""The device lock: one run at a time on a device, since two would disturb each other's times.
+"""The device lock, which reserves a device for one run, since two runs would disturb each other's times.
 
-The lock is a listening Unix socket with an abstract name. It has no file and no owner, so all users, environments and
-folders of a machine share it, and the operating system removes it when its process ends. A run that finds it taken
-asks the operating system for the owner. Containers share the lock if they share the host's network.
+The lock is a listening Unix socket with an abstract name. It has no file, so all users of a machine share it, and the
+operating system removes it when its process ends. A waiting run can read the owner's process id from the socket.
+Containers share the lock if they share the machine's network namespace.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from tsm2_tune.tuner.device.target import Target
 
 MACHINE_VARIABLE = "TSM2_TUNE_MACHINE"
 log = logging.getLogger(__name__)
-PAUSE_SECONDS = 0.05  # between attempts
+PAUSE_SECONDS = 0.05  # between attempts to get the lock
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
 _threads: dict[str, int] = {}  # name of a lock -> the thread of this process that holds it
 
 
 @contextmanager
 def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> Iterator[None]:
-    """Hold the device's lock in the body, which no other run on this machine can then get.
+    """Hold the device's lock in the body of the with statement.
 
-    If another run holds it, raise DeviceError, or with `wait` call that once with a sentence and wait for the lock. A
-    nested call in the thread that holds it raises DeviceError.
+    If another run on this machine holds the lock, call `wait` once with a message, and wait for the lock. Raise
+    DeviceError if `wait` is None, or if this thread already holds the lock.
     """
     name = _name(target)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:
@@ -55,13 +55,16 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
 
 
 def _name(target: Target) -> str:
-    """Return the socket's name, made of the device and of the machine's name in MACHINE_VARIABLE, if any."""
+    """Return the abstract name of the lock's socket: a hash of the device's UUID and of the environment variable."""
     of = f"{os.environ.get(MACHINE_VARIABLE, '')}\n{target.identity.uuid or target.spec}"
     return f"\0tsm2-tune-{hashlib.sha256(os.fsencode(of)).hexdigest()}"
 
 
 def _bind(lock: socket.socket, name: str, target: Target, wait: Callable[[str], object] | None) -> None:
-    """Bind the lock once no other run holds it. Without `wait` raise a DeviceError that names that run's process."""
+    """Bind the socket `lock` to `name`. If another process has the name, call `wait` once and wait for that process.
+
+    Raise a DeviceError with the other process's id if `wait` is None.
+    """
     has_waited = False
     while not _is_bound(lock, name):
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as holder:
@@ -72,12 +75,12 @@ def _bind(lock: socket.socket, name: str, target: Target, wait: Callable[[str], 
                 wait(f"{sentence}: waiting for its end")
                 has_waited = True
             with suppress(OSError):
-                holder.recv(1)  # nothing comes: the connection ends when the holder does
+                holder.recv(1)  # returns when the holder of the lock ends and its connection closes
         time.sleep(PAUSE_SECONDS)
 
 
 def _is_bound(lock: socket.socket, name: str) -> bool:
-    """Try to bind the lock; return False if another socket has the name."""
+    """Try to bind the socket `lock` to `name`. Return False if another socket has the name."""
     try:
         lock.bind(name)
     except OSError as error:
@@ -88,14 +91,14 @@ def _is_bound(lock: socket.socket, name: str) -> bool:
 
 
 def _process(holder: socket.socket, name: str) -> str:
-    """Connect to the process that holds the lock, and return a text that names it."""
+    """Connect the socket `holder` to the process that holds the lock `name`, and return a text with its id."""
     try:
-        holder.setblocking(False)  # if many wait, no more connections are accepted
+        holder.setblocking(False)  # connect would block if many processes wait for the lock
         holder.connect(name)
         holder.setblocking(True)
         number, _, _ = _CREDENTIALS.unpack(
             holder.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
         )
-    except OSError:  # it ended just now, or does not listen
+    except OSError:  # the process has just ended, or does not listen yet
         number = 0
-    return f"process {number}" if number else "another process"  # 0 in another container
+    return f"process {number}" if number else "another process"  # 0 for a process in another container

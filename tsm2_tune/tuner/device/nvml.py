@@ -1,4 +1,4 @@
-"""Read a GPU's driver release and clock from NVML, if it is installed and responds."""
+"""Read a GPU's driver version and clock through NVML, if NVML is installed and works."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ log = logging.getLogger(__name__)
 
 
 def driver_version(drv: Any) -> str:
-    """Return the driver's release from NVML, or else the CUDA version that the driver supports."""
+    """Return the driver's version from NVML. Without NVML, return the CUDA version that the driver supports."""
     try:
         import pynvml
 
@@ -22,7 +22,7 @@ def driver_version(drv: Any) -> str:
 
 
 class ClockReader:
-    """Reads the SM clock through NVML, if that works."""
+    """Reader of a GPU's SM clock through NVML. Its result is None if NVML does not work."""
 
     def __init__(self, bus_id: str) -> None:
         self._handle: Any = None
@@ -41,5 +41,5 @@ class ClockReader:
             return None
         try:
             return float(self._nvml.nvmlDeviceGetClockInfo(self._handle, self._nvml.NVML_CLOCK_SM))
-        except Exception:  # as above
+        except Exception:  # whatever is wrong with NVML, the measurement has no clock
             return None

@@ -1,6 +1,7 @@
-"""The support kernels, the tuner's own: they fill operands, compute the reference, and compare C with it.
+"""Launch the support kernels, the tuner's own kernels that verify the results of tuned kernels.
 
-The report on each call stays in device memory until it is read, so several calls can be in flight at once.
+They fill matrices with test values, compute a reference product, and compare C with it. Reports stay in device memory
+until they are read, so several calls can be queued at once.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from tsm2_tune.generator.source import MOST_PLACED, REFERENCE_BLOCKS_PER_SM, SUP
 from tsm2_tune.tuner.device.interface import Buffer, Device, Kernel
 
 SUPPORT_BLOCKS_PER_SM = 8
-REFERENCE_ROUNDS = 4  # tiles of C, or chunks of them, for each thread of the reference
-LEAST_CHUNK = 64  # products of an inner product, to be worth a thread
-FEW_CHUNKS = 64  # chunks that one thread adds up
-REFERENCE_BYTES = 3 * 8  # of a partial sum of a real inner product
-WORST_NUMBERS = 5  # numbers that `compare` reports for each thread
-WORST_RECORDS = SUPPORT_THREADS  # records of a call that are downloaded
-FEW_RECORDS = 16 * WORST_RECORDS  # records that one block reduces
+REFERENCE_ROUNDS = 4  # tiles of C, or their slices along k, for each thread that computes the reference
+LEAST_CHUNK = 64  # least length of a slice along k
+FEW_CHUNKS = 64  # most slices that one thread adds up
+REFERENCE_BYTES = 3 * 8  # bytes of a partial sum of a real inner product
+WORST_NUMBERS = 5  # numbers in a record, which `compare` writes for each thread
+WORST_RECORDS = SUPPORT_THREADS  # most records of a call that are downloaded
+FEW_RECORDS = 16 * WORST_RECORDS  # most records that one block reduces
 
 Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
-_PLACED = np.dtype(  # the support kernels' struct
+_PLACED = np.dtype(  # the structure that the support kernels receive
     [
         ("buffer", np.uint64),
         *((name, np.int64) for name in ("total", "front", "rows", "columns", "ld")),
@@ -41,26 +42,26 @@ _FIELDS = Struct("=Q5qQ4i")  # of _PLACED
 
 
 class Placed(NamedTuple):
-    """The place of a matrix of real numbers in a buffer, and its values: an argument of the support kernels."""
+    """A matrix of real numbers within a buffer, and the test values that fill it: an argument of support kernels."""
 
-    component: str  # the real Dtype's name
-    buffer: int  # its address
-    total: int  # numbers
-    front: int
+    component: str  # name of the real element type
+    buffer: int  # address of the buffer
+    total: int  # numbers in the buffer
+    front: int  # numbers before the matrix
     rows: int
     columns: int
     leading_dimension: int
     seed: int
-    values: int
+    values: int  # kind of the test values
     exponent: int
 
 
-Look = tuple[Placed, bool]  # a matrix whose surroundings must not change, and whether it must not change itself
+Look = tuple[Placed, bool]  # a matrix whose buffer must not change outside it; True: nor inside it
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """The counters that a kernel must leave at 0, in a buffer."""
+    """Counters in a device buffer. A correct kernel leaves all of them at 0."""
 
     buffer: Buffer
     count: int
@@ -68,18 +69,18 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The device's report on a call."""
+    """What the support kernels found after one call of a tuned kernel."""
 
-    changes: list[list[int]]  # for each watched buffer: the number of changed numbers, and the first one's index
+    changes: list[list[int]]  # for each watched buffer: how many numbers changed, and the index of the first
     counters: int  # the number of counters that are not 0
-    first_counter: tuple[int, int]  # index and value of the first such counter
+    first_counter: tuple[int, int]  # index and value of the first nonzero counter
     worst: npt.NDArray[np.float64]  # rows: worst ratio, its index, found, expected, number of wrong elements
 
 
 class Support:
-    """The support kernels of one dtype, loaded on a device, and the memory of their reports.
+    """The support kernels for one element type, loaded on a device, with the memory of their reports.
 
-    A matrix of complex numbers is passed as one of real numbers with twice the rows.
+    A complex matrix is passed to them as a real matrix with twice the rows.
     """
 
     def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
@@ -120,15 +121,18 @@ class Support:
         self._changes, self._kept, self._scratch, self._parts = self._buffers
 
     def fill(self, placed: Sequence[Placed]) -> None:
-        """Queue the filling of these buffers, at most MOST_PLACED."""
+        """Launch a kernel that fills these matrices, at most MOST_PLACED, with their test values."""
         self._start_on(self._fill, [(one, False) for one in placed])
 
     def begin_reports(self) -> None:
-        """Clear the reports. Call it before the first of `calls_ahead` calls."""
+        """Clear all reports in device memory. Call this before the first call of a batch."""
         self._device.upload(self._nothing, self._changes)
 
     def look_for_changes(self, looks: Sequence[Look], counters: Counters | None, *, place: int) -> None:
-        """Queue `find_changes`, and `find_counters`, which also resets the counters to 0."""
+        """Launch kernels that search the buffers for changed numbers, and the counters for values other than 0.
+
+        They also reset the counters to 0. `place` is the index of the report.
+        """
         self._watched[place] = len(looks)
         first = self._changes.address + place * self._found[0].nbytes
         self._start_on(self._find_changes, looks, np.uint64(first))
@@ -138,7 +142,7 @@ class Support:
             self._start(self._find_counters, counters.count, arguments)
 
     def reports(self, places: int) -> list[Report]:
-        """Wait for the device and return the reports on the first `places` calls."""
+        """Wait for the device, and return the reports with the first `places` indices."""
         self._device.synchronise()
         self._device.download(self._changes, self._found)
         self._device.download(self._kept, self._worst[:places])
@@ -150,10 +154,11 @@ class Support:
         return Report(changes, left, divmod(first, 2**32), worst)
 
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
-        """Return the number of chunks of each inner product, and how many of them share a stretch of k.
+        """Return the number of slices into which the reference splits k, and how many slices are interleaved.
 
-        There are enough chunks for all threads. If k is contiguous in both factors and there are enough chunks for a
-        warp, neighbouring threads take neighbouring products.
+        There are enough slices for all threads, if k is long enough. `along_k` says that k is contiguous in both
+        factors. Then, if there are enough slices, as many as a warp has threads are interleaved, so that neighbouring
+        threads read neighbouring elements. Otherwise the second number is 1.
         """
         chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
         lanes = self._warp if along_k and chunks >= self._warp else 1
@@ -170,10 +175,10 @@ class Support:
         result: tuple[np.generic, ...],
         place: int,
     ) -> None:
-        """Queue the comparison of C with the reference; the report gets its rows.
+        """Launch kernels that compute the reference product and compare C with it.
 
-        `factors` are A and B with their strides and signs. `result` are the arguments of the kernel `compare` between
-        the factors and the partial sums.
+        `factors` are A and B with their strides and signs. `result` contains the kernel arguments that describe C.
+        `place` is the index of the report.
         """
         (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
         tiles = -(-m // self._rows) * -(-n // self._columns)
@@ -193,7 +198,7 @@ class Support:
         self._records[place] = self._put_together(records, worst, kept)
 
     def _put_together(self, records: int, worst: np.uint64, kept: np.uint64) -> int:
-        """Reduce the records to at most WORST_RECORDS in `kept`; return their number."""
+        """Reduce the records at `worst` to at most WORST_RECORDS at `kept`. Return how many remain."""
         while worst != kept:
             fewer = FEW_RECORDS if records > FEW_RECORDS else WORST_RECORDS
             to = worst if records > FEW_RECORDS else kept
@@ -202,7 +207,7 @@ class Support:
         return records
 
     def _add_up(self, sums: int, chunks: int) -> None:
-        """Add up the chunks of each of `sums` inner products, in several rounds if there are many."""
+        """Add up the `chunks` partial sums of each of `sums` inner products, in several rounds if there are many."""
         while chunks > 1:
             kept = 1 if chunks <= FEW_CHUNKS else isqrt(chunks)
             arguments = (np.int64(sums), np.int64(chunks), np.int64(kept), np.uint64(self._parts.address))
@@ -214,11 +219,11 @@ class Support:
             buffer.free()
 
     def _blocks(self, elements: int, most: int) -> int:
-        """Return the number of blocks with a thread for each element, at most `most`."""
+        """Return the number of blocks that gives each element a thread, but at most `most`."""
         return min(most, -(-elements // SUPPORT_THREADS))
 
     def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:
-        """Launch a kernel that takes several matrices."""
+        """Launch a kernel whose first argument is an array of matrices. `more` are its other arguments."""
         packed = [_FIELDS.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
         several = np.frombuffer(b"".join(packed).ljust(_SEVERAL.itemsize, b"\0"), _SEVERAL)
         blocks = self._blocks(max(one.total for one, _ in looks), self._most_blocks)
@@ -227,7 +232,7 @@ class Support:
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
     ) -> int:
-        """Launch the kernel with a thread for each element, in at most `most_blocks` blocks; return the blocks."""
+        """Launch the kernel with a thread for each element, but at most `most_blocks` blocks. Return the blocks."""
         blocks = self._blocks(elements, most_blocks or self._most_blocks)
         kernel(arguments, blocks=blocks, threads=self._threads)
         return blocks

@@ -1,4 +1,4 @@
-"""Find the device to tune on, and describe it without a CUDA context."""
+"""Find the device to tune on, and read its limits and its compiler without opening a CUDA context."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity
 
 log = logging.getLogger(__name__)
 HOST = "cpu"
-MOST_ORDINAL_DIGITS = 9  # an ordinal is a C int
+MOST_ORDINAL_DIGITS = 9  # an ordinal (the number of a CUDA device) is a C int
 
 
 @dataclass(frozen=True, slots=True)
 @plain
 class Target:
-    """A device that can run kernels, with the compiler for it."""
+    """A device to tune on, with its limits and its compiler."""
 
     spec: str  # CUDA ordinal, or "cpu"
-    limits: DeviceLimits  # the limits for pruning
-    identity: DeviceIdentity  # the device and its tools, as stored with every result
+    limits: DeviceLimits  # used to drop configurations that cannot run
+    identity: DeviceIdentity  # the device and its tools, stored with every result
     toolchain: Toolchain  # the compiler and its flags
-    watching: Toolchain | None = None  # on a host: the toolchain with race detection
+    watching: Toolchain | None = None  # for "cpu": the toolchain with race detection
 
     @property
     def is_host(self) -> bool:
-        """Whether the device is the host, which emulates kernels; its times are not those of a GPU."""
+        """Whether the device is the CPU, which emulates kernels. Its times are not those of a GPU."""
         return self.spec == HOST
 
     def cache(self, asked: Cache) -> Cache:
-        """Return the state of the L2 for trials: the one asked for, or clean on the host."""
+        """Return the state of the L2 cache in which kernels are timed: `asked`, or CLEAN on the CPU."""
         return Cache.CLEAN if self.is_host else asked
 
     def basis(self, cache: Cache) -> str:
-        """Return the basis of trials in this state of the L2."""
+        """Return the hash of the tools and of the L2 state. Only results with equal hashes are comparable."""
         return basis(self.identity.toolkit, self.identity.flags, cache, self.toolchain.extra_digest)
 
     @property
     def tools(self) -> str:
-        """Digest of compiler, flags and driver, which may make a kernel hang or fault."""
+        """Digest of compiler, flags and driver. A kernel that hangs or faults with one set may work with another."""
         found = self.identity
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
     def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
-        """Return the states of the L2 for finals, with that of trials last."""
+        """Return the L2 states in which the fastest kernels are timed again. The state of the search is the last."""
         own = self.cache(asked)
         return (*(one for one in others if self.cache(one) is one is not own), own)
 
 
 def default_spec() -> str:
-    """Return GPU 0 if a CUDA driver offers one, else the host."""
+    """Return "0", the first GPU, if there is a GPU, else "cpu"."""
     from tsm2_tune.tuner.device.cuda import cuda_device_count
 
     if cuda_device_count():
@@ -71,8 +71,8 @@ def default_spec() -> str:
 def find_target(spec: str) -> Target:
     """Return the device that `spec` names: a CUDA ordinal or "cpu".
 
-    Raise InputError for another word, or if no kernel can be loaded from the host's cache. Raise DeviceError if the
-    device does not respond, ToolMissing without its compiler.
+    Raise InputError if `spec` is neither, or if kernels for the CPU cannot be loaded from the cache folder. Raise
+    DeviceError if the device does not work, ToolMissing if its compiler is missing.
     """
     if spec == HOST:
         from tsm2_tune.tuner.device.emulator.device import host_identity, host_limits
@@ -93,9 +93,9 @@ def find_target(spec: str) -> Target:
 
 
 def check_spec(spec: str) -> int:
-    """Return the CUDA ordinal that `spec` names, -1 for the host.
+    """Return the CUDA ordinal that `spec` names, or -1 for "cpu".
 
-    Raise InputError or DeviceError if it names neither.
+    Raise InputError or DeviceError if `spec` names no device that can run kernels.
     """
     if spec == HOST:
         return -1
@@ -107,12 +107,12 @@ def check_spec(spec: str) -> int:
 
 
 def is_ordinal(spec: str) -> bool:
-    """Return whether the text is a CUDA ordinal in ASCII digits; int() also accepts digits of other scripts."""
+    """Return whether the text consists of ASCII digits. (int() also accepts the digits of other scripts.)"""
     return spec.isascii() and spec.isdecimal()
 
 
 def limits_of(spec: str) -> DeviceLimits:
-    """Return the limits of a bundled card, of the host or of a GPU, without looking for a compiler."""
+    """Return the limits of the device that `spec` names: a bundled GPU model, "cpu", or a CUDA ordinal."""
     if spec == HOST:
         from tsm2_tune.tuner.device.emulator.device import host_limits
 
@@ -128,10 +128,11 @@ def limits_of(spec: str) -> DeviceLimits:
 
 
 def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[str, DeviceLimits]:
-    """Return the device's name in the database at `path`, one of the `known` names, and its limits.
+    """Return the name and the limits of a device whose results are in the database at `path`.
 
-    `spec` is such a name, or a value for `limits_of`; None is the database's only device, or the one that is here.
-    Raise InputError if the database has no such device, or if its limits are unknown here.
+    `known` are the names of the devices in the database. `spec` is one of these names, a GPU model, "cpu" or a CUDA
+    ordinal. None is the database's only device, or else this machine's default device. Raise InputError if the
+    database has no results of the device, or if its limits are unknown.
     """
     if spec is not None and spec in known:
         return spec, _limits_of_name(spec)
@@ -148,7 +149,7 @@ def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[st
 
 
 def spec_of(name: str) -> str | None:
-    """Return the ordinal of the device here that has this stored name, or "cpu"; None if it is not here."""
+    """Return the CUDA ordinal, or "cpu", of this machine's device with this name; None if it has no such device."""
     from tsm2_tune.tuner.device.cuda import cuda_device_count
 
     specs = (*map(str, range(cuda_device_count())), HOST)
@@ -156,7 +157,7 @@ def spec_of(name: str) -> str | None:
 
 
 def _limits_of_name(name: str) -> DeviceLimits:
-    """Return the limits of the device with this name: one that is here, or a bundled card."""
+    """Return the limits of the device with this name. Raise InputError if it is no bundled model and not present."""
     spec = spec_of(name)
     if spec is not None:
         return limits_of(spec)
@@ -170,7 +171,7 @@ def _limits_of_name(name: str) -> DeviceLimits:
 
 
 def _ordinal(spec: str) -> int:
-    """Return the CUDA ordinal in decimal digits. Raise InputError if it has more digits than any ordinal."""
+    """Return the text of decimal digits as a number. Raise InputError if it is too long for a CUDA ordinal."""
     if len(spec) > MOST_ORDINAL_DIGITS:
         raise InputError(
             f"unknown device {spec[:MOST_ORDINAL_DIGITS]}... of {len(spec)} digits:"
@@ -180,7 +181,7 @@ def _ordinal(spec: str) -> int:
 
 
 def open_device(spec: str, support_path: str) -> Device:
-    """Open the device. Its context belongs to the calling process."""
+    """Open the device that `spec` names in this process. `support_path` is the binary of the support kernels."""
     if spec == HOST:
         from tsm2_tune.tuner.device.emulator.device import HostDevice
 

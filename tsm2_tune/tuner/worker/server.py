@@ -199,7 +199,6 @@ class _RequestHandler:
 
     def _vendor_finalists(self, request: FinalRound, operands: Operands) -> AbstractContextManager[VendorFinalists]:
         """Return a context with the vendor's BLAS routines to time; empty if the request excludes the vendor."""
-
         if not request.vendor:
             return nullcontext(VendorFinalists(()))
         self._stage("the vendor's routines")
@@ -265,7 +264,6 @@ def measure_with_vendor(
 
     If one of the vendor's routines fails, time our kernels alone.
     """
-
     trouble = vendor.trouble
     if vendor.routines:
         theirs = [one.routine.launch for one in vendor.routines]

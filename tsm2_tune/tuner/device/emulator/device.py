@@ -1,4 +1,4 @@
-"""HostDevice: the host as a Device, which catches a kernel's faults."""
+"""The CPU as a device that emulates kernels and catches their faults."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, LoadedResources
 
 __all__ = ["HostBuffer", "HostDevice", "HostKernel", "host_identity", "host_limits"]
 
-# Read before each timed launch to evict its operands. A larger last-level cache is that of a server, shared with
-# other processes; reading all of it would take longer than most launches.
+# Most bytes read before each timed launch to evict its operands from the caches. A larger cache belongs to a server
+# and is shared with other processes; reading all of it would take longer than most launches.
 MOST_FLUSH_BYTES = 64 << 20
-CEILING_BYTES = 64 << 20  # streamed to measure the bandwidth
+CEILING_BYTES = 64 << 20  # size of the array that is read and copied to measure the bandwidth
 CEILING_SAMPLES = 5
 RATE_TURNS = 256  # iterations of 64 products in each of 256 threads: 2 ms at 5 Gflop/s
 
 
 def host_identity(toolchain: Toolchain) -> DeviceIdentity:
-    """Return the identity of the CPU with this compiler."""
+    """Return the CPU's name with the compiler's version and flags, which are stored with every result."""
     return DeviceIdentity(
         name=f"cpu {cpu_name()}",
         uuid="",
@@ -45,14 +45,14 @@ def host_identity(toolchain: Toolchain) -> DeviceIdentity:
 
 
 class HostKernel:
-    """An entry point on the device."""
+    """A kernel that runs on the CPU. Call it to run it."""
 
     def __init__(self, device: HostDevice, path: str, kernel: str) -> None:
         self._device = device
         self._entry = EntryPoint(path, kernel, device.limits)
 
     def resources(self, *, threads: int, smem_bytes: int) -> LoadedResources:
-        """Return the shared memory of the launch; a CPU has no other resources to report."""
+        """Return the shared memory of the launch. The other resources are 0, since a CPU has none."""
         return LoadedResources(registers=0, local_bytes=0, smem_bytes=smem_bytes, blocks_per_sm=1)
 
     def __call__(
@@ -64,17 +64,20 @@ class HostKernel:
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Run the kernel to its end. `synchronise` raises a fault; after a fault kernels do not run."""
+        """Run the kernel to its end on a grid of `blocks` in x and `splits` in y.
+
+        The device's `synchronise` raises KernelFault if the kernel faults. After a fault this call does nothing.
+        """
         launch = {"blocks": blocks, "splits": splits, "threads": threads, "smem_bytes": smem_bytes}
         self._entry.check(arguments, **launch)
         self._device.run(self._entry, arguments, **launch)
 
 
 class HostDevice:
-    """The CPU as a device: kernels run one at a time, block after block, in the thread that starts them.
+    """The CPU as a device. It runs one kernel at a time, block after block, in the calling thread.
 
     The threads of a block run in an order shuffled by `seed`, differently in each block, so that a missing barrier
-    shows. While `time_us` measures, they run in ascending order, which is also the order of addresses.
+    changes the result. While `time_us` measures, they run in ascending order, which is faster.
     """
 
     support_threads = WARP_THREADS
@@ -82,7 +85,7 @@ class HostDevice:
     calls_ahead = 1
 
     def __init__(self, *, support_path: str = "", seed: int = 1) -> None:
-        """`support_path` is the binary of the support kernels, which only `ceilings` needs."""
+        """Create the device. `support_path` is the binary of the support kernels, which only `ceilings` needs."""
         self.limits: DeviceLimits = host_limits()
         self._support_path = support_path
         self._seed = seed
@@ -91,7 +94,7 @@ class HostDevice:
         self._flushed: npt.NDArray[np.float32] | None = None
 
     def allocate(self, size_bytes: int) -> HostBuffer:
-        """Return memory that ends at an inaccessible page. Raise MemoryError if the machine has not enough."""
+        """Return a buffer that ends at an inaccessible page. Raise MemoryError if it does not fit in memory."""
         self._buffers = [buffer for buffer in self._buffers if not buffer.freed]
         used = sum(whole_pages(buffer.size_bytes) for buffer in self._buffers)
         if used + size_bytes > self.limits.memory_bytes:
@@ -101,39 +104,39 @@ class HostDevice:
         return buffer
 
     def keeping_memory(self) -> AbstractContextManager[None]:
-        """Return a context that keeps nothing, since a buffer must end exactly at an inaccessible page."""
+        """Return a context manager without effect: this device never reuses the memory of freed buffers."""
         return nullcontext()
 
     def upload(self, values: npt.NDArray[Any], buffer: Buffer) -> None:
-        """Copy the array to the buffer's start."""
+        """Copy the array into the first bytes of the buffer."""
         self._view(buffer, size_bytes=values.nbytes)[:] = as_bytes(values)
 
     def download(self, buffer: Buffer, values: npt.NDArray[Any]) -> None:
-        """Copy the buffer's first bytes into the array."""
+        """Copy the buffer's first bytes into the array `values`. Raise KernelFault if a kernel has faulted."""
         self.synchronise()
         as_bytes(values)[:] = self._view(buffer, size_bytes=values.nbytes)
 
     def load(self, path: str, kernel: str) -> HostKernel:
-        """Return the entry point `kernel` of a shared library. Raise LaunchFailed if the library lacks it."""
+        """Load the kernel with the name `kernel` from a shared library. Raise LaunchFailed if it is missing."""
         return HostKernel(self, path, kernel)
 
     def synchronise(self) -> None:
-        """Raise KernelFault if a kernel faulted, or wrote before the start of a buffer."""
+        """Raise KernelFault if a kernel has faulted, or has written before the start of a buffer."""
         if self._fault is None:
             self._fault = self._written_before()
         if self._fault is not None:
             raise KernelFault(self._fault)
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Run each launch to its end."""
+        """Run each launch to its end, one after another. Return functions that only raise an earlier fault."""
         for launch in launches:
             launch()
         return [self.synchronise for _ in launches]
 
     def time_us(self, launch: Callable[[], object], cache: Cache = Cache.CLEAN) -> float:
-        """Return the wall-clock microseconds of `launch()` after a flush of the caches.
+        """Flush the CPU's caches, then return the wall-clock microseconds of `launch()`.
 
-        `cache` is ignored, since an emulated kernel's time says nothing about a GPU's L2.
+        Ignore `cache`, the state of a GPU's L2 cache, which a CPU does not have.
         """
         self._flush()
         return self._unflushed_us(launch)
@@ -148,9 +151,10 @@ class HostDevice:
             self._seed = seed
 
     def ceilings(self) -> Ceilings:
-        """Measure the rates of one core: NumPy's maximum and copy of a large array, and the arithmetic kernels.
+        """Measure the memory bandwidth and the arithmetic rates of one core.
 
-        The stream kernels would measure the cost of emulated threads, as each moves only 64 bytes.
+        The bandwidth is measured with NumPy's maximum and copy of a large array. An emulated kernel would mostly
+        measure the cost of its emulated threads.
         """
         source = np.ones(CEILING_BYTES // 4, np.float32)
         target = np.zeros_like(source)
@@ -165,17 +169,17 @@ class HostDevice:
         )
 
     def sm_clock_mhz(self) -> float | None:
-        """Return None: a CPU does not report its clock during a kernel."""
+        """Return None, since a CPU does not report its clock during a kernel."""
         return None
 
     def close(self) -> None:
-        """Free all memory. Neither buffers nor kernels can be used afterwards."""
+        """Free the memory of all buffers. Do not use buffers and kernels after this call."""
         for buffer in self._buffers:
             buffer.free()
         self._buffers = []
 
     def run(self, entry: EntryPoint, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Run a checked launch, unless a kernel has faulted."""
+        """Run a kernel whose arguments and launch were checked. Do nothing if an earlier kernel has faulted."""
         if self._fault is None:
             self._fault = entry.fault(arguments, **launch, seed=self._seed, known=self._stretches)
 

@@ -1,4 +1,4 @@
-"""Load an entry point of a kernel compiled for the host, and launch it."""
+"""Load a kernel that was compiled for the CPU, and launch it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tsm2_tune.tuner.device.emulator.memory import PAGE_BYTES, Stacks
 from tsm2_tune.tuner.device.interface import LaunchFailed
 
 MOST_BLOCKS, MOST_SPLITS = 2**31 - 1, 2**16 - 1  # limits of the grid in x and in y, as on a GPU
-IN_ORDER = 0  # the seed with which the threads of a block run in ascending order
+IN_ORDER = 0  # seed with which the threads of a block run in ascending order
 
-# A process has one set of signal handlers, stacks and thread order.
+# One launch at a time, since the signal handlers, the stacks and the thread order are global to the process.
 _launching = threading.Lock()
 
 
 def _unlock_in_child() -> None:
-    global _launching  # a thread that may hold it does not exist in the child
+    global _launching  # a thread that holds the lock in the parent does not exist in the child
     _launching = threading.Lock()
 
 
@@ -32,15 +32,15 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 @cache
 def _stacks() -> Stacks:
-    """Return the stacks of all launches, made once; the caller holds `_launching`."""
+    """Return the stacks of the emulated threads, allocated once. The caller must hold `_launching`."""
     return Stacks(STACKS)
 
 
 class EntryPoint:
-    """A kernel that any thread may run. Launches are serialised, and a fault affects only its own launch."""
+    """A loaded kernel, which any thread may run. Launches are serialised. A fault affects only its own launch."""
 
     def __init__(self, path: str, kernel: str, limits: DeviceLimits) -> None:
-        """Load the kernel. Raise LaunchFailed if the library lacks it."""
+        """Load the kernel from the shared library at `path`. Raise LaunchFailed if it is missing."""
         self._name = kernel
         try:
             self._library = ctypes.CDLL(path)
@@ -55,11 +55,11 @@ class EntryPoint:
         )
 
     def check(self, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Raise LaunchFailed if the arguments or the launch are invalid for the kernel."""
+        """Raise LaunchFailed if the arguments or the grid, block and shared memory are invalid for the kernel."""
         for name, least, most in self._bounds:
             if not least <= launch[name] <= most:
                 raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")
-        # A launch reads the bytes of a parameter, whatever the argument's size, so the sizes must agree.
+        # A launch copies as many bytes as the parameter has, so each argument must have its parameter's size.
         expected = self._entry.parameter_bytes[: self._entry.parameters]
         given = [argument.nbytes for argument in arguments]
         if given != expected:
@@ -76,8 +76,11 @@ class EntryPoint:
         seed: int = IN_ORDER,
         known: Callable[[], Sequence[Stretch]] = tuple,
     ) -> str | None:
-        """Run the checked launch to its end. Return its fault, described by the known memory; None without one."""
-        cells = [np.array(argument) for argument in arguments]  # each has an address
+        """Run the kernel to its end. Return a sentence that describes its fault; None if there is no fault.
+
+        Call `check` first. `known` returns the buffers, by which the sentence describes a faulting address.
+        """
+        cells = [np.array(argument) for argument in arguments]  # gives each argument an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))
         with _launching:
             stacks = _stacks()

@@ -1,4 +1,4 @@
-"""Describe the fault of a launch on the host in one sentence, from the records of block.h and launch.h."""
+"""Describe the fault of an emulated kernel in one sentence, from the structures of block.h and launch.h."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 STACKS = 1024 + 1  # one for each thread of the largest block, and one for the signal handler
-SHARED_BYTES = 256 << 10  # TSM2_HOST_SHARED_BYTES of block.h: larger offsets are those of static shared variables
-FAR_BYTES = 1 << 30  # an address farther from all known memory is not described by its distance
+SHARED_BYTES = 256 << 10  # TSM2_HOST_SHARED_BYTES of block.h: larger offsets belong to static shared variables
+FAR_BYTES = 1 << 30  # largest distance from known memory that a message mentions
 
 
 class FaultKind(IntEnum):
-    """`FaultKind` of block.h."""
+    """The kind of a kernel's fault: the enum `FaultKind` of block.h."""
 
     NONE = 0
     SIGNALLED = 1
@@ -26,7 +26,7 @@ class FaultKind(IntEnum):
 
 
 class State(IntEnum):
-    """`State` of block.h: the state of a thread."""
+    """The state of an emulated thread: the enum `State` of block.h."""
 
     FRESH = 0
     READY = 1
@@ -36,7 +36,7 @@ class State(IntEnum):
 
 
 class Fault(ctypes.Structure):
-    """`Fault` of block.h."""
+    """The fault of a launch: the structure `Fault` of block.h."""
 
     _fields_ = (
         ("kind", ctypes.c_int),
@@ -57,7 +57,7 @@ class Fault(ctypes.Structure):
 
 
 class Launch(ctypes.Structure):
-    """`Launch` of block.h."""
+    """Arguments, grid and memory of a launch, with its fault: the structure `Launch` of block.h."""
 
     _fields_ = (
         ("arguments", ctypes.c_void_p),
@@ -75,7 +75,7 @@ class Launch(ctypes.Structure):
 
 
 class Entry(ctypes.Structure):
-    """`Kernel` of launch.h."""
+    """A compiled kernel and the sizes of its parameters: the structure `Kernel` of launch.h."""
 
     _fields_ = (
         ("run", ctypes.CFUNCTYPE(None, ctypes.POINTER(Launch))),
@@ -87,19 +87,19 @@ class Entry(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of known memory, and its name in messages."""
+    """A range of addresses, such as a buffer, with its name in messages."""
 
     name: str
     address: int
     size_bytes: int
 
     def gap_bytes(self, address: int) -> int:
-        """Return the distance of the address from the range; 0 inside."""
+        """Return the distance in bytes of the address from the range; 0 if the range contains it."""
         return max(self.address - address, address - (self.address + self.size_bytes - 1), 0)
 
 
 def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
-    """Return the launch's fault as one sentence: the thread, the error and the place."""
+    """Return a sentence that describes the launch's fault: the thread, the error and the place."""
     fault = launch.fault
     block = f"block ({fault.block}, {fault.split})" if launch.splits > 1 else f"block ({fault.block})"
     if fault.kind == FaultKind.SIGNALLED:
@@ -130,7 +130,7 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
 
 
 def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
-    """Return what the thread did that raised the signal."""
+    """Return the part of the sentence that says what the thread did to raise a signal, such as a segfault."""
     fault = launch.fault
     if fault.signal == signal.SIGFPE:
         return "divided an integer by zero"
@@ -140,7 +140,7 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
     if 0 <= in_stacks < STACKS * launch.stack_bytes and in_stacks % launch.stack_bytes < launch.stack_guard_bytes:
         return f"filled its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"
     if fault.address == 0:
-        # The CPU reports no address if a vector's load or store was misaligned.
+        # The CPU reports no address for a misaligned vector load or store.
         return "used a null pointer, or a vector that is not aligned as its type asks"
     shared = [Stretch("shared memory", launch.shared_memory, launch.smem_bytes)] if launch.smem_bytes else []
     nearest = min((*buffers, *shared), key=lambda stretch: stretch.gap_bytes(fault.address), default=None)
@@ -150,7 +150,7 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
 
 
 def _place_text(stretch: Stretch, address: int) -> str:
-    """Return a text that describes an address relative to the range."""
+    """Return a text that describes the position of an address relative to the range."""
     size = f"{stretch.name} of {stretch.size_bytes} bytes"
     if address < stretch.address:
         return f"memory {stretch.address - address} bytes before the start of {size}"

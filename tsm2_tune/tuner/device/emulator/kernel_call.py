@@ -1,4 +1,4 @@
-"""Compile and run one kernel on the host, on NumPy arrays in place."""
+"""Compile one CUDA kernel for the CPU, and run it on NumPy arrays in place."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def run_on_host(
     threads: int,
     smem_bytes: int = 0,
 ) -> None:
-    """Compile the CUDA text, once, and run its kernel to the end on a grid of `blocks` in x and `splits` in y.
+    """Compile the CUDA text for the CPU, and run its kernel on a grid of `blocks` in x and `splits` in y.
 
-    An array is passed as its address, like a uint64. Every other argument is a NumPy scalar of the parameter's type.
-    Any thread may call this function, and an error is raised only in its own call. Raise DeviceError if the text does
-    not compile, LaunchFailed if the arguments or the launch do not fit the kernel, KernelFault if the kernel faults,
-    ToolMissing without a compiler.
+    An array is passed to the kernel as its address. Every other argument is a NumPy scalar of the parameter's type. A
+    second call with the same text does not compile again. Any thread may call this function.
+
+    Raise DeviceError if the text does not compile, LaunchFailed if the arguments or the launch do not fit the kernel,
+    KernelFault if the kernel faults, ToolMissing if there is no compiler.
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     entry = _entry_point(text, kernel, defines)
@@ -52,7 +53,7 @@ _compiling = threading.Lock()
 
 
 def _unlock_in_child() -> None:
-    global _compiling  # a thread that may hold it does not exist in the child
+    global _compiling  # a thread that holds the lock in the parent does not exist in the child
     _compiling = threading.Lock()
 
 
@@ -60,11 +61,11 @@ os.register_at_fork(after_in_child=_unlock_in_child)
 
 
 def _entry_point(text: str, kernel: str, defines: tuple[str, ...]) -> EntryPoint:
-    """Return the loaded kernel; compile it first if necessary. A loaded kernel does not wait for the compiler."""
+    """Return the loaded kernel. Compile and load it first if necessary."""
     key = (text, kernel, defines)
     if key not in _entry_points:
         with _compiling:
-            if key not in _entry_points:  # else another thread has compiled it
+            if key not in _entry_points:  # another thread may have compiled it
                 _entry_points[key] = _compiled(text, kernel, defines)
     return _entry_points[key]
 

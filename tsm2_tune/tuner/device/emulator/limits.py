@@ -1,4 +1,4 @@
-"""The host's DeviceLimits: the machine's own numbers, and an H200's where a CPU has none."""
+"""Limits of the CPU as a device that emulates a GPU."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ UNIT_BYTES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
 def host_limits() -> DeviceLimits:
-    """Return the limits of the host. The limits of a block and of a multiprocessor are those of the H200.
+    """Return the limits of the CPU as a device. The limits of a block and of an SM are those of the H200.
 
-    With a GPU's limits the rules drop the same configurations on the host as on a GPU. The clock and the bandwidth
-    are round numbers for the performance model; no measurement is compared with them.
+    With a GPU's limits, the same configurations are dropped on the CPU as on a GPU. The clock and the bandwidth are
+    round numbers for the performance model.
     """
     return DeviceLimits(
         name=f"cpu {cpu_name()}",
@@ -50,7 +50,7 @@ def usable_cores() -> int:
 
 
 def last_level_cache_bytes() -> int:
-    """Return the size of the largest cache of the first core, from Linux; UNKNOWN_CACHE_BYTES elsewhere."""
+    """Return the size of the first core's largest cache, as Linux reports it; UNKNOWN_CACHE_BYTES elsewhere."""
     sizes = [0]
     for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         match = re.fullmatch(r"(\d+)([KMG]?)", _text(path))
@@ -60,7 +60,7 @@ def last_level_cache_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the physical memory, or the limit of the process's control group if that is less."""
+    """Return the size of the physical memory, or the limit of the process's control group if it is smaller."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
     granted = [_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1)]

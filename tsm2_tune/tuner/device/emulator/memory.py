@@ -1,4 +1,4 @@
-"""Memory that faults past its ends: buffers between inaccessible pages, and the stacks of a block's threads."""
+"""Buffers between inaccessible pages, so that an index out of bounds faults, and stacks for emulated threads."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def whole_pages(size_bytes: int) -> int:
 
 
 class Mapping:
-    """A zeroed anonymous mapping of whole pages, which can be protected."""
+    """Zeroed memory of whole pages from mmap. Parts can be made inaccessible."""
 
     def __init__(self, size_bytes: int) -> None:
         access = mmap.PROT_READ | mmap.PROT_WRITE
@@ -49,12 +49,12 @@ class Mapping:
         self.size_bytes = size_bytes
 
     def deny(self, *, at_byte: int, size_bytes: int) -> None:
-        """Make whole pages of the mapping inaccessible."""
+        """Make `size_bytes` from byte `at_byte` on inaccessible. Both are multiples of the page size."""
         if _libc.mprotect(self.address + at_byte, size_bytes, _NO_ACCESS) != 0:
             raise MemoryError(f"the protection of {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
 
     def bytes_at(self, *, at_byte: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return a view of these bytes, invalid after `free`."""
+        """Return a view of `size_bytes` from byte `at_byte` on. The view is invalid after `free`."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(self.address + at_byte))
 
     def free(self) -> None:
@@ -64,11 +64,11 @@ class Mapping:
 
 
 class HostBuffer:
-    """A buffer that ends exactly at inaccessible memory, with inaccessible memory before its first page too.
+    """A buffer between inaccessible pages. It ends exactly at an inaccessible page.
 
-    The bytes between its first page's start and its own start are poison: reading them gives NaN, and
-    `bytes_written_before` finds writes. Its address is a multiple of the largest power of two that divides its size,
-    up to a page.
+    The bytes between the start of its first page and its own start are filled with NaN, and `bytes_written_before`
+    detects writes to them. The buffer's address is a multiple of the largest power of two that divides its size, up
+    to the page size.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -84,12 +84,12 @@ class HostBuffer:
         self.freed = False
 
     def view(self, *, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return a view of its first bytes."""
+        """Return a view of the buffer's first `size_bytes` bytes."""
         assert not self.freed, "the buffer is freed"
         return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
 
     def bytes_written_before(self) -> int:
-        """Return the distance in bytes from the first write before its start; 0 if there was none."""
+        """Return how many bytes before the buffer's start the farthest write was; 0 if there was no write."""
         if self._slack.tobytes() == self._poisoned:
             return 0
         return len(self._slack) - int(np.flatnonzero(self._slack != POISON)[0])
@@ -102,9 +102,9 @@ class HostBuffer:
 
 
 class Stacks:
-    """Contiguous stacks, each with an inaccessible page at its low end. All kernels use the same."""
+    """The contiguous stacks of emulated threads, each with an inaccessible page at its low end."""
 
-    STACK_BYTES = 64 << 10  # a kernel's local arrays, which are in registers on a GPU, take a few KiB
+    STACK_BYTES = 64 << 10  # a kernel's local arrays, which a GPU keeps in registers, need a few KiB
 
     def __init__(self, count: int) -> None:
         self.stack_bytes = max(self.STACK_BYTES, 4 * PAGE_BYTES)
@@ -118,7 +118,7 @@ class Stacks:
 
 
 def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
-    """Return a view of the array's memory in memory order. Raise ValueError for a strided array."""
+    """Return a view of a contiguous array's bytes in memory order. Raise ValueError if it is not contiguous."""
     if values.flags.c_contiguous:
         return values.reshape(-1).view(np.uint8)
     if values.flags.f_contiguous:

@@ -1,4 +1,4 @@
-"""The system's C++ compiler as a toolchain for CUDA text, with and without race detection."""
+"""The toolchain that compiles CUDA text for the CPU: the system's C++ compiler, optionally with race detection."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = (
     "-std=c++17",
     "-O3",
-    "-ffp-contract=fast",  # fused multiply-adds, as nvcc makes them
+    "-ffp-contract=fast",  # fused multiply-adds, like nvcc
     "-fno-math-errno",
     "-shared",
     "-fPIC",
@@ -36,14 +36,15 @@ FLAGS = (
 )
 FLAGS_IF_ACCEPTED = (
     ("-march=native",),
-    ("-fno-gnu-unique",),  # g++ only: unique symbols would be shared in spite of hidden visibility
-    # An index past the end of an array in registers or in shared memory traps.
+    ("-fno-gnu-unique",),  # g++ only: unique symbols are shared in spite of hidden visibility
+    # Trap at an index past the end of an array in registers or in shared memory.
     ("-fsanitize=bounds", "-fsanitize-undefined-trap-on-error"),
 )
 
 _TEMPORARY = re.compile(r"[^\s\"]*/(?:cc|null-)\w+\.\w+")  # temporary files of GCC and Clang with random names
 
-# A text whose machine code identifies the compiler and its flags, even behind a wrapper. It needs C++'s library.
+# The machine code of this text identifies the compiler and its flags, even behind a wrapper script. The text uses the
+# C++ standard library, so that an incomplete compiler is detected.
 SAMPLE = """
 #include <cmath>
 #include <stdexcept>
@@ -61,8 +62,8 @@ extern "C" __attribute__((visibility("default"))) double sample(const double *a,
 }
 """
 
-# Flags for race detection (races.h): the compiler calls a function of the text before each memory access. Its own
-# race library is not linked, so the other default libraries must be named.
+# Flags for race detection (races.h): compiled code calls a function of races.h before each memory access. The
+# compiler's own race library is not linked, so the other default libraries must be named.
 WATCHED = (
     "-O1",
     "-fsanitize=thread",
@@ -72,7 +73,7 @@ WATCHED = (
     "-Wl,-z,defs",
 )
 WATCHED_LIBRARIES = ("-lstdc++", "-lm", "-lc", "-lgcc_s", "-lgcc")
-# A compiler that cannot compile this text lacks some of these features.
+# A compiler that cannot compile this text with these flags does not support race detection.
 WATCHED_SAMPLE = """
 struct block { double of[32]; };
 struct __attribute__((packed)) unaligned { char first; int second; double third; };
@@ -90,14 +91,14 @@ extern "C" __global__ void sample(block *blocks, unaligned *others, short *short
 
 
 def compilable(cuda_text: str) -> str:
-    """Return the host's text with our header before it. So the header's path is not in the flags of results."""
+    """Return the C++ text for a CUDA text. It includes the emulation header by path, so that no -I flag is needed."""
     return f'#include "{HEADERS}/cuda_on_host.h"\n#line 1\n{host_text(cuda_text)}'
 
 
 def host_toolchain() -> Toolchain:
-    """Return the toolchain of the command in $CXX, or else of the first of c++, g++ and clang++ on PATH.
+    """Return the toolchain of the compiler in $CXX, or else of the first of c++, g++ and clang++ on PATH.
 
-    Raise ToolMissing if there is none, or if it does not build a C++ library.
+    Raise ToolMissing if there is no compiler, or if it cannot build a C++ library.
     """
     compiler, *own_words = compiler_command()
     variables = deciding((*OF_TEXTS, *OF_LINKERS))
@@ -116,13 +117,13 @@ def host_toolchain() -> Toolchain:
 
 
 def watching(toolchain: Toolchain) -> Toolchain:
-    """Return the toolchain with race detection, which the compiler may lack: see WATCHED_SAMPLE."""
+    """Return the toolchain with the flags for race detection, which the compiler may not support."""
     plain = (flag for flag in toolchain.flags if flag not in ("-O1", "-O2", "-O3"))
     return replace(toolchain, flags=(*plain, *WATCHED), libraries=WATCHED_LIBRARIES)
 
 
 def compiler_command() -> list[str]:
-    """Return the compiler's path and the other words of $CXX. Raise ToolMissing without a compiler."""
+    """Return the C++ compiler's path and the other words of $CXX. Raise ToolMissing if there is no compiler."""
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
@@ -142,7 +143,7 @@ def compiler_command() -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """The identity of a file in a compiler's command, which changes if the file is edited."""
+    """The identity of a program's file: path, size, modification time and inode. It changes if the file is edited."""
 
     path: str
     size_bytes: int
@@ -151,7 +152,7 @@ class _File:
 
 
 def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
-    """Return the programs of the command: a wrapper such as ccache, and the compiler that it wraps."""
+    """Return the identities of the command's programs: the compiler, and wrappers such as ccache before it."""
     found = []
     for path in filter(None, map(program_path, takewhile(lambda word: not word.startswith("-"), command))):
         facts = os.stat(path)
@@ -163,9 +164,10 @@ def _files(command: tuple[str, ...]) -> tuple[_File, ...]:
 def _answers(
     command: tuple[str, ...], variables: Variables, files: tuple[_File, ...]
 ) -> tuple[str, tuple[str, ...], str, str]:
-    """Return the compiler's version, its accepted flags, digests of what determines its machine code, and scripts.
+    """Run the compiler and return four facts: its version, the optional flags that it accepts, digests, script names.
 
-    `variables` and `files` are keys of the cache only.
+    The digests change if the compiler would produce other machine code. `variables` and `files` only make the result
+    of this cached function depend on them.
     """
     version = in_a_line(answer(*command, "--version").messages.partition("\n")[0].strip())
     taken = tuple(flag for flags in FLAGS_IF_ACCEPTED if _takes(command, flags) for flag in flags)
@@ -191,9 +193,9 @@ def _answers(
 
 
 def _commands_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the commands that the compiler would run (-###), and of their programs.
+    """Return the SHA-256 of the commands that the compiler would run (-###), and of the programs in them.
 
-    The commands contain all options, including those of a wrapper or a response file.
+    The commands contain all options, including those that a wrapper or a response file adds.
     """
     asked = (*FLAGS, *taken, "-###", "-x", "c++", "-c", "-o", os.devnull, os.devnull)
     lines = _TEMPORARY.sub("", answer(*command, *asked, errors=True).messages).splitlines()
@@ -218,7 +220,7 @@ def _words(line: str) -> list[str]:
 
 
 def _headers_digest(command: tuple[str, ...], taken: tuple[str, ...]) -> str:
-    """Return the SHA-256 of the preprocessed headers of a kernel's text, without their paths."""
+    """Return the SHA-256 of the emulation header after preprocessing, with all system headers that it includes."""
     asked = (*FLAGS, *taken, "-E", "-P", "-x", "c++", str(HEADERS / "cuda_on_host.h"))
     return hashlib.sha256(answer(*command, *asked).messages.encode()).hexdigest()
 
@@ -228,7 +230,7 @@ def _takes(command: tuple[str, ...], flags: tuple[str, ...]) -> bool:
 
 
 def cpu_facts() -> dict[str, str]:
-    """Return Linux's facts of the first CPU by name, such as "model name" and "flags". Empty elsewhere."""
+    """Return the fields of the first CPU in /proc/cpuinfo, such as "model name" and "flags"; {} without the file."""
     try:
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
     except OSError:
@@ -238,13 +240,16 @@ def cpu_facts() -> dict[str, str]:
 
 
 def cpu_name() -> str:
-    """Return the CPU's model, such as "Intel(R) Xeon(R) Processor"."""
+    """Return the CPU's model name, such as "Intel(R) Xeon(R) Processor"."""
     return in_a_line(cpu_facts().get("model name") or platform.processor() or platform.machine())
 
 
 @cache
 def _extra_digest() -> str:
-    """Return the SHA-256 of the headers, of `preprocess.py`, and of the CPU's features, used by -march=native."""
+    """Return the SHA-256 of the emulation headers, of `preprocess.py`, and of the CPU's name and features.
+
+    The compiler uses the features because of -march=native.
+    """
     facts = cpu_facts()
     features = facts.get("flags") or facts.get("Features") or platform.processor()
     digest = hashlib.sha256(f"{platform.machine()} {cpu_name()} {features}".encode())
