@@ -1,13 +1,13 @@
-"""GEMV: a matrix times a vector, n = 1, by each of the decompositions that a lecture on it names.
+"""GEMV: a matrix A times a vector x, n = 1, in each of the four decompositions that a lecture names.
 
 G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms" (Bremen, 2022), divides the rows of A among threads in
-four ways: one thread a row; several threads a row; several rows a thread; both. They are the corners of one space:
-`lanes` threads of a block share a row, and so do the `splits` blocks that k is divided among, so a row has
-`lanes` x `splits` threads; and a thread has `rows` of them. `GemvConfig.decomposition` names the corner.
+four ways: one thread per row; several threads per row; several rows per thread; both. Here they are four cases of one
+search space. A row is shared by `lanes` threads of each of `splits` blocks, and a thread has `rows` rows.
+`GemvConfig.decomposition` names the case.
 
-Two things are not the lecture's, whose cards had smaller caches and no wide loads. What a block reads of x comes
-through the L1 along with A, not through shared memory between two barriers. And a load moves a vector: of columns of
-a row-major A; of rows of a column-major one, so that its threads have several rows there.
+Two things differ from the lecture, which is about GPUs with smaller caches and no wide loads. A block reads x through
+the L1, not through shared memory between two barriers. And a load moves a vector: adjacent columns of a row-major A,
+or adjacent rows of a column-major A, so that a thread has several rows.
 """
 
 from __future__ import annotations
@@ -48,15 +48,15 @@ ROWS = (1, 2, 4, 8, 16)
 VECTORS = (1, 2, 4, 8)
 PREFETCH = (1, 2, 4, 8)
 SPLITS = (1, 2, 3, 4, 6, 8, 13, 16, 26, 32, 48, 64, 96, 132, 192, 264, 396, 528)
-MOST_WAVES = 4  # of blocks, that a split of k may make
+MOST_WAVES = 4  # the most waves of blocks with k split
 REGISTER_BYTES = 4
-PREFERRED_SPLITS = 2  # of each variant
-SUM_BITS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # of a vector of sums, by its bytes
-ROWS_OF_SHORT = 4  # rows of a thread, if they are too short for several loads in flight
-# Variants that are tried first: threads, lanes, rows (vectors of them where A is column-major), prefetch. There are
-# fewer lanes and loads ahead where rows are shorter, and more lanes where C has fewer rows.
+PREFERRED_SPLITS = 2  # the most options of `splits` to propose for a variant
+SUM_BITS = {4: "unsigned", 8: "uint2", 16: "uint4"}  # by its bytes, the CUDA type that moves a vector of sums
+ROWS_OF_SHORT = 4  # rows per thread, if rows are too short for several loads in flight
+# Variants to try first: (threads, lanes, rows, prefetch). For a column-major A, `rows` counts vectors of rows. The
+# method `corner` reduces lanes and prefetch for shorter rows, and increases lanes for a C of few rows.
 Variant = tuple[int, int, int, int]
-BLOCK = 0  # lanes: all of the block
+BLOCK = 0  # as `lanes`: all threads of the block
 ALONG_ROWS: dict[Decomposition, tuple[Variant, ...]] = {
     "one thread a row": ((128, 1, 1, 8), (256, 1, 1, 4)),
     "several threads a row": ((256, 32, 1, 8), (256, BLOCK, 1, 8), (256, 8, 1, 8)),
@@ -86,7 +86,7 @@ class GemvConfig(KernelConfig):
 
     @property
     def decomposition(self) -> Decomposition:
-        """The lecture's name for this decomposition."""
+        """The lecture's name for how rows are divided among threads."""
         several_threads, several_rows = self.lanes * self.splits > 1, self.rows > 1
         if several_threads:
             return "both" if several_rows else "several threads a row"
@@ -108,12 +108,12 @@ def block_m(config: GemvConfig) -> int:
 
 
 def step(config: GemvConfig, problem: Problem) -> int:
-    """Return the number of columns of A that a block loads at a time."""
+    """Return the number of columns of A that the threads of a row load at a time."""
     return config.lanes * (config.vector if _a_along_k(problem) else 1)
 
 
 def _sums_of_tile(config: GemvConfig, problem: Problem) -> int:
-    """Sums of each row that a block's warps leave in shared memory."""
+    """Return the number of partial sums per row of C that the warps of a block write to shared memory."""
     teams = config.threads // config.lanes
     of_warp = min(config.lanes, WARP_THREADS) if _a_along_k(problem) else max(WARP_THREADS // teams, 1)
     return config.lanes // of_warp
@@ -124,7 +124,7 @@ def _adders(config: GemvConfig, problem: Problem) -> int:
 
 
 def widest(problem: Problem) -> int:
-    """Return the largest vector that whole lines of A consist of."""
+    """Return the widest vector, in elements, that divides the contiguous rows or columns of A."""
     extent = problem.k if _a_along_k(problem) else problem.m
     most = VECTOR_BYTES // problem.dtype.element_bytes
     return max(vector for vector in VECTORS if vector <= most and extent % vector == 0)
@@ -174,7 +174,7 @@ class Gemv(Family[GemvConfig]):
     name = "gemv"
     summary = "matrix times vector: some threads for each row of A, some rows for each thread, k split over blocks"
     template = "gemv.cu.jinja"
-    dtypes = (*FMA_DTYPES, "bf16", "f16")  # of the last two products are added up in f32
+    dtypes = (*FMA_DTYPES, "bf16", "f16")  # sums of the last two are in f32
     rules = (
         Rule(
             "one-column",
@@ -284,13 +284,12 @@ class Gemv(Family[GemvConfig]):
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes that reach every branch: tiles of rows, shares of k, vectors, several columns, whole and
-        partial.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first a tile is partial. In the second the last tile overlaps the one before, the last share is
-        partial, and the loop has more than one iteration. In the third all shares but the first are empty, and A's
-        address is aligned in some call although its leading dimension is not. In the last no line consists of whole
-        vectors.
+        In the first, a tile of rows is partial. In the second, the last tile overlaps the tile before it, the last
+        split of k is partial, and the loop along k has more than one iteration. In the third, all splits but the
+        first are empty, and verification passes an aligned A with an odd leading dimension. In the last, rows and
+        columns of A are not whole vectors.
         """
         high, once, vector = block_m(config), step(config, problem), config.vector
         along_k = _a_along_k(problem)
@@ -302,11 +301,11 @@ class Gemv(Family[GemvConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
-        """Return configurations of the lecture's last decomposition, then of others that fill the device."""
+        """Return configurations to try first: in turns, one of each decomposition, beginning with "both"."""
         return in_turns(self.corner(name, problem, limits) for name in reversed(DECOMPOSITIONS))
 
     def corner(self, name: Decomposition, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
-        """Return the configurations of one decomposition that suit the shape, best first; none where n is not 1."""
+        """Return the configurations of one decomposition that suit the shape, best first; none if n is not 1."""
         if problem.n > 1:
             return ()
         several_threads, several_rows = name in DECOMPOSITIONS[1::2], name in DECOMPOSITIONS[2:]
@@ -315,7 +314,7 @@ class Gemv(Family[GemvConfig]):
         found = []
         for threads, lanes, height, prefetch in (ALONG_ROWS if along_k else ALONG_COLUMNS)[name]:
             rows = height * (1 if along_k else vector)
-            columns = -(-problem.k // (vector if along_k else 1))  # or vectors of a row
+            columns = -(-problem.k // (vector if along_k else 1))  # loads per row
             needed = covering(LANES, -(-threads * rows // problem.m))  # for a C of few rows
             useful = max(option for option in LANES if option < 2 * columns)
             lanes = min(max(lanes or threads, needed), useful, threads) if several_threads else 1
@@ -328,7 +327,7 @@ class Gemv(Family[GemvConfig]):
         return tuple(config for config in dict.fromkeys(in_turns(found)) if config.decomposition == name)
 
     def _splits(self, config: GemvConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
-        """Return splits of k to try first, by the model."""
+        """Return the numbers of splits of k to try first, which a model of the kernel's time ranks."""
         return splits_to_prefer(
             limits,
             problem,
@@ -341,7 +340,7 @@ class Gemv(Family[GemvConfig]):
 
     def context(self, config: GemvConfig, problem: Problem) -> dict[str, Any]:
         sum_bytes = problem.dtype.sum.element_bytes
-        sum_width = min(VECTOR_BYTES // sum_bytes, block_m(config))  # sums of a tile so small lie no wider apart
+        sum_width = min(VECTOR_BYTES // sum_bytes, block_m(config))  # a small tile has no more sums than rows
         return {
             "about": f"matrix times vector, {config.decomposition}",
             "storage": problem.storage,

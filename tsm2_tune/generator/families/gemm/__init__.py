@@ -1,7 +1,7 @@
-"""General matrices: a block has a tile of C in registers, and stripes of A and B pass through shared memory.
+"""General matrices: a block has a tile of C in registers, and k tiles of A and B pass through shared memory.
 
-`bacugen` has the published space, `stencil` the tunables and rules, `kernel` the family for sums of products, and
-`minplus` the one for minima of sums.
+`bacugen` has the published search space, and `stencil` has the tunables and rules. `kernel` has the family for sums
+of products, `minplus` the family for minima of sums.
 """
 
 from __future__ import annotations

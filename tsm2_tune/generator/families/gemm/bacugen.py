@@ -1,21 +1,22 @@
 """The search-space generator of BACUGen: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.3.
 
-Nine parameters: a block computes m_blk x n_blk elements of C in stripes of k_blk products, by a grid of m_dim x n_dim
-threads, which reads A as a grid of m_dim_a x n_dim_a and B as one of m_dim_b x n_dim_b.
+A configuration has nine parameters. A block computes m_blk x n_blk elements of C, in k tiles (the paper: stripes) of
+k_blk products, with m_dim x n_dim threads. The same threads load A as a grid of m_dim_a x n_dim_a threads, and B as a
+grid of m_dim_b x n_dim_b threads: the reading grids.
 
-Where the paper contradicts itself, this follows what reproduces its results:
+The paper contradicts itself in some details. This module has the variants that reproduce the paper's results:
 
-- Algorithm 2 prints the divisibility of the reading grids backwards (M_dimA % M_blk == 0). The block is a multiple of
-  the grid, as its own winners have it.
-- Algorithm 2 is of A B. Of transposed operands the winners' grids are turned (32 x 8 for B^T where B has 8 x 32): the
-  first extent of a grid lies along the operand's memory.
-- K and N of Algorithm 3's shared memory are K_blk and N_blk.
-- Divisions are real: with Table 1's guidelines 294 variants of SGEMM are left, 138 of DGEMM and 84 of ZGEMM. Figure 5
-  begins "slightly below one hundred"; with whole numbers it would be 86, 66 and 60.
-- Table 1 asks of CGEMM for a reuse of 5. By Algorithm 3 its own winner has 4, and no variant 4.5. At 4 there are 138
-  variants, the winner among them, and 8 above it (the paper has 6 one step higher, without the winner).
-- A thread may have any number of registers: Algorithm 3 knows no limit, and Fermi's L1 takes what is spilled. Only so
-  "slightly more than one million" variants of SGEMM are left without guidelines: 1 136 490.
+- Algorithm 2 prints the divisibility of the reading grids backwards (M_dimA % M_blk == 0). Here the block is a
+  multiple of the grid, as in the paper's winners.
+- Algorithm 2 is for untransposed operands. For a transposed operand the winners' reading grids are transposed too
+  (32 x 8 for B^T, 8 x 32 for B): the first extent of a grid runs along the contiguous direction of the operand.
+- K and N in Algorithm 3's formula for shared memory are K_blk and N_blk.
+- Divisions are real. With Table 1's guidelines, 294 variants of SGEMM remain, 138 of DGEMM and 84 of ZGEMM, and
+  Figure 5 begins "slightly below one hundred". With integer division they would be 86, 66 and 60.
+- Table 1 states a reuse of 5 for CGEMM. By Algorithm 3 the paper's winner has 4, and no variant has 4.5. With 4, 138
+  variants remain, among them the winner, and 8 have more (the paper has 6 at the next step, without the winner).
+- A thread may have any number of registers: Algorithm 3 has no limit, and Fermi's L1 caches spilled registers.
+  Without a limit and without guidelines 1 136 490 variants of SGEMM remain: "slightly more than one million".
 """
 
 from __future__ import annotations
@@ -31,22 +32,22 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import UNLIMITED, Ints, Occupancy
 from tsm2_tune.generator.problem import Problem
 
-# The loops' upper ends in Algorithm 2.
+# The upper bounds of Algorithm 2's loops.
 MOST_DIM = 256  # M_dimMAX, N_dimMAX
 MOST_BLK = 256  # M_blkMAX, N_blkMAX
 MOST_K_BLK = 64  # K_blkMAX
 WARP_THREADS = 32
-MOST_THREADS = 1024  # of a block, on every GPU since Fermi
+MOST_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
 
 Division = Literal["real", "integer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Blocks with their grids of threads, one a row, and how many ways each has to read A and B."""
+    """A table of configurations without reading grids, one per row, and the number of reading grids of each."""
 
-    columns: dict[str, Any]  # m_blk, n_blk, k_blk, m_dim, n_dim: arrays
-    variants: Ints
+    columns: dict[str, Any]  # m_blk, n_blk, k_blk, m_dim, n_dim -> an array with an element per row
+    variants: Ints  # pairs of a reading grid of A and one of B, for each row
 
     def __len__(self) -> int:
         return len(self.variants)
@@ -54,10 +55,10 @@ class Blocks:
 
 @cache
 def blocks() -> Blocks:
-    """Algorithm 2's loops with the first block of Algorithm 3: whole warps, and no thread idle in reading a stripe.
+    """Return the table of all configurations of Algorithm 2, after the first checks of Algorithm 3.
 
-    A stripe of m_blk x k_blk elements is one for every thread where m_blk is a multiple of threads / gcd(threads,
-    k_blk), so that the loops over m_blk and n_blk step over nothing that would be dropped.
+    The checks are: threads are whole warps, and every thread loads equally many elements of a k tile. The second
+    means that m_blk is a multiple of threads / gcd(threads, k_blk). So the loops over m_blk and n_blk have this step.
     """
     m_dim, n_dim = (grid.ravel().astype(np.int32) for grid in np.mgrid[1 : MOST_DIM + 1, 1 : MOST_DIM + 1])
     grids = np.flatnonzero((m_dim * n_dim % WARP_THREADS == 0) & (m_dim * n_dim <= MOST_THREADS))
@@ -80,9 +81,9 @@ def blocks() -> Blocks:
 
 
 def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
-    """Return the nine parameters of every variant of the chosen rows of `blocks()`: an array for each name.
+    """Return every configuration of the chosen rows of `blocks()`, with reading grids: parameter -> array.
 
-    The first extent of a reading grid lies along the operand's memory.
+    The first extent of a reading grid runs along the contiguous direction of the operand.
     """
     columns = {name: column[chosen] for name, column in blocks().columns.items()}
     threads = columns["m_dim"] * columns["n_dim"]
@@ -104,9 +105,9 @@ def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
 def published_occupancy(
     resources: Resources, limits: DeviceLimits, *, registers: Any, division: Division = "real"
 ) -> Occupancy:
-    """Algorithm 3's second and third block: what shared memory and registers leave room for.
+    """Return the occupancy by Algorithm 3: the blocks for which a multiprocessor has shared memory and registers.
 
-    The numbers may be arrays. With real division a multiprocessor holds parts of blocks.
+    The numbers may be arrays. With real division the number of blocks may be a fraction.
     """
     divided = np.true_divide if division == "real" else np.floor_divide
     warps = divided(resources.threads, limits.warp_threads)
@@ -131,9 +132,12 @@ def published_occupancy(
 
 @dataclass(frozen=True, slots=True)
 class _Grids:
-    """Extents along memory of the grids that overlay a stripe: of row r `count[r]` of `dim` from `first[r]` on."""
+    """The reading grids that divide a k tile evenly, for each row of a table.
 
-    dim: Ints
+    The grids of row r are `count[r]` elements of `dim`, from `first[r]` on.
+    """
+
+    dim: Ints  # extents of grids along the contiguous direction of the operand
     first: Ints
     count: Ints
 
@@ -149,7 +153,7 @@ def _grids(threads: Ints, lines: Ints, k_blk: Ints, *, along_k: bool) -> _Grids:
 
 @cache
 def _divisors() -> Ints:
-    """Return the divisors of 32, 64 ... 1024, by the number of warps, in ascending order and padded by ones."""
+    """Return the divisors of each number of threads: row w has those of 32 w, ascending, padded with ones."""
     found = [
         [dim for dim in range(1, MOST_THREADS + 1) if warps * WARP_THREADS % dim == 0] if warps else [1]
         for warps in range(MOST_THREADS // WARP_THREADS + 1)
@@ -160,7 +164,7 @@ def _divisors() -> Ints:
 
 @cache
 def _ways() -> Ints:
-    """Grids of so many warps that overlay a stripe of so many lines of k_blk products, whichever way it is turned."""
+    """Return the number of reading grids by [warps, lines, k_blk] of a k tile with `lines` rows or columns."""
     ways = np.zeros((MOST_THREADS // WARP_THREADS + 1, MOST_BLK + 1, MOST_K_BLK + 1), np.int64)
     for warps in range(1, len(ways)):
         threads = warps * WARP_THREADS
@@ -171,6 +175,9 @@ def _ways() -> Ints:
 
 
 def _each(counts: Ints) -> tuple[Ints, Ints]:
-    """For counts 2, 0, 3 the rows 0, 0, 2, 2, 2 and the places 0, 1, 0, 1, 2."""
+    """Return each row index repeated by its count, and a running number per row.
+
+    For the counts 2, 0, 3 these are 0, 0, 2, 2, 2 and 0, 1, 0, 1, 2.
+    """
     row = np.repeat(np.arange(len(counts)), counts)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -1,12 +1,12 @@
-"""GEMM: the universal stencil of BACUGen, for matrices that are not skinny.
+"""GEMM for matrices that are not skinny: the universal stencil of BACUGen.
 
-Source: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.2. A block has a tile of C in registers.
-Stripes of A and B go through skewed shared memory; while one is multiplied, the next is in flight to registers
-(Algorithm 1). Alpha and beta are applied at the store.
+Source: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.2. A block has a tile of C in registers. K
+tiles of A and B pass through shared memory with padded rows. While one k tile is multiplied, the next is loaded into
+registers (Algorithm 1). Alpha and beta are applied when C is stored.
 
-The space is that of section 5.3, see `bacugen`; on Fermi, for which it was published, as it stands there. Elsewhere
-there is more than the paper has: vectors of shared memory, loads of several neighbours, and several stripes in shared
-memory, which no register holds in flight.
+The search space is that of section 5.3, see `bacugen`. On Fermi it is as published. On later GPUs it has more than
+the paper: vector accesses to shared memory, vector loads, and several k tiles in shared memory, copied
+asynchronously.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import GUIDELINE_RULES, HARDWARE_RULES, Rule
 from tsm2_tune.generator.tiles import SKINNY, tile_traffic
 
-# BACUGen's Table 1; of c64, by the formula of Algorithm 3, what its winner has.
+# BACUGen's Table 1. The reuse of c64 is that of the paper's winner by Algorithm 3.
 TABLE_1 = {dtype: Guidelines(512, 2, reuse) for dtype, reuse in (("f32", 3), ("c64", 4), ("f64", 2), ("c128", 2))}
-# What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
+# Fastest on an H200, and similar ones: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
 WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "f32": (
         (128, 128, 16, 16, 16, 4, 4, 2),
@@ -78,17 +78,17 @@ WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
     ),
     "c128": ((32, 32, 8, 8, 8, 1, 1, 2), (64, 32, 8, 16, 8, 1, 1, 2), (64, 32, 8, 16, 8, 1, 1, 1)),
 }
-# Threads of a multiprocessor and reuse that the fastest on an H200 have at least.
+# (threads per multiprocessor, reuse): the least values of the fastest configurations on an H200.
 LEAST = {"f32": (512, 4.0), "c64": (512, 16 / 3), "f64": (256, 4.0), "c128": (384, 4.0)}
-ENOUGH = 300  # variants, where the user sets no guidelines
-BLOCKS_AT_A_TIME = 4096  # of the space, whose variants are written out: most who ask look at the first ones
-LINE_BYTES = (32, 64, 128)  # a sector of memory, to a line of the L1
-THREADS_STEP = 128  # a warp for each partition of a multiprocessor
+ENOUGH = 300  # variants that the default guidelines leave at least
+BLOCKS_AT_A_TIME = 4096  # rows of `blocks()` that `configurations` expands at a time: most callers use the first ones
+LINE_BYTES = (32, 64, 128)  # from a sector of device memory to a line of the L1
+THREADS_STEP = 128  # one warp for each partition of a multiprocessor
 
 
 @dataclass(frozen=True, slots=True)
 class GemmConfig(StencilConfig):
-    """A configuration of the stencil."""
+    """A configuration of the family gemm: a value for each tunable."""
 
     family: ClassVar[str] = "gemm"
 
@@ -103,12 +103,12 @@ class Gemm(Family[GemmConfig]):
     least: ClassVar[dict[str, tuple[int, float]]] = LEAST
 
     def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
-        """Return all blocks, one a row, without their reading grids."""
+        """Return all configurations with these values, as one whose tunables are arrays; reading grids are 0."""
         grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
     def configurations(self) -> Iterator[GemmConfig]:
-        """Yield those of column-major operands: of others the reading grids are turned."""
+        """Yield all configurations for column-major operands. For other operands the reading grids are transposed."""
         for way in product(VECTORS, READS, LOADS, BUFFERS):
             for some in np.split(np.arange(len(blocks())), range(BLOCKS_AT_A_TIME, len(blocks()), BLOCKS_AT_A_TIME)):
                 columns = with_reading_grids(some, Problem(1, 1, 1, "f32")).values()
@@ -147,7 +147,10 @@ class Gemm(Family[GemmConfig]):
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]]:
-        """Return a table for each way to read, see `_kept`."""
+        """Return the candidates that every rule keeps, and how many candidates each rule is the first to drop.
+
+        The candidates are stored as tables, one for each value of (vector, read, load, buffers).
+        """
         dropped = Counter[str]()
         tables = self._tables(problem, limits, guidelines, rules, dropped)
         return Joined([Rows(one) for one in tables]), dropped
@@ -160,23 +163,23 @@ class Gemm(Family[GemmConfig]):
         rules: Sequence[Rule],
         dropped: Counter[str],
     ) -> list[Candidate]:
-        """Return the kept candidates, a table for each way to read."""
+        """Return the kept candidates as tables, one for each (vector, read, load, buffers). Add to `dropped`."""
         return [
             self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped)
             for one in product(VECTORS, READS, LOADS, BUFFERS)
         ]
 
     def _kept(self, candidate: Candidate, rules: Sequence[Rule], dropped: Counter[str]) -> Candidate:
-        """Return the candidates that the rules keep of a table of blocks, with reading grids. Add what each drops to
-        `dropped`.
+        """Return the candidates of a table that the rules keep, with reading grids.
 
-        A block stands for every way to read its stripes until only the rules for those remain.
+        Add the number that each rule drops to `dropped`. Reading grids are added last, before the rules that
+        concern them; until then a row of the table counts for all of its reading grids.
         """
         every, config = blocks(), candidate.config
         assert isinstance(config, GemmConfig)
         rows, variants, left = np.arange(len(every)), every.variants, candidate
         for rule in rules:
-            keeps: Any = True if rule in OF_GRIDS or not len(rows) else rule.keeps(left)  # of all alike, or of each
+            keeps: Any = True if rule in OF_GRIDS or not len(rows) else rule.keeps(left)  # a bool, or one per row
             if not np.all(keeps):
                 keeps, before = np.broadcast_to(keeps, rows.shape), int(variants.sum())
                 rows, variants = rows[keeps], variants[keeps]
@@ -191,12 +194,12 @@ class Gemm(Family[GemmConfig]):
             columns = {name: column[keeps] for name, column in columns.items()}
         return replace(candidate, config=replace(config, **columns))
 
-    @cache  # noqa: B019, for a family lives as long as the program
+    @cache  # noqa: B019, since a family lives as long as the program
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """Return those that leave some hundreds of variants on this card; on Fermi Table 1's.
+        """Return guidelines that leave some hundreds of variants on this card. On Fermi return the paper's Table 1.
 
-        As many threads and as much reuse as the fastest have that were measured on an H200, or so many fewer threads
-        that enough variants are left; then as long lines as leave enough.
+        The least threads and the least reuse are those of the fastest variants on an H200. The threads are reduced
+        until at least 300 variants remain. Then the least bytes per line are the most that leave 300 variants.
         """
         if limits.compute_capability[0] == FERMI:
             return TABLE_1[problem.dtype.element_name]
@@ -211,16 +214,17 @@ class Gemm(Family[GemmConfig]):
         return replace(found, min_line_bytes=longest)
 
     def _line_bytes(self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines) -> Ints:
-        """Return, for each kept variant, the contiguous bytes that the narrower of its reading grids reads."""
+        """Return an array: the contiguous bytes that each kept variant's narrower reading grid loads at a time."""
         rules = (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
         tables = self._tables(problem, limits, guidelines, rules, Counter())
         configs = (table.config for table in tables)
         return np.concatenate([line_bytes(one, problem) for one in configs if isinstance(one, GemmConfig)])
 
     def resources(self, config: GemmConfig, problem: Problem) -> Resources:
-        """By the formulas of Algorithm 3: a thread's sums, its elements of A and B, and the bytes in flight.
+        """Return a block's resources by the formulas of Algorithm 3.
 
-        That is in registers, or where there are several stripes in shared memory, there.
+        A thread has registers for its sums and its elements of A and B. Bytes in flight need registers too, unless
+        shared memory has several k tiles.
         """
         threads, dtype = config.m_dim * config.n_dim, problem.dtype
         m_thr, n_thr = config.m_blk // config.m_dim, config.n_blk // config.n_dim
@@ -240,7 +244,7 @@ class Gemm(Family[GemmConfig]):
         )
 
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
-        """On Fermi as published, which counts no registers but the formula's."""
+        """Return the occupancy by estimated resources. On Fermi use the formula of the paper."""
         if limits.compute_capability[0] == FERMI:
             return published_occupancy(resources, limits, registers=resources.registers - OVERHEAD_REGISTERS)
         if isinstance(resources.threads, np.ndarray):
@@ -270,10 +274,11 @@ class Gemm(Family[GemmConfig]):
         return problem.dtype_name in self.dtypes and min(problem.m, problem.n) > SKINNY
 
     def probe_shapes(self, config: GemmConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Tiles whole, moved, and larger than C; stripes whole and in part.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        Of whole tiles there are two side by side; by 2 past a tile, lines are half aligned; and C has half of a tile
-        one way, with whole stripes.
+        Tiles of C are whole, partial, or larger than C; the first has two whole tiles side by side. K tiles are whole
+        or partial. In the third, the extents are 2 more than whole tiles, so that only some vectors are aligned. In
+        the fourth and the fifth, C is less than half of a tile in one direction, and k tiles are whole.
         """
         m_blk, n_blk, k_blk = config.m_blk, config.n_blk, config.k_blk
         return (
@@ -288,7 +293,7 @@ class Gemm(Family[GemmConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemmConfig, ...]:
-        """Return the winners on an H200."""
+        """Return the configurations that were fastest on an H200, best first; none on Fermi."""
         if limits.compute_capability[0] == FERMI:
             return ()
         winners = self.winners[problem.dtype_name]
@@ -302,10 +307,10 @@ class Gemm(Family[GemmConfig]):
         return {
             "about": "a tile of C in registers, stripes of A and B one ahead",
             "bounds": "threads",
-            "zero": "scalar(0)",  # what a stripe has past the operands' ends
+            "zero": "scalar(0)",  # the value of a k tile's elements outside of A or B
             "storage": problem.storage,
-            "bits": f"{bits}2",  # CUDA's type of two real numbers
-            "piece_bits": f"{bits}{config.load * problem.dtype.parts}",  # and of as many as are loaded at a time
+            "bits": f"{bits}2",  # the CUDA type of two real numbers
+            "piece_bits": f"{bits}{config.load * problem.dtype.parts}",  # the CUDA type that a thread loads at a time
             "read_by": READS[config.read],
             "wide_a": wide_a,
             "wide_b": wide_b,

@@ -1,12 +1,11 @@
-"""The product of matrices in the semiring (min, +): C[i, j] = min over l of (A[i, l] + B[l, j]).
+"""The matrix product in the semiring (min, +): C[i, j] = min over l of (A[i, l] + B[l, j]).
 
-Source: G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms", lecture, May 2022, slides 35 to 39: shortest
-paths between all pairs of nodes by the tiled product of matrices, with other operators. The kernel is `gemm`'s, with
-its space and its rules: a tile of C in registers, stripes of A and B through shared memory one stripe ahead.
+Source: G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms", lecture, May 2022, slides 35 to 39: all-pairs
+shortest paths by a tiled matrix product with other operators. The kernel is the kernel of `gemm`, with the same
+search space and rules: a tile of C in registers, the next k tiles of A and B in flight.
 
-An addition and a minimum have no fused instruction. In f32 two lengths at a time are compared with the least so far,
-in one instruction for integers that compute capability 9.0 has, wherever no number of a stripe has a sign: three
-instructions for two products, and four elsewhere.
+No instruction fuses an addition and a minimum: a sum takes two instructions. In f32 two sums take three if no
+element of a k tile is negative: an integer instruction of compute capability 9.0 has the minimum of three numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from tsm2_tune.generator.families.gemm.bacugen import WARP_THREADS
 from tsm2_tune.generator.families.gemm.kernel import Gemm, GemmConfig
 from tsm2_tune.generator.problem import MIN_PLUS, Problem
 
-# What won on an H200, and its neighbours: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
+# Fastest on an H200, and similar ones: m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers.
 WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
     "minplus_f32": (
         (128, 64, 16, 16, 8, 4, 1, 1),
@@ -31,15 +30,16 @@ WINNERS: dict[str, tuple[tuple[int, ...], ...]] = {
         (64, 64, 16, 16, 8, 2, 2, 1),
     ),
 }
-# In f64 a sum and a minimum take so much longer than a multiply-add that less reuse is enough.
+# (threads per multiprocessor, reuse): the least values. In f64 a sum and a minimum take much longer than a
+# multiply-add, so less reuse is enough.
 LEAST = {"minplus_f32": (512, 4.0), "minplus_f64": (384, 8 / 3)}
-# Since compute capability 3.0; a warp lives in one of the partitions.
+# Of a multiprocessor, since compute capability 3.0. A warp has registers of one partition.
 PARTITIONS, REGISTERS_PER_PARTITION, REGISTER_UNIT = 4, 16384, 8
 
 
 @dataclass(frozen=True, slots=True)
 class MinplusConfig(GemmConfig):
-    """Every choice that the template needs: those of the stencil."""
+    """A configuration of the family minplus: a value for each tunable."""
 
     family: ClassVar[str] = "minplus"
 
@@ -63,11 +63,11 @@ class Minplus(Gemm):
         }
 
     def _blocks(self, config: GemmConfig, problem: Problem) -> int:
-        """Return how many blocks a multiprocessor shall have room for, with a unit of registers more than the
-        formula's.
+        """Return the least blocks per multiprocessor for __launch_bounds__, which bounds a thread's registers.
 
-        Left to itself the compiler takes 135 where with 128 a block more fits: on an H200, f32 at 4096 by tiles of
-        128 x 128, 5315 us and not 4904. Held to the formula's very number it spills: by 128 x 64 5253 us, not 4651.
+        The bound is one allocation unit more than the estimate. Without a bound the compiler uses 135 registers and
+        one block fewer is resident: on an H200, f32, 4096x4096x4096 with 128 x 128 tiles takes 5315 us, not 4904 us.
+        With the exact estimate the compiler spills: with 128 x 64 tiles it takes 5253 us, not 4651 us.
         """
         resources = self.resources(config, problem)
         registers = (resources.registers // REGISTER_UNIT + 2) * REGISTER_UNIT

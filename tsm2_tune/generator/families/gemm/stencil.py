@@ -1,4 +1,4 @@
-"""The universal stencil of `gemm` and `minplus`: its tunables, its rules, and how it reads."""
+"""The universal stencil, the kernel of the families gemm and minplus: its tunables, its rules, and its loads."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from tsm2_tune.generator.space.tunables import Tunable
 
 VECTORS = (1, 2, 4)
 LOADS = (1, 2, 4)
-BUFFERS = (1, 2)  # 1: the next stripe is in flight to registers
-VECTOR_BYTES = 16  # of shared memory, the most that a thread reads at a time
-# How A and B are read: by loads that the L1 caches as any other, or as data that nobody writes.
+BUFFERS = (1, 2)  # k tiles in shared memory; with 1 the next k tile is loaded into registers
+VECTOR_BYTES = 16  # the most bytes of shared memory that a thread reads at a time
+# Options of `read` -> the CUDA intrinsic: loads cached in the L1, or loads on the read-only path.
 READS = {"ca": "__ldca", "nc": "__ldg"}
-OLDEST_WITH_NC, ONE_READ_PATH = (3, 5), (7, 0)  # compute capabilities
-OLDEST_WITH_COPIES = (8, 0)  # from global to shared memory that no thread waits for
+OLDEST_WITH_NC, ONE_READ_PATH = (3, 5), (7, 0)  # compute capabilities: the first with __ldg; one path for both
+OLDEST_WITH_COPIES = (8, 0)  # the first compute capability with asynchronous copies to shared memory
 FERMI = 2  # major compute capability
 
 
 @dataclass(frozen=True, slots=True)
 class StencilConfig(KernelConfig):
-    """Every choice that the stencil needs, by the paper's names. An array for each number where it is a table."""
+    """The tunables of gemm and minplus, under the paper's names. In a table of configurations they are arrays."""
 
     m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block")]
     n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block")]
@@ -61,7 +61,7 @@ S = TypeVar("S", bound=StencilConfig)
 def _vectors_fit_threads(candidate: Candidate) -> bool:
     config = candidate.config
     assert isinstance(config, StencilConfig)
-    m_vectors, n_vectors = config.m_dim * config.vector, config.n_dim * config.vector  # of all threads
+    m_vectors, n_vectors = config.m_dim * config.vector, config.n_dim * config.vector  # a vector of each thread
     return config.vector == 1 or (config.m_blk % m_vectors == 0) & (config.n_blk % n_vectors == 0)
 
 
@@ -72,7 +72,7 @@ def _reads_lines(candidate: Candidate) -> bool:
 
 
 def line_bytes(config: StencilConfig, problem: Problem) -> int:
-    """Return the contiguous bytes that one load of a row of threads covers, the smaller number of A's and B's."""
+    """Return the contiguous bytes that one row of a reading grid loads at a time, the lesser number of A and B."""
     wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     shorter: int = np.minimum(config.m_dim_a * wide_a, config.m_dim_b * wide_b)
     return shorter * problem.dtype.element_bytes
@@ -99,7 +99,10 @@ def _widest_copies(candidate: Candidate) -> bool:
 
 
 def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
-    """Return the elements that a thread loads at a time, for each operand whose lines are whole loads."""
+    """Return the elements that a thread loads at a time, for each operand whose extent along memory is whole loads.
+
+    The list has no element for other operands.
+    """
     problem = candidate.problem
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     wide = at_a_time(load, buffers, problem)
@@ -107,10 +110,10 @@ def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
 
 
 def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
-    """Return the elements of A and of B that a thread moves at a time.
+    """Return the elements of A and of B that a thread loads or copies at a time.
 
-    A copy to shared memory leaves neighbours side by side. There they are in the stripe of an operand that lies along
-    its lines; one that lies along k is copied element by element, which turns it.
+    An asynchronous copy keeps adjacent elements adjacent. In shared memory, elements of one k are adjacent. So with
+    several buffers an operand that is contiguous along k is copied element by element, which transposes it.
     """
     along_a, along_b, _ = problem.contiguous
     return (1 if along_a == "k" and buffers > 1 else load), (1 if along_b == "k" and buffers > 1 else load)
@@ -141,14 +144,13 @@ GRIDS_OF_A_WARP = Rule(
     "along memory a warp reads the same neighbours, however much longer than a warp the grid is",
     _within_a_warp,
 )
-OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that ask how a stripe is read
+OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that depend on the reading grids
 
 
 def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
-    """Return the grid that goes furthest along the memory of an operand's stripe, up to a warp, `wide` elements at a
-    time.
+    """Return the reading grid of an operand with the largest extent along contiguous memory, at most a warp.
 
-    None if no grid fits.
+    A thread loads `wide` elements at a time. The second number is the extent across. Return None if no grid fits.
     """
     along, across = (k_blk, lines) if along_k else (lines, k_blk)
     fits = [
@@ -160,9 +162,10 @@ def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: 
 
 
 def with_widest_grids(made: type[S], problem: Problem, *numbers: int) -> S | None:
-    """m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers: with the reading grids that go furthest along memory.
+    """Return the configuration with these values and the reading grids that extend furthest along contiguous memory.
 
-    Where both operands are copied element by element, `load` is 1. None if no grid fits.
+    `numbers` are m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers. `load` becomes 1 if both operands are
+    copied element by element. Return None if no grid fits.
     """
     m_blk, n_blk, k_blk, m_dim, n_dim, vector, load, buffers = numbers
     threads, (along_a, along_b, _) = m_dim * n_dim, problem.contiguous
