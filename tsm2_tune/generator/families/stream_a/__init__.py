@@ -1,8 +1,8 @@
-"""stream_a: a large A times a skinny B, or a tall A times a small B, at the memory's rate.
+"""stream_a: a large A times a skinny B, or a tall A times a small B, at the bandwidth of device memory.
 
-A is read once and streams past B, which is in shared memory; rows of C are accumulated in registers. k is split over
-blocks where m alone does not fill the device. The ways to multiply differ in how a warp holds A: fma in vectors of
-rows, dmma and mma16 in the fragments of tensor cores, mma16_ring in shared memory first.
+A is read once, B is in shared memory, and rows of C are accumulated in registers. If C has too few rows to fill the
+device, blocks split k. The families differ in how a warp loads A: fma loads vectors of rows, dmma and mma16 load the
+fragments of tensor cores, and mma16_ring copies A to shared memory first.
 """
 
 from tsm2_tune.generator.families.stream_a.dmma import StreamAComplexDmma, StreamADmma

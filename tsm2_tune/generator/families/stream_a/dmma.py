@@ -1,12 +1,12 @@
-"""stream_a on the f64 tensor cores: f64, with the arithmetic of fused multiply-adds, and complex numbers.
+"""stream_a on the f64 tensor cores, for f64 and complex numbers.
 
-A's fragments go from memory straight into the registers in which the tensor core wants them. A fragment's rows and
-columns may be any of A's as long as A, B and C agree: so a lane's two rows, or its two columns of a row-major A, are
-neighbours and come in one load.
+A's fragments are loaded from device memory straight into registers. The rows and columns of a fragment may be
+permuted if A, B and C agree. So the two rows of a lane are adjacent in a column-major A, its two columns in a
+row-major A, and one load has both.
 
-A complex product is four real ones. Real and imaginary parts of A are neighbours in memory: one 16-byte load brings
-both. The f64 tensor cores are as fast as fused multiply-adds in f32 and leave most of the issue slots free, so c64 is
-computed by them too, in double precision.
+A complex product is four real products. The real and imaginary parts of A are adjacent in memory, and one 16-byte
+load has both. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So they multiply
+c64 too, in double precision.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ REAL = Options(
     min_blocks=(1, 2, 3, 4, 6),
 )
 COMPLEX = replace(REAL, columns=(8, 16, 32), prefetch_stages=((16, 2), (32, 2), (32, 4)))
-STRIP_ROWS = 16  # of f64
-STRIP_VECTORS = 8  # of complex numbers
+STRIP_ROWS = 16  # rows per strip, for f64
+STRIP_VECTORS = 8  # vectors of rows per strip, for complex numbers
 
 
-MMA_REGISTERS = 64  # ptxas 13.0 refuses m16n8k8 of doubles where a thread may have 63
+MMA_REGISTERS = 64  # ptxas 13.0 rejects m16n8k8 of doubles if a thread may have 63 registers or fewer
 
 
 def _registers_for_mma(candidate: Candidate) -> bool:
@@ -103,5 +103,5 @@ class StreamAComplexDmma(StreamADmma):
 
     def registers(self, config: StreamADmmaConfig, problem: Problem) -> int:
         width = VECTOR_BYTES // problem.dtype.element_bytes
-        # Two for each double of the sums; A's columns in flight; A as matrices of real numbers, and B.
+        # Sums, of two registers for each double; loads of A in flight; fragments of A and B.
         return config.strips * (width * config.columns + config.prefetch + 8 * width) + 8

@@ -1,4 +1,4 @@
-"""stream_a by fused multiply-adds: a thread holds vectors of rows of A, and computes these rows alone."""
+"""stream_a with fused multiply-adds: a thread loads vectors of rows of A and computes all of these rows itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = Options(
     prefetch_stages=((4, 2), (8, 2), (8, 4), (8, 8), (16, 2), (16, 4), (16, 8), (32, 8)),
     min_blocks=(1, 2, 4, 6),
 )
-TILE_DEPTH = 64  # rows of B staged at a time
+TILE_DEPTH = 64  # rows of B in one shared-memory buffer
 
 
 class StreamAFma(StreamA[StreamAFmaConfig]):
@@ -48,7 +48,10 @@ class StreamAFma(StreamA[StreamAFmaConfig]):
         return TILE_DEPTH
 
     def pitch(self, config: StreamAFmaConfig, problem: Problem) -> int:
-        """Where rows are staged down columns, those of whole lines of banks are padded by a vector."""
+        """Return the number of elements from one row of B to the next in shared memory.
+
+        If B is column-major and `columns` a multiple of 8, a vector of padding avoids bank conflicts.
+        """
         padded = config.columns % 8 == 0 and problem.contiguous[1] == "k"
         return config.columns + (self.vector_rows(problem) if padded else 0)
 

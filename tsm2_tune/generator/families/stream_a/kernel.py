@@ -1,8 +1,8 @@
-"""The common part of stream_a's ways to multiply: the space, rules, launch, traffic and probes.
+"""The base class of the stream_a families: search space, rules, launch, traffic and probe shapes.
 
-This kernel has three things that the published ones lack. `prefetch` columns of A are in flight or have arrived, and
-each group of them is loaded again as soon as it is used, so that loads are always in flight. Loads are 16 bytes wide.
-And k is split over blocks, since m rows alone do not fill a large GPU.
+The kernel differs from the published TSM2 kernels in three ways. A thread has `prefetch` columns of A in registers,
+in `stages` groups. As soon as it has multiplied a group, it loads the next columns into it, so that loads are always
+in flight. Loads are 16 bytes wide. And blocks split k, since the rows of C alone do not fill a large GPU.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ C = TypeVar("C", bound=StreamAConfig)
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The values of each tunable."""
+    """The options of each tunable in the search space of a family."""
 
     threads: tuple[int, ...]
-    rows: tuple[int, ...]  # values of the tunable that counts rows of A
+    rows: tuple[int, ...]  # options of the family's tunable for rows of A, such as `strips`
     columns: tuple[int, ...]
     prefetch_stages: tuple[tuple[int, int], ...]
     min_blocks: tuple[int, ...]
@@ -43,13 +43,16 @@ class Options:
 
 
 def streaming_rules(options: Options, *own: Rule) -> tuple[Rule, ...]:
-    """`own` are those of a way to multiply."""
+    """Return the rules of a stream_a family with these options. `own` are rules of this family only."""
     prefetches = tuple(sorted({prefetch for prefetch, _ in options.prefetch_stages}))
     return columns_within_n(options.columns), prefetch_within_k(prefetches), *own, *SPLITTING_RULES
 
 
 def rows_within_m(**smallest: int) -> Rule:
-    """`smallest` are the tunables that decide how many rows a block has: a block of so few is kept for any m."""
+    """Return the rule that drops blocks of more rows than m, unless their tunables have the values in `smallest`.
+
+    `smallest` maps the tunables that determine a block's rows to their least options.
+    """
 
     def keeps(candidate: Candidate) -> bool:
         is_smallest = all(tunable(candidate, name) == value for name, value in smallest.items())
@@ -61,12 +64,15 @@ def rows_within_m(**smallest: int) -> Rule:
 
 
 class StreamA(Family[C]):
-    """Each way to multiply adds its options, rules and template, and the rows, registers and memory of a block."""
+    """The base class of the stream_a families.
+
+    A family adds its options, rules and template, and the rows, registers and shared memory of a block.
+    """
 
     options: ClassVar[Options]
-    ring_of_a: ClassVar[bool] = False  # whether A goes through a ring in shared memory, not straight into registers
+    ring_of_a: ClassVar[bool] = False  # whether A is copied to shared memory, not loaded straight into registers
     beside_resources = ("splits", "row_tiles", "min_blocks", "evict_first")
-    odd_products: ClassVar[int] = 1  # by which a probe's k differs from a whole prefetch
+    odd_products: ClassVar[int] = 1  # the difference of a probe shape's k from a multiple of `prefetch`
 
     @abstractmethod
     def warp_rows(self, config: C, problem: Problem) -> int:
@@ -74,34 +80,40 @@ class StreamA(Family[C]):
 
     @abstractmethod
     def tile_depth(self, config: C) -> int:
-        """Rows of B staged at a time, whole prefetches; twice as many stay where that is all of the block's."""
+        """Return the number of rows of B in one of two shared-memory buffers, a multiple of `prefetch`.
+
+        If both buffers have room for all of B that a block needs, B is copied once.
+        """
 
     @abstractmethod
     def registers(self, config: C, problem: Problem) -> int:
-        """Return the number of registers of a thread for elements of A, B and C."""
+        """Return the number of registers of a thread for its elements of A, B and C."""
 
     def block_rows(self, config: C, problem: Problem) -> int:
-        """Return the number of rows of a tile."""
+        """Return the number of rows of C in a block's tile."""
         return config.threads // WARP_THREADS * self.warp_rows(config, problem)
 
     def pitch(self, config: C, problem: Problem) -> int:
-        """Return the number of elements from one staged row of B to the next."""
+        """Return the number of elements from one row of B to the next in shared memory."""
         return config.columns
 
     def has_one_tile(self, config: C) -> bool:
-        """Return whether the text has no loop over row tiles: a block has one where k is split."""
+        """Return whether a block computes one tile of rows, so that the CUDA source has no loop over row tiles.
+
+        A block has one tile if k is split.
+        """
         return config.has_splits
 
     def ring_bytes(self, config: C, problem: Problem) -> int:
-        """Shared memory that A streams through."""
+        """Return the bytes of shared memory for A; 0 if A is loaded straight into registers."""
         return 0
 
     def few_rows(self, config: C) -> int:
-        """Return the number of rows of a probe that fill a block in part, and a warp's vectors in part too."""
+        """Return the m of a probe shape: less than a block's rows, with a partial vector at the end."""
         return 42
 
     def vector_rows(self, problem: Problem) -> int:
-        """Return the number of rows of a probe past whole tiles that keep A's columns aligned."""
+        """Return the rows by which a probe shape's m exceeds whole tiles while A's columns stay 16-byte aligned."""
         return 2
 
     def grids(self) -> Iterable[Grid[C]]:
@@ -118,7 +130,7 @@ class StreamA(Family[C]):
 
     def resources(self, config: C, problem: Problem) -> Resources:
         element_bytes = problem.dtype.element_bytes
-        in_flight = config.prefetch - config.prefetch // config.stages // 2  # columns of A
+        in_flight = config.prefetch - config.prefetch // config.stages // 2  # columns of A in flight, on average
         staged = 2 * self.tile_depth(config) * self.pitch(config, problem)
         return Resources(
             threads=config.threads,
@@ -150,11 +162,12 @@ class StreamA(Family[C]):
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Whole and part-filled blocks of rows, groups of columns and shares of k.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        B stays in shared memory in the first three, and some shares are empty; in the last two a share takes three
-        tiles of B. Row tiles are loaded in each way: element by element, as vectors that end within a prefetch, as
-        whole vectors, and as these before a part-filled tile. Some have an aligned A whose lines are not.
+        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three, B is copied to
+        shared memory once, and some splits are empty. In the last two, a split needs more of B than both buffers
+        hold. Rows of A are loaded as single elements, as vectors up to a partial prefetch, as whole vectors, and as
+        whole vectors before a partial tile. Verification also passes an aligned A with an odd leading dimension.
         """
         rows, prefetch, odd = self.block_rows(config, problem), config.prefetch, self.odd_products
         deep = (2 * self.tile_depth(config) + prefetch) * config.splits
@@ -163,7 +176,7 @@ class StreamA(Family[C]):
             (2 * rows * config.row_tiles, 1, prefetch + odd),
             (2 * rows * config.row_tiles, 2 * config.columns + 1, 2 * prefetch),
             (self.few_rows(config), config.columns + 1, deep - 1),
-            # The last tile of rows is part-filled, yet aligned.
+            # The last tile of rows is partial, and its vectors are whole.
             ((2 * config.row_tiles - 1) * rows + self.vector_rows(problem), 2, deep),
         )
 

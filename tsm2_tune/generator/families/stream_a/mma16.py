@@ -1,8 +1,9 @@
-"""stream_a on the tensor cores for 16-bit floats, and for f32 through TF32 and 3xTF32, A straight into registers.
+"""stream_a on tensor cores in bf16, f16, TF32 and 3xTF32: A is loaded straight into registers.
 
-A lane loads 16 bytes at a time. Along k these are a fragment's elements in another order, and B is staged in the same
-order. Along m a register holds two rows of one column in 16 bits, of which byte permutations make two columns of one
-row. TF32 needs none, as a register holds one element. Sums are in f32; C is rounded once.
+A lane loads 16 bytes at a time. For a row-major A these are elements of a fragment in another order, and B is copied
+to shared memory in the same order. For a column-major 16-bit A a register has two rows of one column, and byte
+permutations make two columns of one row. TF32 needs no permutation, since a register has one element. Sums are in
+f32, and C is rounded once.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.split_k import LEAST_SHARE, SPLITS, SPLITS_ROW_TILES, in_turns, splits_to_prefer
 
-# Tiles of rows a block, of which one fills the device's slots nearly once: of others the last wave is half empty.
+# Options of `row_tiles`: for most m, one of them nearly fills one wave of resident blocks.
 LONG_RUNS = (20, 28, 40, 56, 80)
 OPTIONS = Options(
     threads=(128, 256),
@@ -29,11 +30,11 @@ OPTIONS = Options(
     min_blocks=(1, 2, 3, 4),
     splits_row_tiles=(*SPLITS_ROW_TILES, *((1, tiles) for tiles in LONG_RUNS)),
 )
-LANES_DOWN = 8  # of a warp
-STAGED_ELEMENTS = 4096  # elements of B staged at a time
-FRAGMENT_REGISTERS = 20  # of A and B, as the tensor core wants them
+LANES_DOWN = 8  # lanes of a warp along the rows of C
+STAGED_ELEMENTS = 4096  # elements of B in one shared-memory buffer
+FRAGMENT_REGISTERS = 20  # registers for fragments of A and B
 
-# For each number of columns, where A is large: threads, lane_rows, prefetch, stages, min_blocks.
+# Proposals for a large A, by `columns`: threads, lane_rows, prefetch, stages, min_blocks.
 COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     8: ((128, 8, 32, 2, 4), (128, 8, 32, 1, 4), (128, 8, 64, 2, 3)),
     16: ((128, 8, 32, 1, 4), (128, 8, 32, 2, 4), (128, 8, 64, 2, 3)),
@@ -46,21 +47,21 @@ ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4)),
     64: ((128, 4, 128, 2, 1),),
 }
-FEW_SPLITS = 2  # splits that fill the device's slots once: too few blocks to fill them well
-USUAL_SPLITS = (2, 3, 6)  # of the winners then
-MOST_SPLITS = 3  # to prefer for a configuration
+FEW_SPLITS = 2  # if one wave of resident blocks has at most so many splits, USUAL_SPLITS are proposed instead
+USUAL_SPLITS = (2, 3, 6)
+MOST_SPLITS = 3  # the most options of `splits` to propose for a configuration
 FEW_COLUMNS = 16
-# Where k is short: threads, lane_rows, min_blocks.
+# Proposals for a small k: threads, lane_rows, min_blocks.
 FEW_COLUMNS_SHORT = ((128, 8, 4), (128, 8, 1), (256, 8, 1))
 MANY_COLUMNS_SHORT = ((128, 8, 1), (128, 4, 1), (128, 2, 4))
-SHORTEST = ((128, 16, 4), (256, 16, 2), (128, 8, 1))  # of up to 8 products
-LEAST_FILLED = 0.7  # of the slots
-SMALL_M = 2**18  # rows that several blocks should share
-MOST_SHORT = 9  # configurations to prefer where k is short
+SHORTEST = ((128, 16, 4), (256, 16, 2), (128, 8, 1))  # for k up to 8
+LEAST_FILLED = 0.7  # the least share of one wave of resident blocks that the grid should have
+SMALL_M = 2**18  # rows up to which a block should have one tile
+MOST_SHORT = 9  # the most configurations to propose for a small k
 
 
 class Mma16(StreamA[Mma16Config]):
-    """Both ways to stream A: into registers, and through a ring in shared memory."""
+    """The base class of the families on these tensor cores: A straight into registers, or through shared memory."""
 
     on_tensor_cores = True
     template = "stream_a/mma16.cu.jinja"
@@ -76,10 +77,11 @@ class Mma16(StreamA[Mma16Config]):
         return False
 
     def probe_shapes(self, config: Mma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Whole and part-filled blocks of rows, groups of columns and shares of k.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        B stays in shared memory in the first three, and some shares are empty; in the last three a share takes three
-        tiles of B: in whole prefetches, with a rest that is aligned, and with one that is not.
+        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three, B is copied to
+        shared memory once, and some splits are empty. In the last three, a split needs more of B than both buffers
+        hold: k is whole prefetches, or ends with whole vectors, or ends with single elements.
         """
         rows, prefetch = self.block_rows(config, problem), config.prefetch
         deep = (2 * self.tile_depth(config) + prefetch) * config.splits
@@ -95,7 +97,10 @@ class Mma16(StreamA[Mma16Config]):
     def one_wave_first(
         self, variants: Sequence[Mma16Config], problem: Problem, limits: DeviceLimits
     ) -> tuple[Mma16Config, ...]:
-        """The variants, in turns, each with its splits: those first that give every slot of the device a block."""
+        """Return the variants with the numbers of splits to try first, in turns one of each variant.
+
+        The first number of splits is the largest with which all blocks are resident at the same time.
+        """
 
         def splits_of(variant: Mma16Config) -> list[int]:
             tiles = self.launch(variant, problem).tiles(problem.m, problem.n)
@@ -132,22 +137,28 @@ class StreamAMma16(Mma16):
         return rows * config.columns // WARP_THREADS + loaded_bytes // 4 + FRAGMENT_REGISTERS
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
-        """Where the winners on an H200 lay: every column at once, few splits, or several tiles of rows."""
+        """Return configurations like those that were fastest on an H200, best first.
+
+        They compute all columns of C at once, with few splits of k or with several tiles of rows per block.
+        """
         options = OPTIONS.columns
         columns = next((option for option in options if option >= problem.n), options[-1])
         if problem.k < 2 * LEAST_SHARE:
             return self._proposals_of_short(problem, limits, columns)
-        if columns == options[-1] and problem.dtype.element_bytes == 2:  # a ring in shared memory leaves registers
+        if columns == options[-1] and problem.dtype.element_bytes == 2:  # StreamAMma16Ring needs fewer registers
             return ()
         row_major = problem.contiguous[0] == "k"
         variants = (ROW_MAJOR if row_major else COLUMN_MAJOR)[columns]
-        if problem.dtype.element_bytes > 2:  # as many bytes in flight
+        if problem.dtype.element_bytes > 2:  # half as many elements: the same bytes in flight
             variants = tuple((t, rows, p // 2, s if p >= 32 * s else 1, b) for t, rows, p, s, b in variants)
         chosen = [self.config_type(t, rows, columns, p, s, 1, 1, least) for t, rows, p, s, least in variants]
         return self.one_wave_first(chosen, problem, limits)
 
     def _proposals_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[Mma16Config, ...]:
-        """Several tiles of rows a block; with few columns so many that one wave of blocks has all of them."""
+        """Return the proposals for a small k: several tiles of rows per block.
+
+        With few columns, the first proposals have so many that all blocks are resident at the same time.
+        """
         few = columns <= FEW_COLUMNS
         ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
         if problem.k <= 32:
@@ -172,7 +183,10 @@ class StreamAMma16(Mma16):
 
 
 def _long_run(tiles: int, slots: int) -> int:
-    """Return the tiles a block that give nearly every slot one block; 0 if no option does."""
+    """Return the number of row tiles per block with which the blocks nearly fill one wave of `slots` resident blocks.
+
+    Return 0 if no option does.
+    """
     return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
 
 

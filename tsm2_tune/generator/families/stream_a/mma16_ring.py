@@ -1,7 +1,7 @@
-"""stream_a on the same tensor cores as mma16, with A through a ring in shared memory.
+"""stream_a on tensor cores in bf16, f16, TF32 and 3xTF32: A passes through a pipeline in shared memory.
 
-For so many columns that their sums leave no registers to load A ahead into. Each warp copies its own rows,
-neighbouring lanes neighbouring pieces of memory, and reads them again as fragments.
+It is for so many columns that their sums leave no registers to load A ahead. Each warp copies its own rows of A to
+shared memory with coalesced 16-byte accesses, and loads them from there as fragments.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ OPTIONS = Options(
     prefetch_stages=((32, 2), (64, 2), (64, 4), (128, 2), (128, 4)),
     min_blocks=(1, 2, 3),
 )
-SMALLEST_GROUP = 32  # a lane then loads 16 bytes at a time
-FEW_COLUMNS = 16  # with so few, registers hold enough of A
+SMALLEST_GROUP = 32  # the least columns of A in a stage, with which a lane copies 16 bytes at a time
+FEW_COLUMNS = 16  # columns of C up to which registers have room for enough of A
 
-# For each number of columns, where A is large: threads, prefetch, stages, min_blocks.
+# Proposals for a large A, by `columns`: threads, prefetch, stages, min_blocks.
 COLUMN_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
     32: ((128, 128, 4, 2), (128, 64, 2, 3), (256, 128, 4, 1)),
     64: ((256, 128, 4, 1), (128, 128, 4, 2)),
@@ -38,7 +38,7 @@ ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int], ...]] = {
     32: ((256, 128, 2, 1), (128, 128, 2, 2)),
     64: ((256, 128, 2, 1), (256, 128, 4, 1)),
 }
-# And where k is short: prefetch, stages, row_tiles, min_blocks.
+# Proposals for a small k, by `columns`: prefetch, stages, row_tiles, min_blocks.
 SHORT: dict[int, tuple[tuple[int, int, int, int], ...]] = {
     32: ((128, 4, 8, 2), (64, 2, 8, 3), (128, 4, 4, 2)),
     64: ((128, 2, 4, 2), (64, 2, 8, 2), (128, 2, 8, 2)),
@@ -54,7 +54,7 @@ MANY_COLUMNS = Rule(
 
 
 def _group(candidate: Candidate) -> int:
-    """Return the number of columns of A in one stage of the ring."""
+    """Return the number of columns of A in one pipeline stage."""
     return tunable(candidate, "prefetch") // tunable(candidate, "stages")
 
 
@@ -93,11 +93,14 @@ class StreamAMma16Ring(Mma16):
         return self.block_rows(config, problem) * config.prefetch * problem.dtype.element_bytes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Mma16Config, ...]:
-        """Where the winners on an H200 lay: every column at once; of a row-major A whole lines of memory."""
+        """Return configurations like those that were fastest on an H200, best first; none for at most 16 columns.
+
+        They compute all columns of C at once. A row-major A is copied in whole 128-byte lines of memory.
+        """
         if problem.n <= FEW_COLUMNS:
             return ()
         columns = next((option for option in OPTIONS.columns if option >= problem.n), OPTIONS.columns[-1])
-        divisor = problem.dtype.element_bytes // 2  # as many bytes in flight
+        divisor = problem.dtype.element_bytes // 2  # f32: half as many elements, the same bytes in flight
         if problem.k < 2 * LEAST_SHARE:
             return tuple(
                 self.config_type(128, LANE_ROWS, columns, p // divisor, s, 1, row_tiles, least)

@@ -1,4 +1,4 @@
-"""The configurations of stream_a: they have the same tunables, but for the one that counts rows of A."""
+"""The configurations of the stream_a families. Only the tunable for rows of A differs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Stages = Annotated[int, Tunable("groups in which these are used and loaded anew"
 
 @dataclass(frozen=True, slots=True)
 class StreamAFmaConfig(KernelConfig):
-    """Fused multiply-adds: a thread computes alone."""
+    """A configuration of the family stream_a_fma: fused multiply-adds."""
 
     family: ClassVar[str] = "stream_a_fma"
 
@@ -38,7 +38,7 @@ class StreamAFmaConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamADmmaConfig(KernelConfig):
-    """The f64 tensor cores."""
+    """A configuration of the family stream_a_dmma: f64 on the f64 tensor cores."""
 
     family: ClassVar[str] = "stream_a_dmma"
 
@@ -55,7 +55,7 @@ class StreamADmmaConfig(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamAComplexDmmaConfig(StreamADmmaConfig):
-    """Complex numbers on the f64 tensor cores."""
+    """A configuration of the family stream_a_complex_dmma: complex numbers on the f64 tensor cores."""
 
     family: ClassVar[str] = "stream_a_complex_dmma"
 
@@ -64,7 +64,7 @@ class StreamAComplexDmmaConfig(StreamADmmaConfig):
 
 @dataclass(frozen=True, slots=True)
 class Mma16Config(KernelConfig):
-    """The tensor cores for 16-bit floats and TF32."""
+    """The common tunables of the stream_a families on tensor cores in 16-bit floats and TF32."""
 
     threads: Threads
     lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's")]
@@ -78,7 +78,7 @@ class Mma16Config(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class StreamAMma16Config(Mma16Config):
-    """16-bit floats, with A in registers."""
+    """A configuration of the family stream_a_mma16: 16-bit floats, A loaded straight into registers."""
 
     family: ClassVar[str] = "stream_a_mma16"
 
@@ -87,14 +87,17 @@ class StreamAMma16Config(Mma16Config):
 
 @dataclass(frozen=True, slots=True)
 class StreamATf32Config(StreamAMma16Config):
-    """f32 through TF32, with A in registers."""
+    """A configuration of the family stream_a_tf32: TF32 or 3xTF32, A loaded straight into registers."""
 
     family: ClassVar[str] = "stream_a_tf32"
 
 
 @dataclass(frozen=True, slots=True)
 class StreamAMma16RingConfig(Mma16Config):
-    """16-bit floats, with A in a ring in shared memory: `prefetch` and `stages` are the ring's."""
+    """A configuration of the family stream_a_mma16_ring: 16-bit floats, A through a pipeline in shared memory.
+
+    `prefetch` and `stages` describe this pipeline.
+    """
 
     family: ClassVar[str] = "stream_a_mma16_ring"
 
@@ -105,7 +108,7 @@ class StreamAMma16RingConfig(Mma16Config):
 
 @dataclass(frozen=True, slots=True)
 class StreamATf32RingConfig(StreamAMma16RingConfig):
-    """f32 through TF32, with A in a ring in shared memory."""
+    """A configuration of the family stream_a_tf32_ring: TF32 or 3xTF32, A through a pipeline in shared memory."""
 
     family: ClassVar[str] = "stream_a_tf32_ring"
 
