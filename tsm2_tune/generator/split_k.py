@@ -1,4 +1,4 @@
-"""Dividing k, or the tiles of C, over blocks: the options, which to try first, and the rules for them."""
+"""Split-k: the numbers of slices into which k may be divided, which of them to try first, and rules for them."""
 
 from __future__ import annotations
 
@@ -15,59 +15,66 @@ from tsm2_tune.generator.space.candidate import Candidate, Design, tunable
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 
-# How a grid is divided: parts of k for each tile of C, or tiles for each block, never both.
+# A kernel divides k into split-k slices, or computes several row tiles of C per block, but not both.
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
-LEAST_SHARE = 64  # the least products along k for a block of its own
-BLOCKS_PER_SM = 2  # the least for a grid
-NEARLY_ALL = 0.9  # of the multiprocessors
+LEAST_SHARE = 64  # the least k elements of a split-k slice
+BLOCKS_PER_SM = 2  # a grid should have at least this many blocks per multiprocessor
+NEARLY_ALL = 0.9  # the least share of multiprocessors that a grid should occupy
 
-# Where C is a tile or a few, and k alone fills the device: as many blocks on every multiprocessor.
+# Splits for a C of a few tiles, where only split-k fills the device: mostly multiples of the multiprocessors' number.
 MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
 WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
 
 
 def wide_splits(limits: DeviceLimits, blocks: int) -> int:
-    """Return the option that gives every multiprocessor so many blocks; where none does, the largest below."""
+    """Return the largest option in WIDE_SPLITS that gives each multiprocessor at most this many blocks.
+
+    Return the smallest option if there is none.
+    """
     return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
 
 
-FEW_SPLITS = 3  # options tried first for a configuration
-IDLE_BLOCKS = 0.3  # of all: as many may have no chunk
+FEW_SPLITS = 3  # numbers of splits that a search tries first for a configuration
+IDLE_BLOCKS = 0.3  # the largest share of blocks that may have no k tile
 
-MOST_ADDERS = 16  # groups of a block's threads that add up splits
+MOST_ADDERS = 16  # the most thread groups of a block that add up the splits' partial sums
 
 
 def adders(*, threads: int, tile_bytes: int) -> int:
-    """Return the number of thread groups that share the splits' sums of a tile, each thread a 16-byte vector."""
+    """Return the number of thread groups in which a block adds up the splits' partial sums of a tile.
+
+    In a group, each thread adds up one 16-byte vector of the tile. Each group adds up a share of the splits.
+    """
     return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
 
 
-MOST_LOADS, FEW_LOADS = 16, 13  # loads of splits' sums that a thread has in flight
-REGISTERS_FOR_MOST = 80  # registers of a thread that hold those sums and their addresses
+MOST_LOADS, FEW_LOADS = 16, 13  # loads of partial sums that a thread has in flight
+REGISTERS_FOR_MOST = 80  # registers of a thread that suffice for MOST_LOADS sums and their addresses
 
 
 def most_loads(registers: int) -> int:
-    """Loads of splits' sums that a thread of so many registers has in flight."""
+    """Return how many loads of partial sums a thread with this many registers keeps in flight."""
     return MOST_LOADS if registers >= REGISTERS_FOR_MOST else FEW_LOADS
 
 
-FLAT_ELEMENTS = 2**15  # of sums that one block reads in less time than two rounds of blocks need
+FLAT_ELEMENTS = 2**15  # up to this many partial sums, one block adds them up faster than two rounds of blocks
 
 
 def flat_splits(tile_elements: int) -> int:
-    """Return the most splits of a tile whose sums one block adds up, its threads sharing them."""
+    """Return the most splits whose partial sums a single block adds up. More splits need two rounds of blocks."""
     return max(FLAT_SPLITS, FLAT_ELEMENTS // tile_elements)
 
 
-SMALL_K = 2**18  # up to which starting the kernel and adding up its sums take longer than reading
+SMALL_K = 2**18  # up to this k, starting the kernel and adding up partial sums take longer than reading A and B
 
 
 def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
-    """Return the splits of a small k, best first: as few rounds of chunks as the stages hold, then few sums.
+    """Return the numbers of splits to try first for a small k, best first.
 
-    One block a multiprocessor at the most: a second one costs more in the last sums than it saves in rounds.
+    A slice should have as few k tiles as possible, but fill the pipeline's stages; then fewer splits are better. Each
+    multiprocessor gets at most one block, since adding up the sums of a second one costs more time than it saves.
     """
     chunks = -(-k // block_k)
     options = [splits for splits in WIDE_SPLITS if splits <= limits.sms]
@@ -76,7 +83,7 @@ def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLim
 
 
 def mostly_busy(splits: int, chunks: int) -> bool:
-    """Return whether most blocks have a chunk."""
+    """Return whether most of the splits have a k tile, if k has `chunks` tiles."""
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 
@@ -84,16 +91,16 @@ C = TypeVar("C", bound=KernelConfig)
 
 
 def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
-    """Return the first of each list, then the second of each, and so on."""
+    """Return the first configuration of each list, then the second of each list, and so on."""
     return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
 
 
-PREFERRED_SPLITS = 3  # of the best ones by the model
-ENOUGH_BYTES = 40 * 2**10  # in flight to a multiprocessor: Little's law
-REGISTERS_USED = 120  # a thread, where nothing bounds them and loads are to be ahead
-LIGHT = 2  # columns for each byte of an element, up to which memory alone decides
-UNEVEN = 0.4  # there, of what unequal shares cost: the last blocks have the others' bandwidth
-START_US = 2.0  # time until a block's first loads arrive
+PREFERRED_SPLITS = 3  # numbers of splits that `splits_to_prefer` returns
+ENOUGH_BYTES = 40 * 2**10  # bytes in flight per multiprocessor that saturate the memory, by Little's law
+REGISTERS_USED = 120  # assumed registers of a thread if no launch bound limits them and loads are prefetched
+LIGHT = 2  # memory alone limits the time if n is at most this times the bytes of an element
+UNEVEN = 0.4  # then only this share of idle time counts, since the last blocks get all the bandwidth
+START_US = 2.0  # microseconds until a block's first loads arrive
 
 
 def splits_to_prefer(
@@ -106,23 +113,23 @@ def splits_to_prefer(
     prefetch: int = 1,
     options: Sequence[int] = SPLITS,
 ) -> list[int]:
-    """Return those of the options that the model wants tried first, best first.
+    """Return the numbers of splits with the least modelled time, best first.
 
-    Every multiprocessor should have as many blocks as the others, or whole waves of them, and enough bytes in
-    flight. Shares are whole prefetches. What a split costs is its blocks' start, and its sums, written and read again
-    beside A, which is read once.
+    The time is less if all multiprocessors have equally many blocks and enough bytes in flight. More splits add the
+    start of further waves of blocks, and partial sums that are written and read again. `tiles` is the number of tiles
+    of C. A slice is a multiple of `prefetch` k elements.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
     usual = limits.registers_per_sm // (REGISTERS_USED * resources.threads)
-    resident = min_blocks if min_blocks > 1 else max(min(occupied, usual), 1)  # compilers use what they may
+    resident = min_blocks if min_blocks > 1 else max(min(occupied, usual), 1)  # compilers use all they may
     most = max(problem.k // LEAST_SHARE, 1)
     uneven = UNEVEN if problem.n <= LIGHT * problem.dtype.element_bytes else 1.0
     least_us = problem.m * problem.k * problem.dtype.element_bytes / (limits.dram_gbytes_per_s * 1e3)
 
-    def time(splits: int) -> float:  # of what A takes where all are busy to the end
-        blocks = tiles * splits / limits.sms  # on a multiprocessor
+    def time(splits: int) -> float:  # relative to reading A with all multiprocessors busy
+        blocks = tiles * splits / limits.sms  # per multiprocessor
         waves = -(-blocks // resident)
         slots = -(-blocks // 1) if waves == 1 else waves * resident
         on_their_way = min(blocks, resident) * resources.threads * resources.bytes_in_flight
@@ -135,7 +142,11 @@ def splits_to_prefer(
 
 
 def with_splits(family: Design, variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """Return the variants, which do not split k, each with the splits to prefer for it: in turns."""
+    """Return each variant with the numbers of splits that suit it best.
+
+    The result has every variant with its best number first, then with the second best, and so on. The given variants
+    must not split k.
+    """
     return in_turns(
         [
             replace(variant, splits=splits)  # type: ignore[call-arg]
@@ -157,7 +168,7 @@ def _share(candidate: Candidate) -> int:
 
 
 def _grid_fills_device(candidate: Candidate) -> bool:
-    """A grid too small for the device is kept only where nothing could make it larger."""
+    """Return whether the grid nearly fills the device, or no other division of the work would enlarge it."""
     blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
     enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
@@ -165,12 +176,18 @@ def _grid_fills_device(candidate: Candidate) -> bool:
 
 
 def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
-    """Return whether no multiprocessor has fewer blocks than others, or all have one at the most."""
+    """Return whether all multiprocessors have equally many blocks, or at most one.
+
+    Return True for a device that WIDE_SPLITS is not made for.
+    """
     return splits % limits.sms == 0 or splits < limits.sms or limits.sms not in MULTIPROCESSORS
 
 
 def _one_wave(candidate: Candidate) -> bool:
-    """Return whether all blocks are resident from the start. A bound on registers holds, whatever their estimate."""
+    """Return whether all blocks are resident on the device at once.
+
+    `min_blocks` blocks per multiprocessor count as resident even if the estimated registers allow fewer.
+    """
     blocks, resources = max(candidate.occupancy.blocks_per_sm, 1), candidate.resources
     min_blocks = int(getattr(candidate.config, "min_blocks", 1))
     if min_blocks > blocks:
@@ -201,7 +218,7 @@ WIDE_SPLIT_RULES = (
 
 
 def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
-    """The configuration with no more blocks than are resident from the start."""
+    """Return the configuration with the most splits, up to its own, whose blocks are all resident at once."""
     most = int(config.tunables["splits"])
     options = (splits for splits in reversed(WIDE_SPLITS) if splits <= most)
     every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
@@ -228,7 +245,10 @@ SPLITTING_RULES = (
 
 
 def split_traffic(problem: Problem, *, columns: int, splits: int) -> Traffic:
-    """Return the bytes moved: A once for each group of columns, B and C once, and the splits' sums there and back."""
+    """Return the bytes read and written by a kernel whose blocks compute `columns` columns of C.
+
+    A is read once for each group of columns. B is read and C written once. Partial sums are written and read again.
+    """
     passes = -(-problem.n // columns)
     sums = problem.m * problem.n * splits if splits > 1 else 0
     read = problem.m * problem.k * passes + problem.k * problem.n + sums

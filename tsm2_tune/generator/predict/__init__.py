@@ -1,4 +1,4 @@
-"""Models of a kernel's time: the TSM2 paper's, and ours, by which searches order configurations.
+"""Models of a kernel's time, for planning searches: `paper_model.py` is the TSM2 paper's, `expected_time.py` our own.
 
-They plan searches. An exported module predicts by `runtime/choice/predict.py`.
+Searches order configurations by `expected_time.py`. Exported modules use another model, `runtime/choice/predict.py`.
 """

@@ -1,10 +1,10 @@
-"""Expected time of a launch, without running it. It orders trials, and exposes absurd choices.
+"""Model that predicts the time of a kernel launch. Searches try configurations in the order of predicted times.
 
-    start-up + tiles in waves, each as long as its bytes or its arithmetic takes + sums of splits
+    time = start-up + waves of blocks, each limited by memory or arithmetic + adding up partial sums
 
-Each term is a function below. Rates are those of `Ceilings`: measured, or the data sheet's. For 1,033 winners on an
-H200 (benchmarks/results/h200-versus-cublas.json) it is 0.45 to 1.92 times the measured time, for 98 % of them 0.64 to
-1.27 times. `python -m benchmarks.first_choices --beside` prints this.
+The last two terms are functions below. Peak rates (`Ceilings`) are measured or come from the data sheet. For 1,033
+winners on an H200 (benchmarks/results/h200-versus-cublas.json) the prediction is 0.45 to 1.92 times the measured
+time, and 0.64 to 1.27 times for 98 % of them. `python -m benchmarks.first_choices --beside` prints these numbers.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, data_sheet
 from tsm2_tune.generator.space.candidate import Candidate
 
-START_US = 5.0  # between two events around a kernel with next to no work: the least time of small winners
-SUMS_BYTES_PER_CLOCK = 64  # bytes that a multiprocessor reads from the L2
-ROUND_US = 1.0  # until the last block of a round has read the counter and loaded its first sums
+START_US = 5.0  # microseconds between CUDA events around a kernel with little work
+SUMS_BYTES_PER_CLOCK = 64  # bytes per clock that a multiprocessor reads from the L2 cache
+ROUND_US = 1.0  # microseconds until the last block of a round has loaded its first sums
 
 
 def expected_us(candidate: Candidate, ceilings: Ceilings | None = None) -> Any:
-    """Return the expected time in microseconds, by these ceilings or the data sheet's; infinity if no block fits.
+    """Return the predicted time in microseconds; infinity if no block fits on a multiprocessor.
 
-    For a table of candidates, in which a block of each fits, return an array.
+    `ceilings` contains the device's peak rates; None means the data sheet's. For a table of candidates return an
+    array with a time for each row. A block of every row must fit.
     """
     rates = ceilings or sheet(candidate.limits)
     if not is_table(candidate) and candidate.occupancy.blocks_per_sm < 1:
@@ -38,18 +39,18 @@ def expected_us(candidate: Candidate, ceilings: Ceilings | None = None) -> Any:
 
 
 def is_table(candidate: Candidate) -> bool:
-    """Return whether the candidate is a table, whose numbers are arrays."""
+    """Return whether the candidate is a table of candidates, with arrays for some tunables."""
     return isinstance(candidate.launch.blocks(candidate.problem.m, candidate.problem.n), np.ndarray)
 
 
 @lru_cache(maxsize=64)  # called for each candidate of a space
 def sheet(limits: DeviceLimits) -> Ceilings:
-    """Return the data sheet's rates."""
+    """Return the peak rates of the device from its data sheet."""
     return data_sheet(limits)
 
 
 def gflops(candidate: Candidate, ceilings: Ceilings) -> float:
-    """Return the rate of the unit that the family computes with."""
+    """Return the peak GFLOPS of the unit that the kernel uses: tensor cores or FMA units."""
     name = candidate.problem.dtype_name
     if candidate.family.on_tensor_cores:
         return dict(ceilings.gflops)[name]
@@ -57,7 +58,7 @@ def gflops(candidate: Candidate, ceilings: Ceilings) -> float:
 
 
 def padded_flops(candidate: Candidate) -> Any:
-    """Return the operations, including those of tile rows and columns outside C."""
+    """Return the floating-point operations with m and n padded to whole tiles."""
     problem, launch = candidate.problem, candidate.launch
     columns: Any = launch.columns_per_block
     columns = problem.n if isinstance(columns, int) and columns == 0 else columns
@@ -66,13 +67,13 @@ def padded_flops(candidate: Candidate) -> Any:
 
 
 def moved_us(candidate: Candidate, ceilings: Ceilings) -> Any:
-    """Return the time of the design's memory traffic at the device's rates, with all multiprocessors busy."""
+    """Return the microseconds that the kernel's memory traffic takes at the peak rates."""
     traffic = candidate.family.traffic(candidate.config, candidate.problem)
     return ceilings.bytes_us(traffic.read_bytes, traffic.written_bytes)
 
 
 def bytes_in_flight_per_sm(candidate: Candidate, blocks: Any) -> Any:
-    """Return the bytes in flight of the busiest multiprocessor, with this many blocks on the device."""
+    """Return the bytes in flight on the busiest multiprocessor if the device has this many blocks."""
     busiest = -(-blocks // candidate.limits.sms) * candidate.launch.threads
     resident = candidate.occupancy.threads_per_sm
     threads = np.minimum(resident, busiest) if is_table(candidate) else min(resident, busiest)
@@ -80,11 +81,10 @@ def bytes_in_flight_per_sm(candidate: Candidate, blocks: Any) -> Any:
 
 
 def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
-    """Return the time of the tiles. Blocks run in waves of multiprocessors x resident blocks; the busiest one
-    decides.
+    """Return the microseconds of all blocks, which run in waves of multiprocessors x resident blocks.
 
-    It gets its share of the memory bandwidth or, if fewer bytes are in flight than Little's law requires, those bytes
-    over the latency; and its share of the arithmetic rate.
+    A wave takes as long as its busiest multiprocessor needs for its memory traffic or its arithmetic. The memory rate
+    is an equal share of the bandwidth, or less if too few bytes are in flight: bytes in flight over latency.
     """
     problem, limits, occupancy = candidate.problem, candidate.limits, candidate.occupancy
     blocks = candidate.launch.blocks(problem.m, problem.n)
@@ -108,10 +108,10 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 
 
 def sums_us(candidate: Candidate) -> float:
-    """Return the time to add up the partial sums of the splits: by one block a tile, or in two rounds of groups.
+    """Return the microseconds for adding up the splits' partial sums; 0 without splits.
 
-    Each persistent block adds up a slice; if each has whole tiles too, this overlaps with other blocks' tiles. Tables
-    have no splits.
+    One block adds up a tile's sums, or with many splits, groups of blocks do so in two rounds. In a persistent
+    kernel, each block adds up a part of a tile, which overlaps with whole tiles if each block has any.
     """
     problem, launch = candidate.problem, candidate.launch
     if not launch.has_workspace:

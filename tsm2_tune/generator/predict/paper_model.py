@@ -1,13 +1,13 @@
 """The performance model of the TSM2 paper (sections 3.6.2 and 3.6.3).
 
-The paper's symbols: t1 threads a block, t2 columns of C a thread accumulates, t3 elements of A it prefetches.
+The paper's symbols are: t1, the threads of a block; t2, the columns of C that a thread accumulates; and t3, the
+elements of A that a thread prefetches.
 
-Units. The paper gives none for its concurrencies. They count elements (a thread that prefetches has t3 in
-flight), so the throughputs that Little's law multiplies by a latency are taken here in elements of A, and in
-FMAs, per clock per multiprocessor. A utilisation is at most 1.
+Units. The paper gives no unit for its concurrencies. They count elements (a thread has t3 elements in flight). So
+the throughputs in Little's law are elements of A, and FMAs, per clock per multiprocessor. A utilisation is at most 1.
 
-Constants. The paper profiles its latencies and its register overhead offline and prints none of them; here
-they come from published microbenchmarks (`architecture`) and from a compiler's report (C0, below).
+Constants. The paper measures latencies and the register overhead but does not print them. Here they come from
+published microbenchmarks (`architecture`) and from a compiler's report (C0, below).
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from tsm2_tune.generator.device.cards import PUBLISHED_PEAKS, PublishedPeak
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
 
-# C0. At t2 = t3 = 1 nvcc 13.0 gives Algorithm 4 with leading dimensions, alpha, beta and bounds checks 16 to 20
-# registers beyond the formula's (sm_75 and sm_90, f32 and f64).
+# C0, the registers of a thread besides those of the formula. For Algorithm 4 with t2 = t3 = 1, leading dimensions,
+# alpha, beta and bounds checks, nvcc 13.0 uses 16 to 20 more (sm_75 and sm_90, f32 and f64).
 OVERHEAD_REGISTERS = 20
-LARGEST_PREFETCH = 32  # bound on t3, which the paper leaves open
-STEP = 0.1  # of the descent, section 3.6.3
-STOP = 1e-4  # of the descent, section 3.6.3
-PREFERRED_T1 = 128  # chosen by profiling on K40c and P100, sections 4.2 and 4.4
+LARGEST_PREFETCH = 32  # the largest t3; the paper gives no bound
+STEP = 0.1  # step length of gradient descent, section 3.6.3
+STOP = 1e-4  # stopping threshold of gradient descent, section 3.6.3
+PREFERRED_T1 = 128  # t1 that the paper's profiling chose on K40c and P100, sections 4.2 and 4.4
 
 Point = tuple[float, float]  # (t2, t3)
 Bound = Literal["memory", "compute"]
@@ -38,23 +38,26 @@ Bound = Literal["memory", "compute"]
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """The model's numbers for a problem on a device, and the parameters that Algorithm 5 chooses."""
+    """The parameters that Algorithm 5 of the paper chooses for a problem, and the model's numbers for them."""
 
     t2_threshold: float  # as published
-    t2_threshold_fma: float  # with an FMA counted as two operations on both sides
+    t2_threshold_fma: float  # with an FMA consistently counted as two operations
     bound: Bound  # by the published threshold
-    t1: int  # threads per block; not profiled
-    t2: int  # columns
-    t3: int  # prefetch
-    threads_per_sm: int  # MaxOccup, in whole warps for every register partition
+    t1: int  # threads per block; the paper profiles it instead
+    t2: int  # columns of C per thread
+    t3: int  # elements of A that a thread prefetches
+    threads_per_sm: int  # MaxOccup, rounded down to whole warps in each register partition
     memory_utilisation: float
     arithmetic_utilisation: float
     time_us: float  # the longer of the model's memory and arithmetic times
 
 
-@lru_cache  # called a thousand times in a descent
+@lru_cache  # called a thousand times in a gradient descent
 def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
-    """Return the paper's own peaks for the cards it measured; for the rest multiprocessors x cores x clock x 2."""
+    """Return the peak rates of a device for an element type.
+
+    They are the paper's for the GPUs that it measured, and multiprocessors x cores x clock x 2 for all others.
+    """
     published = PUBLISHED_PEAKS.get((limits.name, dtype_named(dtype_name).name))
     if published is not None:
         return published
@@ -62,17 +65,26 @@ def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
 
 
 def registers_per_thread(dtype_name: str, *, t2: float, t3: float) -> float:
-    """R_thread = (3 t2 + 2 t3) bytes per element / bytes per register + C0. Section 3.6.2."""
+    """Return the paper's R_thread, the registers of a thread. Section 3.6.2.
+
+    R_thread = (3 t2 + 2 t3) x bytes per element / bytes per register + C0
+    """
     return (3 * t2 + 2 * t3) * dtype_named(dtype_name).registers + OVERHEAD_REGISTERS
 
 
 def smem_bytes_per_thread(dtype_name: str, *, t2: float) -> float:
-    """S_thread = t2 bytes per element: a block's t1 x t2 tile of B over its t1 threads. Section 3.6.2."""
+    """Return the paper's S_thread, the bytes of shared memory per thread. Section 3.6.2.
+
+    It is t2 x bytes per element: a block of t1 threads has a t1 x t2 tile of B in shared memory.
+    """
     return t2 * dtype_named(dtype_name).element_bytes
 
 
 def max_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
-    """MaxOccup_SM = min(HW_MAX, R_SM / R_thread, S_SM / S_thread), not rounded. Section 3.6.2."""
+    """Return the paper's MaxOccup, the resident threads of a multiprocessor, not rounded. Section 3.6.2.
+
+    MaxOccup = min(HW_MAX, R_SM / R_thread, S_SM / S_thread)
+    """
     return min(
         limits.threads_per_sm,
         limits.registers_per_sm / registers_per_thread(dtype_name, t2=t2, t3=t3),
@@ -81,17 +93,20 @@ def max_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: 
 
 
 def whole_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> int:
-    """Return MaxOccup in whole warps, equally many in each register partition, and at least one.
+    """Return MaxOccup, rounded down to equally many whole warps in each register partition, at least one.
 
-    The paper does not say how MaxOccup becomes a number that block sizes divide. Registers are allocated to
-    warps within partitions (four on most chips), so that full occupancy comes in steps of 128 threads.
+    The paper does not say how to round it. A multiprocessor allocates registers to warps within partitions, four on
+    most chips, so the result is usually a multiple of 128 threads.
     """
     unit = limits.warp_threads * architecture_of(limits.compute_capability).register_partitions
     return max(1, math.floor(max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3)) // unit) * unit
 
 
 def memory_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
-    """Util_mem: elements of A in flight over latency x throughput (Little's law), at most 1. Section 3.6.2."""
+    """Return the paper's Util_mem, the utilisation of the memory bandwidth, at most 1. Section 3.6.2.
+
+    It is the number of elements of A in flight over latency x throughput (Little's law).
+    """
     bytes_per_clock = peaks(limits, dtype_name).gbytes_per_s * 1e3 / (limits.sms * limits.sm_clock_mhz)
     elements_per_clock = bytes_per_clock / dtype_named(dtype_name).element_bytes
     latency = architecture_of(limits.compute_capability).memory_latency_clocks
@@ -100,7 +115,10 @@ def memory_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: 
 
 
 def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
-    """Util_comp: independent FMAs over latency x throughput (Little's law), at most 1. Section 3.6.2."""
+    """Return the paper's Util_comp, the utilisation of the FMA units, at most 1. Section 3.6.2.
+
+    It is the number of independent FMAs over latency x throughput (Little's law).
+    """
     flops_per_clock = peaks(limits, dtype_name).gflops * 1e3 / (limits.sms * limits.sm_clock_mhz)
     latency = architecture_of(limits.compute_capability).fma_latency_clocks(dtype_name)
     concurrent = max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3) * t3 * t2 * dtype_named(dtype_name).parts
@@ -108,10 +126,10 @@ def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, 
 
 
 def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
-    """t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published: time_comp = time_mem. Section 3.6.2.
+    """Return the paper's t2_threshold, above which the inner loop is compute-bound. Section 3.6.2.
 
-    It counts t2 operations for an element of A against a peak in which an FMA is two: above it, the inner loop is
-    compute-bound. A complex product, which the paper does not have, is four real ones.
+    t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published. It counts t2 operations per element of
+    A, although the peak counts an FMA as two operations. A complex product counts as four real products.
     """
     peak = peaks(limits, dtype_name)
     dtype = dtype_named(dtype_name)
@@ -119,14 +137,15 @@ def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
 
 
 def t2_threshold_fma(limits: DeviceLimits, dtype_name: str) -> float:
-    """Return the threshold with an FMA counted as two operations on both sides: half the published one."""
+    """Return half of `t2_threshold`: the threshold if an FMA consistently counts as two operations."""
     return t2_threshold(limits, dtype_name) / FLOPS_PER_FMA
 
 
 def memory_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
-    """m k (n / t2) bytes per element / (Peak Band. x Util_mem). Algorithm 5, lines 2 to 4.
+    """Return the paper's memory time in microseconds. Algorithm 5, lines 2 to 4.
 
-    Line 12 prints n n k / t2 for the same quantity, a slip for m k n / t2.
+    It is m k (n / t2) x bytes per element / (Peak Band. x Util_mem). Line 12 of the algorithm prints n n k / t2 where
+    it must mean m k n / t2.
     """
     read_bytes = problem.m * problem.k * (problem.n / t2) * problem.dtype.element_bytes
     utilisation = memory_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
@@ -134,14 +153,21 @@ def memory_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: flo
 
 
 def arithmetic_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
-    """2 m k n / (Peak Perf. x Util_comp), 8 m k n of complex numbers. Algorithm 5, lines 7 to 9."""
+    """Return the paper's arithmetic time in microseconds. Algorithm 5, lines 7 to 9.
+
+    It is 2 m k n / (Peak Perf. x Util_comp), with 8 m k n for complex numbers.
+    """
     utilisation = arithmetic_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
     return problem.flops / (peaks(limits, problem.dtype_name).gflops * 1e3 * utilisation)
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """The region of a descent: a range of t2, t3 up to its bound, and t2_weight t2 + t3_weight t3 <= most."""
+    """The points (t2, t3) that a gradient descent may reach.
+
+    They fulfil least_t2 <= t2 <= most_t2, 1 <= t3 <= LARGEST_PREFETCH, and t2_weight t2 + t3_weight t3 <= most, the
+    limit of a thread's registers.
+    """
 
     least_t2: float
     most_t2: float
@@ -151,10 +177,9 @@ class Region:
 
     @classmethod
     def of(cls, limits: DeviceLimits, dtype_name: str, *, least_t2: float, most_t2: float) -> Region | None:
-        """Return the region with t2 in this range and enough registers for a thread; None if there is none.
+        """Return the region with t2 in this range and R_thread within a thread's limit; None if it is empty.
 
-        The paper's formula for R_thread has only the multiprocessor's limit of registers. Beyond a thread's limit a
-        kernel spills.
+        The paper has no limit per thread, only per multiprocessor. But a kernel that exceeds it spills registers.
         """
         registers = dtype_named(dtype_name).registers
         most = architecture_of(limits.compute_capability).registers_per_thread - OVERHEAD_REGISTERS
@@ -163,11 +188,11 @@ class Region:
         return region if region.least_t2 <= region.most_t2 else None
 
     def t2_within(self, t3: float) -> float:
-        """Return the largest t2 that leaves registers for t3."""
+        """Return the largest t2 that the registers allow with this t3."""
         return (self.most - self.t3_weight * t3) / self.t2_weight
 
     def projected(self, point: Point) -> Point:
-        """Return the nearest point of the region: excess registers are taken from t2 and t3 alike."""
+        """Return the point projected into the region."""
         t2, t3 = point
         over = self.t2_weight * t2 + self.t3_weight * t3 - self.most
         if over > 0:
@@ -178,19 +203,19 @@ class Region:
         return t2, min(max(t3, 1.0), LARGEST_PREFETCH, most_t3)
 
     def rounded(self, point: Point) -> tuple[int, int]:
-        """Return the nearest integers, lowered to fit: t2 to the upper end of its range, then t3 to the registers."""
+        """Return (t2, t3) rounded to integers, t2 at most `most_t2`, and t3 at most what the registers then allow."""
         t2 = max(1, min(math.floor(point[0] + 0.5), math.floor(self.most_t2)))
         most_t3 = math.floor((self.most - self.t2_weight * t2) / self.t3_weight)
         return t2, max(1, min(math.floor(point[1] + 0.5), most_t3))
 
 
 def descended(time: Callable[[Point], float], region: Region) -> Point:
-    """Return the end of gradient descent on (t2, t3) from (1, 1). Algorithm 5, section 3.6.3.
+    """Return the end point of gradient descent on (t2, t3) from (1, 1). Algorithm 5, section 3.6.3.
 
-    The paper gives the start, the step 0.1 and the stop 1e-4, but not the scale of the time. Here the descent is on
-    log(time), which has the same minima and no unit. A step goes 0.1 along the negative gradient, projected into the
-    region, and is halved until it gains at least 1e-4. The descent stops if no step down to 1e-4 gains that. It ends,
-    since every step gains and the time is bounded.
+    The paper gives the start, the step 0.1 and the threshold 1e-4, but not the unit of the time. Here the function is
+    log(time), which has the same minima and no unit. A step has length 0.1 along the negative gradient and is
+    projected into the region. It is halved until it reduces the function by at least 1e-4. The descent ends if no
+    step of length 1e-4 or more does so.
     """
     point = region.projected((1.0, 1.0))
     value = math.log(time(point))
@@ -212,9 +237,10 @@ def descended(time: Callable[[Point], float], region: Region) -> Point:
 
 
 def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tuple[float, float]:
-    """Return the slopes of log(time) along t2 and t3, by differences within the region; 0 where it allows no step.
+    """Return the gradient of log(time) along t2 and t3, by central differences within the region.
 
-    The differences span a step, so that both sides of a kink count.
+    A component is 0 if the region allows no step along it. The differences span a whole step, since the function has
+    kinks.
     """
     slopes = []
     for axis in ((1.0, 0.0), (0.0, 1.0)):
@@ -237,18 +263,20 @@ def unmodelled(problem: Problem) -> str | None:
 
 @lru_cache(maxsize=1024)  # called twice for each problem of a plan
 def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
-    """Choose t1, t2 and t3 by Algorithm 5.
+    """Return the t1, t2 and t3 that the paper's Algorithm 5 chooses, with the model's numbers for them.
 
-    Line 9 is read with the bound t2 <= n, where the paper prints k, and line 12 as m k n / t2.
+    Two lines of the algorithm are corrected: line 9 has the bound t2 <= n instead of k, and line 12 has m k n / t2.
 
-    For all latencies, t2 x MaxOccup never falls as t2 grows, so the memory branch always ends with the largest t2 of
-    its range. At t2_threshold the memory branch predicts half the arithmetic branch's time, since an FMA counts as
-    two. So for a compute-bound problem the memory branch wins wherever Util_mem there is above one half.
+    For all latencies, t2 x MaxOccup never decreases with t2, so the memory branch always ends at the largest t2 of
+    its range. At t2_threshold the memory branch predicts half the time of the arithmetic branch, since the published
+    threshold counts an FMA inconsistently. So for a compute-bound problem the memory branch wins if its Util_mem is
+    above one half.
 
     The paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64) compare as follows. On K40c the bound, t2 =
     n and t1 = 128 agree for n = 2, 4, 8 and 16. The paper's t3 = 4 needs a memory latency of 410 to 520 clocks at n =
-    16 (here 331, and t3 = 3) and of 1550 to 1820 at n = 2, so no latency gives it for every n. On M40 the bound
-    agrees, but t2 is 6, not 8. On P100 the bound and t1 agree, but t2 is 16, not 4, which the first remark excludes.
+    16 (here it is 331, and t3 = 3) and of 1550 to 1820 clocks at n = 2, so no latency gives t3 = 4 for every n. On
+    M40 the bound agrees, but t2 is 6, not 8. On P100 the bound and t1 agree, but t2 is 16, not 4: t2 = 4 is not the
+    largest of its range, so the memory branch cannot end there.
 
     Raise InputError for a problem that the model does not cover.
     """
@@ -272,7 +300,7 @@ def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
         region = Region.of(limits, problem.dtype_name, least_t2=least_t2, most_t2=most_t2)
         if region is not None:
             point = descended(time, region)
-            # The threshold is no bound of the rounded t2: the nearest integer may lie just beyond it.
+            # The threshold does not bound the rounded t2, which may exceed it by less than 1.
             wide = Region.of(limits, problem.dtype_name, least_t2=1.0, most_t2=problem.n) or region
             ends.append((time(point), wide.rounded(point)))
     _, (t2, t3) = min(ends)
@@ -297,7 +325,7 @@ def _choice(problem: Problem, limits: DeviceLimits, bound: Bound, t2: int, t3: i
 
 
 def t1_candidates(limits: DeviceLimits, threads_per_sm: int) -> tuple[int, ...]:
-    """Return the block sizes that the paper profiles: whole warps that divide MaxOccup. Section 3.6.3."""
+    """Return the block sizes that the paper profiles: multiples of a warp that divide MaxOccup. Section 3.6.3."""
     largest = min(threads_per_sm, limits.threads_per_block)
     return tuple(
         t1 for t1 in range(limits.warp_threads, largest + 1, limits.warp_threads) if threads_per_sm % t1 == 0
