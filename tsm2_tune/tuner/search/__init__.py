@@ -1,5 +1,5 @@
-"""The search of one problem: choose configurations, compile and try them, run finals.
+"""The search for the fastest kernel of a problem: choose configurations, compile, verify and time them.
 
-`session.py` does all for one problem: earlier trials, search, finals, full verification. `loop.py` is the loop over
-candidates, and `strategies/` choose the next candidate.
+`session.py` runs all steps for one problem: read earlier trials, search, time the fastest kernels again (finals), and
+verify the winner in full. `loop.py` contains the loop over candidates. `strategies/` choose the next candidate.
 """

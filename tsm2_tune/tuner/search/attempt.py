@@ -1,4 +1,4 @@
-"""Make a trial of a candidate whose compiler was started: wait for the binary, ask the worker, return the Trial."""
+"""One trial of a candidate: wait for its binary, have the worker process verify and time it, return the Trial."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, IdleWork, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
-TRIES = 2  # attempts with a kernel whose binary was changed or removed
+TRIES = 2  # attempts if the binary is changed or removed in the cache meanwhile
 CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"
-LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # these count even if the cache was changed
+LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # outcomes that count even if the binary was changed
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledCandidate:
-    """A candidate after its compilation, with the worker's request; no request if it does not compile."""
+    """A candidate after its compilation, with the request for the worker process; None if it does not compile."""
 
     candidate: Candidate
     source: KernelSource
     binary: Binary | CompileFailure
     request: Attempt | None
-    files: tuple[object, ...]  # identities of the request's files before the attempt
+    files: tuple[object, ...]  # identities of the binaries before the attempt, to detect changes
 
 
 class TrialMaker:
-    """Makes trials on a device."""
+    """Maker of trials on one device."""
 
     def __init__(
         self,
@@ -56,15 +56,16 @@ class TrialMaker:
     def prepare(
         self, candidate: Candidate, source: KernelSource, compiling: Compiled, fastest_us: float | None
     ) -> CompiledCandidate:
-        """Wait for the candidate's binary and return its request.
+        """Wait for the candidate's binary. Return the candidate with the request for the worker process.
 
-        The trial ends early if its first launches are much slower than `fastest_us`, the fastest kernel so far.
+        `fastest_us` is the time of the fastest kernel so far. The trial will end early if its first launches are much
+        slower.
         """
         binary = self._compilers.finish(source, begun=compiling)
         problem, config = candidate.problem, candidate.config
         if isinstance(binary, CompileFailure):
             return CompiledCandidate(candidate, source, binary, None, ())
-        reach = None if self._target.is_host else self._options.reach  # the host's first launches tell little
+        reach = None if self._target.is_host else self._options.reach  # the host's first launches say little
         request = Attempt(
             problem,
             Entry(binary.path, source.kernel, source.launch),
@@ -78,12 +79,16 @@ class TrialMaker:
         return CompiledCandidate(candidate, source, binary, request, self._files(source, binary))
 
     def ask_ahead(self, prepared: CompiledCandidate) -> None:
-        """Send the request to the worker while it works on another one."""
+        """Send the candidate's request to the worker process in advance, while it runs another request."""
         if prepared.request is not None:
             self._worker().ask_ahead(prepared.request)
 
     def run(self, prepared: CompiledCandidate, *, since: float, idle_work: IdleWork) -> Trial:
-        """Try the candidate and return its trial. `since` is the end of the previous trial on the run's clock."""
+        """Verify and time the candidate. Return its trial.
+
+        `since` is the time in seconds, on the run's clock, at which the previous trial ended. `idle_work` is called
+        while the worker process runs.
+        """
         candidate, source = prepared.candidate, prepared.source
         result, compiled = self._run_attempt(prepared, idle_work)
         is_late = result.outcome is Outcome.TIMED_OUT
@@ -109,12 +114,12 @@ class TrialMaker:
         )
 
     def _run_attempt(self, prepared: CompiledCandidate, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
-        """Return the worker's result; repeat the attempt if the binary was changed or removed meanwhile."""
+        """Return the worker's result and the binary. Try again if the binary was changed or removed meanwhile."""
         binary, request, files = prepared.binary, prepared.request, prepared.files
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
-            assert request is not None  # since it is compiled
+            assert request is not None  # because the candidate is compiled
             result = self._worker().attempt(request, idle_work)
             if result.outcome in LASTING or self._compilers.are_whole(files, [(prepared.source, None)]):
                 return result, binary
@@ -129,7 +134,7 @@ class TrialMaker:
         return self._compilers.files(source.dtype_name, binary.path)
 
     def _hangs(self, candidate: Candidate, source: KernelSource, binary: Binary) -> bool:
-        """Return whether the kernel, which timed out, also times out or faults on small problems."""
+        """Return whether a kernel that timed out also times out or faults on small problems."""
         entry = Entry(binary.path, source.kernel, source.launch)
         request = small_problems(candidate.problem, candidate.config, entry, seed=self._options.seed)
         request = replace(request, support_path=self._compilers.support(candidate.problem.dtype_name))
@@ -137,7 +142,7 @@ class TrialMaker:
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
-    """Return the first guideline that the compiled kernel breaks, though the estimate kept it; None if none."""
+    """Return the name of the first guideline that the compiled kernel's resources break; None if they break none."""
     if resources is None:
         return None
     real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)
@@ -146,6 +151,6 @@ def broken_guideline(candidate: Candidate, resources: LoadedResources | None) ->
 
 
 def trial_seed(seed: int, problem: Problem, text: str) -> int:
-    """Return the seed of a trial's inputs: a function of the run's seed, the problem and the configuration."""
+    """Return the seed of a trial's random inputs, a hash of the run's seed, the problem and the configuration."""
     digest = hashlib.sha256(f"{seed} {problem.text} {text}".encode()).digest()
     return int.from_bytes(digest[:7], "big")

@@ -1,4 +1,4 @@
-"""Audit rules by stored trials: winners that a guideline would have dropped, and wrong resource estimates."""
+"""Audit of the search space's rules by stored trials: dropped winners, and errors of resource estimates."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
-Timed = tuple[Problem, Cache]  # trials with the same pair have comparable times
-ALL = "all of them"  # in place of a rule's name
+Timed = tuple[Problem, Cache]  # times of trials with equal pairs are comparable
+ALL = "all of them"  # instead of a rule's name
 Quantity = Literal["registers", "smem_bytes", "blocks_per_sm"]
 
-# The estimated quantities: how to read each from a candidate, and from the loaded kernel.
+# Estimated quantity -> functions that return its estimate for a candidate, and its value for a loaded kernel.
 ESTIMATES: dict[Quantity, tuple[Callable[[Candidate], int], Callable[[LoadedResources], int]]] = {
     "registers": (lambda candidate: candidate.resources.registers, lambda loaded: loaded.registers),
     "smem_bytes": (lambda candidate: candidate.resources.smem_bytes, lambda loaded: loaded.smem_bytes),
@@ -36,7 +36,7 @@ OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU reports neither reg
 
 @dataclass(frozen=True, slots=True)
 class DroppedWinner:
-    """The fastest measured configuration of a problem, which a guideline would drop."""
+    """The fastest measured configuration of a problem, if a guideline would drop it from the search space."""
 
     problem: Problem
     winner: KernelConfig
@@ -46,35 +46,35 @@ class DroppedWinner:
 
     @property
     def cost(self) -> float | None:
-        """The time of the kept configuration over the winner's; None if none was kept."""
+        """The time of the fastest kept configuration divided by the winner's time; None if all are dropped."""
         return None if self.kept_us is None else self.kept_us / self.winner_us
 
 
 @dataclass(frozen=True, slots=True)
 class GuidelineAudit:
-    """The effect of one guideline alone on all measured trials."""
+    """The effect of one guideline, without the other guidelines, on all measured trials."""
 
     rule: str
-    would_drop: int  # measured configurations that it would drop
-    problems: int  # problems with such a configuration
+    would_drop: int  # measured configurations that the guideline would drop
+    problems: int  # problems with a configuration that it would drop
     dropped: tuple[DroppedWinner, ...]
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The known costs of the dropped winners."""
+        """The slowdown factors from dropped winners, for winners with a known factor."""
         return tuple(one.cost for one in self.dropped if one.cost is not None)
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """The error of a family's estimate, compared with the loaded kernels."""
+    """The error of a kernel family's resource estimate, compared with the loaded kernels."""
 
     family: str
     quantity: Quantity
     trials: int
-    mean: float  # mean of the differences compiled - estimated
+    mean: float  # mean of (compiled value - estimate)
     under: int  # trials whose estimate was too low
-    worst: int  # the difference of the largest size
+    worst: int  # the difference with the largest magnitude
     worst_config: KernelConfig
     worst_problem: Problem
     spilled: int  # trials whose kernel spills registers
@@ -82,32 +82,33 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class RuleAudit:
-    """How often a rule decides differently by the compiled kernel than by the estimate."""
+    """Numbers of trials for which a rule decides differently with real resources than with estimated ones."""
 
     rule: str
     kind: str
     trials: int  # trials of families with this rule
-    wrongly_kept: int  # kept by the estimate, dropped by the compiled kernel
-    wrongly_dropped: int  # dropped by the estimate, kept by the compiled kernel
+    wrongly_kept: int  # kept with the estimate, dropped with the compiled kernel's resources
+    wrongly_dropped: int  # dropped with the estimate, kept with the compiled kernel's resources
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The audit of all rules by the trials of one device."""
+    """The audit of all rules with the trials of one device."""
 
     trials: int  # audited trials
-    left_out: int  # further trials, whose configurations this version does not have
-    measured: int  # trials with a right result and a time
-    problems: int  # problems with such a trial
-    guidelines: tuple[GuidelineAudit, ...]  # each alone, then all together; empty if nothing was measured
+    left_out: int  # other trials: this version lacks their configurations
+    measured: int  # trials with a correct result and a time
+    problems: int  # problems with a measured trial
+    guidelines: tuple[GuidelineAudit, ...]  # each guideline alone, then all together; () without measured trials
     estimates: tuple[Estimate, ...]
-    rules: tuple[RuleAudit, ...]  # those that decide some trial differently by the compiled kernel
+    rules: tuple[RuleAudit, ...]  # rules that decide at least one trial differently
 
 
 def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Thresholds) -> Audit:
-    """Audit the rules by the trials of one device, with each family's own guidelines and the thresholds asked for.
+    """Return the audit of all rules with the trials of one device.
 
-    Raise InputError if no trial was compiled of a configuration that this version has.
+    Guidelines are those of each kernel family, with the thresholds in `asked`. Raise InputError if no trial with a
+    configuration of this version was compiled.
     """
     every, trials = trials, [trial for trial in trials if is_of_this_version(trial.config, trial.problem)]
     if all(trial.compiled is None for trial in trials):

@@ -1,4 +1,4 @@
-"""The candidates that a run tries for one problem: each is untried and claimed. Also the reason of a search's end."""
+"""The candidates that a run tries for one problem, and the reason why a search ends."""
 
 from __future__ import annotations
 
@@ -11,49 +11,48 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
-# Chosen by replay on eight spaces, where `model` then missed no more than the gain: docs/design/search.md.
-PER_GAIN, MOST_TRIALS = (
-    5.0,
-    500,
-)  # a gain is taken over so many trials: 100 for 5 %, 250 for 2 %, 500 for 1 % and less
+# A gain is predicted from this many trials: 100 for a gain of 5 %, 250 for 2 %, 500 for 1 % and less. The values were
+# chosen by replaying stored searches of eight spaces: docs/design/search.md.
+PER_GAIN, MOST_TRIALS = 5.0, 500
 
 Claim = Callable[[Candidate], ClaimResult]
 
 
 class Why(StrEnum):
-    """The reason for the end of a search."""
+    """The reason why a search ended."""
 
-    ALL_TRIED = "all tried"  # all candidates of the strategy; others are claimed by another run
+    ALL_TRIED = "all tried"  # all candidates, except those claimed by another run
     MAX_TRIALS = "max-trials"
     BUDGET = "budget"
-    GAIN = "gain"  # the expected gain of more trials is below the option's
+    GAIN = "gain"  # the predicted gain of more trials is below the option `gain`
 
 
 class Gain:
-    """Predicts the gain of more trials as the gain of the last PER_GAIN / `least` trials, at most MOST_TRIALS."""
+    """Predictor of the relative gain of more trials: the gain of the last PER_GAIN / `least`, at most MOST_TRIALS."""
 
     def __init__(self, least: float) -> None:
         self._least = least  # relative gain below which a search ends
         trials = MOST_TRIALS if least == 0 else min(MOST_TRIALS, ceil(PER_GAIN / least))
-        self._best_us = deque([inf], maxlen=trials + 1)  # the best time before these trials, and after each
+        self._best_us = deque([inf], maxlen=trials + 1)  # best time before the trials, and after each
 
     def tell(self, result: TrialResult) -> None:
-        """Take a trial into account."""
+        """Update the best time with the result of a trial."""
         us = result.us if result.us is not None and result.is_right else inf
         self._best_us.append(min(us, self._best_us[-1]))
 
     @property
     def is_too_little(self) -> bool:
-        """Whether the expected gain is below the least."""
+        """Whether the predicted gain is below `least`."""
         return self._best_us[0] < (1 + self._least) * self._best_us[-1]
 
 
 class Search(Iterator[Candidate]):
-    """The untried candidates of one problem, each claimed before it is returned.
+    """Iterator over the untried candidates of one problem.
 
-    The iterator may go on after its end if results are passed to `tell`. The candidates `first` come before the
-    strategy's. `most` limits the number of candidates, and the search ends if the expected gain falls below `gain`;
-    None is no limit.
+    Each candidate is claimed, so that no concurrent run tries it, before it is returned. The candidates `first` are
+    returned before those of the strategy. `most` limits the number of candidates. The search ends if the predicted
+    gain falls below `gain`. None is no limit. After its end the iterator may return more candidates if new results
+    are passed to `tell`.
     """
 
     def __init__(
@@ -81,7 +80,7 @@ class Search(Iterator[Candidate]):
 
     @property
     def is_over(self) -> bool:
-        """Whether candidates that were already returned are not to be tried either."""
+        """Whether the search ended so that returned but untried candidates must be skipped too."""
         return self.why in (Why.BUDGET, Why.GAIN)
 
     def __next__(self) -> Candidate:
@@ -99,20 +98,20 @@ class Search(Iterator[Candidate]):
 
     @property
     def remaining(self) -> int | None:
-        """The number of candidates that may still be returned; None is no limit."""
+        """The number of candidates that may still be returned; None: no limit."""
         return self._remaining
 
     def put_back(self, candidate: Candidate) -> None:
-        """Return this candidate again next time."""
+        """Make the next call of `__next__` return this candidate."""
         self._put_back = candidate
 
     def tell(self, result: TrialResult) -> None:
-        """Pass the result of a candidate's trial to the strategy."""
+        """Pass the result of a candidate's trial to the strategy now."""
         self.note(result)
         self.update_strategy()
 
     def note(self, result: TrialResult) -> None:
-        """Keep the result for `update_strategy`, which is called at the latest before the next result."""
+        """Store the result of a trial. `update_strategy`, or the next call of `note`, passes it to the strategy."""
         self.update_strategy()
         self._noted = result
         if self._gain is not None:
@@ -120,7 +119,7 @@ class Search(Iterator[Candidate]):
             self._judge()
 
     def update_strategy(self) -> bool:
-        """Pass the kept result to the strategy; return False if there is none."""
+        """Pass the result stored by `note` to the strategy. Return False if there is none."""
         if self._noted is None:
             return False
         result, self._noted = self._noted, None
@@ -128,11 +127,11 @@ class Search(Iterator[Candidate]):
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether this candidate, which was returned, is now to wait until no other remains."""
+        """Return whether a returned candidate should now wait until no other candidate remains."""
         return self._strategy.is_behind(candidate)
 
     def end(self, why: Why) -> None:
-        """End the search."""
+        """End the search for the reason `why`."""
         self.why = why
 
     def _judge(self) -> None:
@@ -140,9 +139,9 @@ class Search(Iterator[Candidate]):
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """Return the next candidate that was neither tried nor returned, and mark it as returned.
+        """Return the next candidate that was neither tried nor returned, and mark it as returned; None if none.
 
-        If the strategy has none, pass it the kept result and ask again.
+        If the strategy has no candidate, pass it the result stored by `note` and try again.
         """
         while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.update_strategy():
             if candidate is not None and candidate.config.text not in self._returned:

@@ -1,4 +1,4 @@
-"""The queue of candidates whose compilation has begun."""
+"""A queue of candidates that are compiled in the background before they are tried."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.pool import Compiled
 
-WAIT_SECONDS = 0.1  # for a compiler, before other work is done
+WAIT_SECONDS = 0.1  # for a compiler; then idle work is called again
 QueuedCandidate = tuple[Candidate, KernelSource, Compiled]
 
 
 class DefersCandidates(Protocol):
-    """Decides which candidates wait until no other remains."""
+    """Interface that decides which candidates wait until no other candidate remains."""
 
     def is_behind(self, candidate: Candidate) -> bool: ...
 
 
 class CompileQueue:
-    """Candidates that compile ahead of their trials.
+    """A queue of candidates that are compiled in the background before they are tried.
 
-    The queue holds at least `least` candidates, if as many remain, and up to twice as many if there is time. Several
-    are claimed in the context `in_one_transaction`.
+    The queue contains at least `least` candidates, if so many remain, and up to twice as many if there is idle time.
+    Candidates are taken from `remaining` several at a time, in the context `in_one_transaction`.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class CompileQueue:
 
     @property
     def compiling(self) -> Iterator[Compiled]:
-        """The futures of all candidates in the queue."""
+        """The futures of the binaries of all candidates in the queue."""
         return (one for _, _, one in chain(self._queued, self._waiting))
 
     def step(self) -> bool:
-        """Claim some candidates, or start the compiler of one; return False if there is nothing to do."""
+        """Start the compiler of one more candidate. Return False if the queue is full or no candidate remains."""
         if len(self._queued) >= 2 * self._least:
             return False
         if not self._claimed:
@@ -62,7 +62,7 @@ class CompileQueue:
         return True
 
     def take(self, idle_work: Callable[[], object] = lambda: None) -> QueuedCandidate | None:
-        """Wait for the next compiled candidate; None if none remains. Call `idle_work` while compilers run."""
+        """Wait for a compiled candidate and return it; None if none remains. Call `idle_work` while waiting."""
         while True:
             while len(self._queued) < self._least and self.step():
                 pass
@@ -72,14 +72,14 @@ class CompileQueue:
                 return taken
 
     def take_compiled(self) -> QueuedCandidate | None:
-        """Return a compiled candidate without waiting; None if there is none, or only candidates that are behind."""
+        """Return a compiled candidate without waiting; None if there is none. Postponed candidates do not count."""
         while (place := self._compiled()) is not None:
             if (taken := self._taken(place)) is not None:
                 return taken
         return None
 
     def _taken(self, place: int) -> QueuedCandidate | None:
-        """Take the candidate at this place; if it is behind, put it last and return None."""
+        """Remove and return the candidate at index `place`. If it should wait, postpone it and return None."""
         taken = self._queued[place]
         del self._queued[place]
         if not self._order.is_behind(taken[0]):
@@ -88,11 +88,11 @@ class CompileQueue:
         return None
 
     def _compiled(self) -> int | None:
-        """Return the place of the first compiled candidate; None if there is none."""
+        """Return the index of the first compiled candidate in the queue; None if there is none."""
         return next((at for at, one in enumerate(self._queued) if one[2].done()), None)
 
     def _first_compiled(self, idle_work: Callable[[], object]) -> int:
-        """Wait until a candidate is compiled, and return its place."""
+        """Wait until a candidate is compiled. Return its index in the queue."""
         while (place := self._compiled()) is None:
             idle_work()
             if not self.step():

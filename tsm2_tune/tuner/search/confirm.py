@@ -1,4 +1,4 @@
-"""Repeat finals of stored problems: does the winner win again, how has its time drifted, is a kernel wrong now?"""
+"""Repeat the finals of stored problems: verify and time the fastest kernels again, and compare with the store."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
 
 
 def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[Event]:
-    """Repeat the finals of these winners' problems. Each event is yielded after its result is stored.
+    """Verify and time the fastest kernels of each winner's problem again. Yield each event after it is stored.
 
-    The rows are of the tuner's device and L2 state. Confirmed is the last event of each problem.
+    The winners `rows` must be of the tuner's device and L2 state. The last event of each problem is Confirmed.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with store.claims(tuner.target.identity.name) as claims:
@@ -35,7 +35,7 @@ def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[E
 
 @dataclass(slots=True)
 class _Confirmation:
-    """The repeated finals of one problem."""
+    """The repeated final of one problem."""
 
     row: BestRow  # the previous winner
     tuner: Tuner
@@ -44,7 +44,7 @@ class _Confirmation:
     started_at: str
 
     def events(self) -> Iterator[Event]:
-        """Verify each finalist in full and time the right ones, until the fastest was timed in the last round."""
+        """Verify the fastest kernels in full and time them in rounds, until the fastest one was in the last round."""
         device, problem = self.tuner.target.identity.name, self.row.problem
         self.store.supersede(device, problem, self.tuner.basis)
         if self.row.config not in {one.config.text for one in self._prior().contenders}:
@@ -71,7 +71,7 @@ class _Confirmation:
                     self.store.add_final(run, final, self._families, self.tuner.basis)
             finally:
                 self.claims.give_back()
-            assert final is not None  # since repeat=True
+            assert final is not None  # because repeat=True
             if isinstance(final, FinalFailure):
                 trouble = final.detail
                 yield final
@@ -83,7 +83,7 @@ class _Confirmation:
 
     @property
     def _families(self) -> tuple[str, ...]:
-        """The families of earlier finals. A family that must be named takes part if it has won."""
+        """The kernel families that take part: all default families, and the previous winner's family."""
         return tuple(
             name
             for name, family in FAMILIES.items()
@@ -94,11 +94,11 @@ class _Confirmation:
         return prior_trials(self.store, self.tuner, self.row.problem, self._families, NO_RETRIES)
 
     def _winner_in(self, prior: PriorTrials) -> tuple[str, ...]:
-        """Return the previous winner, which is timed even if it is slow now; () if it was found wrong."""
+        """Return a tuple of the previous winner's configuration, which is always timed; () if it was found wrong."""
         return tuple(one.config.text for one in prior.contenders if one.config.text == self.row.config)
 
     def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
-        """Verify in full the finalists that are not in `known`, including those that replace a wrong one."""
+        """Verify all finalists in full, except those in `known`, and add them to `known`."""
         problem, store, tuner = self.row.problem, self.store, self.tuner
         while True:
             prior = self._prior()
@@ -125,6 +125,6 @@ class _Confirmation:
         return next(one.id for one in tried if one.config.text == config)
 
     def _measured(self, final: Final) -> Measurement | None:
-        """Return the previous winner's time in the L2 state that ranks."""
+        """Return the previous winner's measurement in the L2 state by which kernels are ranked; None if not timed."""
         times = (one for config, one in final.measurements if config.text == self.row.config)
         return next((one for one in times if one.cache is self.tuner.cache), None)

@@ -1,4 +1,4 @@
-"""Try a fixed list of candidates at a shape, without a strategy: kernels that other shapes' results suggest."""
+"""Trials of a fixed list of candidates at a shape, without a search strategy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 
 def candidate_of(config: KernelConfig, problem: Problem, limits: DeviceLimits) -> Candidate:
-    """Return the configuration as a candidate, without guidelines."""
+    """Return a candidate for the configuration. No guidelines apply to it."""
     return Candidate(family_named(config.family), config, problem, limits, Guidelines())
 
 
@@ -34,9 +34,9 @@ def problem_session(
     *,
     is_between: bool = False,
 ) -> session.ProblemSession:
-    """Return the session of a shape in which configurations of these families are tried.
+    """Return a session that tries configurations of `families` at a shape.
 
-    All families are finalists.
+    Kernels of all default families take part in its finals.
     """
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())
@@ -46,7 +46,7 @@ def problem_session(
 
 
 def tried(turn: session.ProblemSession, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
-    """Try the candidates that are untried at the session's shape. Each event is yielded after it is stored."""
+    """Try the candidates without a stored trial at the session's shape. Yield each event after it is stored."""
     turn.store.supersede(turn.tuner.target.identity.name, turn.space.problem, turn.tuner.basis)
     retries = session.retries_of(turn.store, turn.tuner, turn.space.problem, turn.own)
     prior = session.prior_trials(turn.store, turn.tuner, turn.space.problem, turn.own, retries)

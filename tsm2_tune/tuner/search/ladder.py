@@ -1,4 +1,4 @@
-"""The ladder on a device: its six steps, tuned like any kernel, and the speedup of each."""
+"""The ladder, six kernels that each add one optimization, tuned on a device, with the speedup of each step."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step with its fastest right configuration, by times of trials."""
+    """One step of the ladder with its fastest correct configuration."""
 
     step: Step
-    tried: int  # configurations
-    best: TrialRecord | None  # None if no configuration gave a right result
+    tried: int  # number of configurations
+    best: TrialRecord | None  # None if no configuration gave a correct result
     speedup_over_previous: float | None  # None for the first step, or if either step has no time
     speedup_over_first: float | None
 
@@ -41,17 +41,17 @@ class Rung:
 
     @property
     def gflops(self) -> float | None:
-        """Gflop/s, with an FMA as two operations."""
+        """The speed in Gflop/s; an FMA counts as two operations. None without a time."""
         return self.best.trial.problem.flops / self.median_us * 1e-3 if self.best and self.median_us else None
 
     @property
     def percent_of_floor(self) -> float | None:
-        """The least time that the device's measured ceilings allow, as a percentage of the median."""
+        """The least possible time by the device's measured peak rates, as a percentage of the median."""
         return 100 * self.best.trial.floor_us / self.median_us if self.best and self.median_us else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The rung as JSON; null if there is no time."""
+        """The step as a JSON object; values are null without a time."""
         return {
             "step": self.step.name,
             "about": self.step.about,
@@ -74,9 +74,10 @@ class Rung:
 
 
 def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
-    """Return the ladder's space of each problem.
+    """Return the search space of the ladder's kernels for each problem.
 
-    Raise InputError as `spaces.spaces` does, and if the ladder does not compute a problem.
+    Raise InputError if the ladder does not support a problem, a problem does not fit in the device's memory, or a
+    space is empty.
     """
     for problem in problems:
         if not LADDER.supports(problem):
@@ -88,19 +89,19 @@ def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
 
 
 def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
-    """Return the candidates with the steps in turns, so that a spent budget leaves no step out."""
+    """Return a strategy that tries one candidate of each step in turn, so that a small budget reaches every step."""
     candidates = ordered(space, seed)
     steps = ([one for one in candidates if one.config.tunables["step"] == name] for name in STEPS)
     return InOrder(candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None)
 
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
-    """Try the configurations of the ladder. Trials of other families do not count."""
+    """Tune the ladder's kernels for each space; yield the events. Kernels of other families are ignored."""
     return session.run(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
-    """Return every step from the stored trials of the problem on this device in this state of the L2."""
+    """Return all steps, with their results from the stored trials of the problem in this L2 state on the device."""
     tried = store.history(target.identity.name, problem, (LADDER.name,), target.basis(cache)).tried()
     found: list[Rung] = []
     for name, step in STEPS.items():
@@ -118,7 +119,7 @@ def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple
 
 
 def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
-    """Return the ladder of a problem as JSON, with the shape and device of the article's numbers."""
+    """Return the ladder of a problem as a JSON object, with the shape and the device of the published numbers."""
     return {
         "problem": problem.text,
         "device": target.identity.name,

@@ -1,8 +1,8 @@
-"""Kernels that hung or faulted on a device. Other problems skip the same kernel there, until it is forgiven.
+"""The quarantine: kernels that hung or faulted on a device, and are skipped there for all problems.
 
-One kernel serves many problems, and a kernel that hangs would cost each of them a time limit. Only hangs and faults
-count: see `is_hazard`. Another compiler, other flags or another driver end the quarantine, since the machine code or
-its execution changes.
+The same kernel is tried for many problems. If it hangs, every trial would take the whole time limit. Only hangs and
+faults lead to quarantine: see `is_hazard`. The quarantine ends if the user removes the kernel, or if compiler, flags
+or driver change.
 """
 
 from __future__ import annotations
@@ -35,47 +35,47 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import probe_checks
 from tsm2_tune.tuner.worker.protocol import AttemptResult, Call, FullVerification, Run
 
-HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes that may lead to quarantine
+HAZARDS = (Outcome.TIMED_OUT, Outcome.CRASHED)  # outcomes of trials that may lead to quarantine
 ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A kernel that is skipped on a device, with its last failure there."""
+    """A kernel that is skipped on a device, with its last failure on that device."""
 
     device_name: str
-    digest: str  # of its code, its definitions and its launch
-    tools: str  # digest of compiler, flags and driver; with others it is not skipped
+    digest: str  # digest of the kernel's code, definitions and launch
+    tools: str  # digest of compiler, flags and driver; the kernel is skipped only with these
     toolkit: str  # the compiler's version
     driver: str
     config: str
     problem: str
     outcome: Outcome  # timed-out or crashed
     detail: str
-    run_limit_seconds: float | None  # the limit under which it timed out; with a larger one it is tried again
+    run_limit_seconds: float | None  # its time limit if it timed out; it is tried again with a larger limit
     times: int  # number of failures
     last_at: str  # ISO 8601, UTC
 
 
 def is_hazard(trial: Trial) -> bool:
-    """Return whether the trial's kernel goes into quarantine: it faulted, ended its worker, or hung.
+    """Return whether the trial's kernel is put into quarantine: it faulted, crashed the worker process, or hung.
 
-    A kernel must serve every shape, so a kernel that faults cannot win anywhere. A kernel that timed out may only be
-    slow; it hung if it does not end on small problems either. A refused or wrong kernel costs only milliseconds, and
-    may be right for other problems.
+    A kernel that timed out may only be slow. It "hung" if it also times out on small problems. A kernel that the
+    driver refuses or whose result is wrong is not put into quarantine: its trial takes only milliseconds, and it may
+    be correct for other problems.
     """
     return trial.outcome is Outcome.CRASHED or trial.hung
 
 
 def small_problems(problem: Problem, config: KernelConfig, entry: Entry, *, seed: int) -> FullVerification:
-    """Return a request that runs only the probes of a kernel, each within the time limit of a stage."""
+    """Return a request to verify a kernel only on small problems around the sizes of its tiles."""
     probes = enumerate(edge_problems(config, problem))
     calls = tuple(Call("small problems", probe, probe_checks(probe, number)) for number, probe in probes)
     return FullVerification(problem, (Run("again", entry, problem.index_bits, calls),), seed)
 
 
 def kernel_digest(source: KernelSource) -> str:
-    """Return the SHA-256 of a kernel's code, definitions and launch, which problems may share."""
+    """Return the SHA-256 of a kernel's code, definitions and launch. Different problems may have the same digest."""
     facts = [source.digest, source.kernel, source.dtype_name, source.defines, source.launch.as_rendered]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -88,7 +88,7 @@ def quarantined(
     detail: str,
     run_limit_seconds: float | None = None,
 ) -> Quarantined:
-    """Return the record of a kernel that failed with this outcome on the device now."""
+    """Return the quarantine record of a kernel that failed with `outcome` on the device now."""
     identity = target.identity
     return Quarantined(
         device_name=identity.name,
@@ -107,7 +107,7 @@ def quarantined(
 
 
 def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
-    """Return records of the trials whose kernels go into quarantine."""
+    """Return a quarantine record for each trial whose kernel hung or faulted (`is_hazard`)."""
     return [
         quarantined(
             target, one.problem, one.config, one.outcome, one.detail, one.limits.run_seconds if one.limits else None
@@ -118,24 +118,23 @@ def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
 
 
 def refuted(target: Target, problem: Problem, config: KernelConfig, result: AttemptResult) -> list[Quarantined]:
-    """Return the record of a kernel that faulted in the full verification; [] for any other outcome."""
+    """Return the quarantine record of a kernel that faulted in the full verification, as a list; [] if it did not."""
     if result.outcome is not Outcome.CRASHED:
         return []
     return [quarantined(target, problem, config, result.outcome, result.detail)]
 
 
 class Quarantine:
-    """The kernels that a run on a device skips."""
+    """The quarantined kernels that a run on a device skips."""
 
     def __init__(self, found: Iterable[Quarantined]) -> None:
         self._found = frozenset((one.config, one.digest) for one in found)
         self._configs = frozenset(config for config, _ in self._found)
 
     def holds(self, candidate: Candidate) -> bool:
-        """Return whether the candidate's kernel is one of them.
+        """Return whether the candidate's kernel is in quarantine.
 
-        Rendering takes milliseconds, and few are rendered for this: each tunable is a part of the text or of the
-        launch, so no other configuration has the same kernel.
+        The kernel is rendered, which takes milliseconds, only if a kernel of the same configuration is in quarantine.
         """
         text = candidate.config.text
         if text not in self._configs:
@@ -144,7 +143,7 @@ class Quarantine:
 
 
 def in_force(database: Database, target: Target, limits: TimeLimits, retried: Collection[Outcome]) -> Quarantine:
-    """Return the device's quarantine under its tools, without kernels that are retried or have a larger limit now."""
+    """Return the kernels to skip on the device. Kernels to retry or with a larger time limit now are not skipped."""
     column = schema.quarantine.c
     found = entries(database, and_(column.device_name == target.identity.name, column.tools == target.tools))
     return Quarantine(
@@ -156,7 +155,7 @@ def in_force(database: Database, target: Target, limits: TimeLimits, retried: Co
 
 
 def entries(database: Database, which: ColumnElement[bool] | None = None) -> list[Quarantined]:
-    """Return the rows of the table, the latest first. Raise StoreError for an invalid row."""
+    """Return the quarantine table's rows that match `which`, latest first. Raise StoreError for an invalid row."""
     table = schema.quarantine
     query = select(table) if which is None else select(table).where(which)
     return _as_stored(database.rows(query.order_by(table.c.last_at.desc(), table.c.digest)))
@@ -175,7 +174,7 @@ def _as_stored(rows: Iterable[Row]) -> list[Quarantined]:
 
 
 def add(connection: Connection, found: Iterable[Quarantined]) -> None:
-    """Add these kernels, or increment their counts."""
+    """Insert the kernels into the quarantine table, or increment the failure counts of present ones."""
     table = schema.quarantine
     key = table.primary_key.columns.keys()
     for one in found:
@@ -186,9 +185,9 @@ def add(connection: Connection, found: Iterable[Quarantined]) -> None:
 
 
 def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
-    """Merge another database's quarantine into this one; return the number of changed rows.
+    """Merge the quarantine of another database into this database. Return the number of changed rows.
 
-    For a kernel in both, the latest failure and the larger count are kept, so that merging twice changes nothing.
+    A kernel that is in both gets the latest failure and the larger count, so merging twice changes nothing.
     """
     table, changed = schema.quarantine, 0
     key = table.primary_key.columns.keys()
@@ -205,9 +204,9 @@ def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
 
 
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
-    """Remove the kernels whose digest begins with `digest`, or ALL, on this device or any; return their number.
+    """Remove the kernels whose digest begins with `digest`, or all if it is ALL. Return their number.
 
-    Raise InputError if no kernel has such a digest.
+    `device_name` None means every device. Raise InputError if no kernel's digest begins with `digest`.
     """
     column, which = schema.quarantine.c, list[ColumnElement[bool]]()
     if digest != ALL:
@@ -223,7 +222,7 @@ def forgive(database: Database, digest: str, device_name: str | None) -> int:
 
 
 def forgive_trials(connection: Connection, trials: Collection[int]) -> None:
-    """Remove the kernels of these trials, which are being forgotten, so that a search tries them again."""
+    """Remove the kernels of these trials from the quarantine, so that a search tries them again."""
     trial, row = schema.trial.c, schema.quarantine.c
     failed = select(trial.device_name, trial.config).where(
         trial.id.in_(trials), trial.outcome.in_([one.value for one in HAZARDS])

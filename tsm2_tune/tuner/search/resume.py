@@ -1,4 +1,4 @@
-"""Earlier trials of a problem: configurations not to try again, and contenders for the final."""
+"""Stored trials of a problem: configurations that are not tried again, and candidates for the final."""
 
 from __future__ import annotations
 
@@ -13,38 +13,36 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
-FINALISTS, LEAST_FINALISTS = 5, 2  # at most and at least
-FINALIST_MARGIN = 0.05  # a finalist's median is at most this much over the best one's
+FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
+FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most this share
 
 
 @dataclass(frozen=True, slots=True)
 class FinalCandidate:
-    """A right configuration with its newest time: from its last final, or else from its trial."""
+    """A correct configuration with its newest time: from its last final, else from its trial."""
 
     config: KernelConfig
     median_us: float
-    high_us: float = 0.0  # end of the median's interval
+    high_us: float = 0.0  # upper end of the median's confidence interval
     is_new: bool = True  # tried after the last final
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The stored trials that count as untried. A new trial replaces each."""
+    """The stored trials that are to be repeated. A new trial replaces each of them."""
 
-    limits: TimeLimits | None  # retry trials that timed out under smaller limits; None: do not
-    retried: frozenset[tuple[int, float]] = (
-        frozenset()
-    )  # id and seconds of a trial; its replacement has other seconds
+    limits: TimeLimits | None  # repeat trials that timed out with smaller limits than these; None: do not
+    retried: frozenset[tuple[int, float]] = frozenset()  # (id, seconds) of a trial; its replacement has other seconds
 
     def includes(self, trial_id: int, outcome: Outcome, limits: TimeLimits | None, seconds: float) -> bool:
-        """Return whether the trial with these values is to be retried."""
+        """Return whether the trial with these values is to be repeated."""
         if outcome is Outcome.TIMED_OUT and self.limits is not None and self.limits.exceed(limits):
             return True
         return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
 
 
 class ClaimResult(Enum):
-    """The result of a claim."""
+    """The result of claiming a configuration, so that no concurrent run tries it."""
 
     OURS = "ours"
     ELSEWHERE = "another run has it, or has done it"
@@ -57,9 +55,9 @@ class ClaimResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PriorTrials:
-    """Stored trials of one problem on this device, of kernels that this version still renders unchanged."""
+    """The stored trials of one problem on the device whose kernel code is the same in this version."""
 
-    tried: frozenset[str]  # texts of configurations, without trials to retry
+    tried: frozenset[str]  # texts of tried configurations; trials to repeat do not count
     seconds: float
     contenders: tuple[FinalCandidate, ...]
     last_finalists: frozenset[str]
@@ -74,10 +72,10 @@ NO_PRIOR_TRIALS = PriorTrials(frozenset(), 0.0, (), frozenset())
 def finalists(
     problem: Problem, prior: PriorTrials, also: Collection[str] = ()
 ) -> tuple[tuple[FinalCandidate, KernelSource], ...]:
-    """Return the fastest contenders within the margin of the best, each with its source.
+    """Return the configurations to time in a final, fastest first, each with its rendered kernel.
 
-    The second fastest is always included, so that the first is timed beside another, and so are the configurations
-    in `also`.
+    They are the fastest ones within FINALIST_MARGIN of the best, at least LEAST_FINALISTS and at most FINALISTS, and
+    the configurations in `also`.
     """
     found: list[tuple[FinalCandidate, KernelSource]] = []
     is_closed, missing = False, set(also)
@@ -93,10 +91,10 @@ def finalists(
 
 
 def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Collection[str] = ()) -> bool:
-    """Return whether these finalists, the fastest first, need a new final.
+    """Return whether the finalists, fastest first, must be timed in a new final.
 
-    They do if one is new, or if the fastest or a configuration in `also` was not in the last final. A time from a
-    trial may be lower than times from finals by chance.
+    A final is due if a finalist was tried after the last final, or if the fastest finalist or a configuration in
+    `also` was not in the last final. With fewer than LEAST_FINALISTS finalists, none is due.
     """
     if len(chosen) < LEAST_FINALISTS:
         return False
@@ -105,5 +103,5 @@ def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Col
 
 
 def _rank(contender: FinalCandidate) -> tuple[float, float, str]:
-    """Return the key by which the view `best` orders the leaders."""
+    """Return the sort key of contenders, the order of the database view `best`."""
     return contender.median_us, contender.high_us, contender.config.text

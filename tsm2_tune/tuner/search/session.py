@@ -1,4 +1,4 @@
-"""The tuning loop: take problems, store trials and finals, yield events."""
+"""The steps of tuning: choose a problem, search, store trials and finals, and yield events."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
-TOGETHER_SECONDS = 0.1  # trials that end within this time are stored in one transaction
-LATEST_SECONDS = 0.2  # trials are stored at the latest after this time, even if no kernel runs
-MOST_FINALS = 3  # rounds of a problem in a run
+TOGETHER_SECONDS = 0.1  # trials that end within this time share one database transaction
+LATEST_SECONDS = 0.2  # ended trials wait at most this time to be stored
+MOST_FINALS = 3  # maximum number of finals of a problem in a run
 
 
 def run(
@@ -57,14 +57,14 @@ def run(
     make_strategy: StrategyFactory | None = None,
     families: Sequence[str] = (),
 ) -> Iterator[ProblemEvent]:
-    """Tune each problem. Every trial is in the database before its event is yielded.
+    """Tune each problem. Yield an event for each trial and final after it is stored in the database.
 
-    `make_strategy` returns the strategy; the default is the options' strategy.
+    `make_strategy` returns the search strategy; the default is the strategy of the options.
 
-    Earlier trials of `families` take part in the finals. The default is all families that need not be named, even if
-    fewer are searched now, and those of the space. The limits on trials and seconds count only the searched families,
-    in the state of the L2 that trials have. If other runs on the database work on problems, those problems come last,
-    and configurations that they tried or claimed are left to them.
+    The fastest kernels of `families`, from earlier runs too, take part in the finals. The default is all default
+    families and those in the search space. The limits on trials and seconds count only trials of the searched
+    families in this run's L2 state. Problems on which another run works at the same time are tuned last.
+    Configurations that another run tried or claimed are skipped.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     cache = tuner.target.cache(tuner.options.cache)
@@ -88,33 +88,33 @@ def run(
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
-    """Return the families whose trials take part in the finals."""
+    """Return the kernel families whose trials take part in the finals: `families`, or the default ones."""
     return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
 
 
 @dataclass(frozen=True, slots=True)
 class ProblemSession:
-    """One problem in a run: its search, finals and full verification."""
+    """The work on one problem in a run: its search, its finals and the full verification of the winner."""
 
     space: SearchSpace
     tuner: Tuner
     store: Store
     claims: Claims
-    families: tuple[str, ...]  # families in the finals
-    started_at: str  # of the run
-    cache: Cache  # the state of the L2 for trials
-    is_between: bool = False  # whether the shape lies between tuned ones, and no search tunes it
+    families: tuple[str, ...]  # kernel families that take part in finals
+    started_at: str  # start of the run
+    cache: Cache  # L2 state in which trials are timed
+    is_between: bool = False  # whether no search tunes the shape; it is between tuned shapes
     skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
-    # Of the problem's earlier sessions in this run: a trial that fails in one is not repeated in the next.
+    # The retries of the problem's first session in this run: trials that failed since then are not repeated.
     retries_by_problem: dict[Problem, Retries] = field(default_factory=dict)
 
     @property
     def own(self) -> tuple[str, ...]:
-        """The searched families."""
+        """The kernel families that are searched."""
         return tuple(name for name in self.families if name in self.space.families)
 
     def events(self, make_strategy: StrategyFactory | None) -> Iterator[ProblemEvent]:
-        """Yield all events of the problem, each after it is stored."""
+        """Search the problem, run its finals and verify the winner. Yield each event after it is stored."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
         store.supersede(device, problem, tuner.basis)
@@ -162,7 +162,7 @@ class ProblemSession:
     def search(
         self, strategy: Strategy, prior: PriorTrials, retries: Retries, first: Sequence[Candidate] = ()
     ) -> Search:
-        """Return the search: the candidates of `first`, then the strategy's that earlier runs did not try."""
+        """Return an iterator over the candidates in `first`, then over those of the strategy, without tried ones."""
         options = self.tuner.options
         most = None if options.max_trials is None else max(0, options.max_trials - len(prior.tried))
         return Search(strategy, prior, self._claim(retries), first=first, most=most, gain=options.gain)
@@ -170,13 +170,14 @@ class ProblemSession:
     def tried(
         self, search: Search, retries: Retries, *, strategy: str | None = None
     ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates of the search, and store ended trials while the next kernel runs.
+        """Try the candidates of the search. Yield an event for each trial after it is stored.
 
-        Trials are stored with the strategy's name and the number of configurations in the space.
+        Ended trials are stored while the next kernel runs. They are stored with the strategy's name and the number of
+        configurations in the search space.
         """
         configurations = len(self.space.kept) if strategy else None
-        ended: list[Trial] = []  # and not stored yet
-        stored: list[TrialStored] = []  # stored trials to report
+        ended: list[Trial] = []  # ended trials that are not stored yet
+        stored: list[TrialStored] = []  # events of stored trials, not yielded yet
         stored_at = time.monotonic()
 
         def store(after_seconds: float = TOGETHER_SECONDS) -> bool:
@@ -204,7 +205,7 @@ class ProblemSession:
                 while stored:
                     yield stored.pop(0)
         except Stopped as stopped:
-            with suppress(Lost):  # the signal is what ends the run
+            with suppress(Lost):  # the run must end by Stopped
                 store(0.0)
             stopped.unstored = len(ended)
             ended.clear()
@@ -215,9 +216,9 @@ class ProblemSession:
         self.claims.give_back()  # claims of kernels compiled ahead
 
     def _stored(self, ended: list[Trial], retries: Retries) -> list[TrialStored]:
-        """Store these trials, empty the list, and return their events.
+        """Store the trials in `ended`, empty the list, and return an event for each new trial.
 
-        A trial has no event if another run stored it before, since that run, which thought this one dead, reports it.
+        A trial has no event if another run stored the same trial before, because it assumed that this run had died.
         """
         if not ended:
             return []
@@ -228,17 +229,18 @@ class ProblemSession:
         return events
 
     def settled(self, retries: Retries, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
-        """Run the finals and the full verification of the winner; yield their events.
+        """Run the finals and the full verification of the winner. Yield their events.
 
-        The configurations `also` take part too. There is no event if no search tried anything.
+        The configurations in `also` take part in the finals. Nothing happens without a stored correct trial.
         """
         yield from self._winner_verified(retries, also)
         yield from _left_out(self.tuner, self.space.problem)
 
     def _claim(self, retries: Retries) -> Claim:
-        """Return the function that claims candidates within the limit on trials.
+        """Return a function that claims a candidate, so that no concurrent run tries it, and returns a ClaimResult.
 
-        Trials that gave up their place add to it.
+        It refuses candidates in quarantine or beyond the option `max_trials`. Trials that are to be repeated do not
+        count.
         """
         options, own = self.tuner.options, self.own
         basis = self.tuner.basis
@@ -265,7 +267,7 @@ class ProblemSession:
     def _winner_verified(
         self, retries: Retries, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Run finals and verify their winner in full, until a winner is right or none remains; yield the events."""
+        """Run finals and verify their winner in full, until a winner is correct or none remains. Yield the events."""
         device = self.tuner.target.identity.name
         while True:
             yield from self.finals(retries, also)
@@ -279,10 +281,10 @@ class ProblemSession:
                 return
 
     def finals(self, retries: Retries, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
-        """Time the finalists again until the fastest was among them. Each round is stored before its event."""
+        """Run finals until the fastest kernel was in the last one. Yield each event after the final is stored."""
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
-            self.claims.take_final(problem)  # and then see what another run has made of them
+            self.claims.take_final(problem)  # then read the results of other runs
             try:
                 final = tuner.final(problem, prior_trials(store, tuner, problem, self.families, retries), also)
                 if isinstance(final, Final):
@@ -297,19 +299,19 @@ class ProblemSession:
 
 
 def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
-    """Verify the row's kernel in full with the row's launch.
+    """Verify the winner's kernel, with its launch, in full. Store the verdict and return an event.
 
-    Return None if that was done before, here or elsewhere.
+    Return None if the kernel was verified in full before, for this problem or for another one.
     """
     if row.verified_in_full:
         return None
     in_each_state = [tuner.target.basis(cache) for cache in Cache]
     known = store.full_verdict(row, in_each_state)
-    if known is not None:  # the same kernel won another problem
+    if known is not None:  # the kernel is also the winner of another problem
         store.add_full_verdict(row.trial_id, *known)
         return None
     config = parse_config(row.config)
-    assert config is not None  # else it would be stale
+    assert config is not None  # because the winner is not stale
     result = tuner.verify_in_full(row.problem, config)
     if result.outcome is Outcome.OK:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
@@ -320,7 +322,7 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
 
 
 def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
-    """Yield why the vendor was left out of the problem's finals, if it was."""
+    """Yield an event with the reason if cuBLAS and cuBLASLt were not timed in the problem's finals."""
     if tuner.vendor is None:
         return
     if problem in tuner.vendor.troubles:
@@ -330,9 +332,9 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 
 
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
-    """Return the candidates for these configurations; past winners whose code changed compete again.
+    """Return the candidates with these configurations, if they or the configurations they vary are in the space.
 
-    A variant that is not in the space is found by the configuration that it varies.
+    They are earlier fast configurations whose kernel code has changed, so they must be timed again.
     """
     configs = list(filter(None, map(parse_config, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))
@@ -345,11 +347,11 @@ def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
 def retries_of(
     store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Retries | None = None
 ) -> Retries:
-    """Return which stored trials count as untried from now on.
+    """Return which stored trials are to be repeated.
 
-    These are present trials with an outcome to retry, and trials that ended as behind but may win now, as the winner
-    at that time was refuted or forgotten. A trial that failed since the run's first turn of the problem, for which
-    `first` was made, is not repeated.
+    They are trials with an outcome in the option `retried`, and trials that ended early because they were slow, but
+    may win now because the winner of that time was removed. `first` contains the retries at the start of this run:
+    trials that failed since then are not repeated.
     """
     options = tuner.options
     tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
@@ -369,7 +371,8 @@ def prior_trials(
 ) -> PriorTrials:
     """Return the stored trials of the problem on this device.
 
-    A trial that is to be repeated counts only by the time spent on it, and a retried one not even so.
+    Trials that are to be repeated (`retries`) are not in `tried`. The total `seconds` include their time, unless the
+    user asked to retry them.
     """
     history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
     found = history.tried()
@@ -395,14 +398,14 @@ def prior_trials(
 
 
 def _result_of(trial: StoredTrial) -> TrialResult:
-    """Return the trial's result for a strategy. A possible winner has its newest time."""
+    """Convert a stored trial to a strategy's TrialResult. The time of a correct kernel is its newest one."""
     if trial.outcome is Outcome.OK and trial.newest_us is not None:
         return TrialResult(trial.config, trial.newest_us, is_right=True)
     return TrialResult(trial.config, trial.median_us, is_right=False)
 
 
 def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
-    """Return the record of the run that stored results refer to."""
+    """Return the record of this run, which is stored with its trials and finals."""
     return TuningRun(
         identity=tuner.target.identity,
         ceilings=tuner.ceilings,

@@ -1,4 +1,4 @@
-"""The search spaces of a run's problems: checked before the run begins, and enumerated on demand."""
+"""The search spaces of a run's problems. They are checked before the run, and enumerated when they are needed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Spaces(Sequence[SearchSpace]):
-    """The search space of each problem, enumerated on access."""
+    """A sequence with the search space of each problem. Indexing enumerates the space."""
 
     problems: tuple[Problem, ...]
     limits: DeviceLimits
@@ -32,7 +32,7 @@ class Spaces(Sequence[SearchSpace]):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A key that distinguishes these spaces from others of the same problems."""
+        """A key that differs for spaces with other families or guidelines."""
         return self.families, sorted(self.guidelines.items())
 
     @overload
@@ -46,9 +46,9 @@ class Spaces(Sequence[SearchSpace]):
 
 
 def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
-    """Return the search space of each problem, enumerated on access, since that may take seconds.
+    """Return a sequence with the search space of each problem. Enumeration, on access, may take seconds.
 
-    Raise InputError now if a problem does not fit in the device's memory or has no configuration.
+    Raise InputError if a problem does not fit in the device's memory or has no configuration.
     """
     limits = target.limits
     for problem in problems:
@@ -64,7 +64,7 @@ def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Threshold
 
 
 def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> str:
-    """Return why no configuration is left, and what to do."""
+    """Return an error message: why no configuration remains, and what the user can do."""
     space = search_space(problem, limits, guidelines=guidelines, families=families)
     dropped = [(rule, count) for rule, count in space.dropped if count]
     counts = ", ".join(f"{count} by {rule.name}" for rule, count in dropped)
@@ -77,7 +77,10 @@ def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds
 
 
 def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
-    """Suggest the transposed product, whose kernels an exported module uses for this one, if it can be tuned."""
+    """Return advice to tune the transposed product, if it has configurations; [] if not.
+
+    An exported module computes a product also with kernels of the transposed product.
+    """
     if problem.is_gram:
         return []
     other = transposed(problem)

@@ -1,4 +1,4 @@
-"""Seeds of a search from the database: the fastest stored kernels of similar problems, on any device."""
+"""First candidates of a search ("seeds"): the fastest stored kernels of similar problems, on any device."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ MEDIAN_US = Column("median_us", Float)
 
 
 def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
-    """Return the nearest searched problems of the same element type and op, with those of this device first.
+    """Return the fastest kernels of the nearest problems with the same element type and op, present device first.
 
-    `limits` are this device's. The limits of another device come from its last run, and from `limits` if that has
-    none.
+    `limits` are the limits of the present device. The limits of another device are those of its last run. Limits that
+    are not stored are taken from `limits`.
     """
     trial = schema.trial.c
     key = schema.problem.c
@@ -71,7 +71,7 @@ def _measured(
 
 
 def _limits_of(run: TuningRun, limits: DeviceLimits) -> DeviceLimits:
-    """Return the limits of the run's device as far as they are stored, and these otherwise."""
+    """Return the stored limits of the run's device. Limits that are not stored are those in `limits`."""
     capability = tuple(int(part) for part in run.identity.compute_capability.split(".") if part.isdecimal())
     return replace(
         limits,

@@ -1,4 +1,4 @@
-"""Search strategies by name. A strategy chooses the next candidate of a problem."""
+"""Functions that return the search strategy with a given name. A strategy chooses the next candidate to try."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.search.strategies.sampled import Sampled, require_optuna
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
-Known = Sequence[Measured]  # the database's winners for similar problems
-StrategyFactory = Callable[[SearchSpace, int, Known], Strategy]  # of a space and the run's seed
+Known = Sequence[Measured]  # stored winners of similar problems
+StrategyFactory = Callable[[SearchSpace, int, Known], Strategy]  # (space, the run's seed, stored winners) -> strategy
 
 
 def exhaustive(space: SearchSpace, seed: int = 0, known: Known = ()) -> Strategy:
-    """Return the candidates in the order of the space, family by family."""
+    """Return a strategy that tries all candidates in the order of the space, family after family."""
     return InOrder(space.kept)
 
 
 def shuffled(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """Return the candidates in an order that depends only on the seed."""
+    """Return a strategy that tries all candidates in random order, which depends only on the seed."""
     places = list(range(len(space.kept)))
     random.Random(seed).shuffle(places)
     return InOrder(Chosen(space.kept, np.array(places, int)))
 
 
 def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """Return the default strategy: seeds from similar problems, then the candidate with the least predicted time.
+    """Return the default strategy: fast kernels of similar problems first, then the least predicted time.
 
-    On the host it makes no variants of the fastest candidates, since the variants differ only in how a GPU loads.
+    On a GPU the strategy also tries variants of the fastest candidates, which differ in their load instructions.
     """
     first, others = first_and_rest(space, seed, (*known, *packaged(space.problem, space.limits)))
     return Model(first, others, late=space.limits.compute_capability > (0, 0))
 
 
 OWN: dict[str, StrategyFactory] = {"model": by_model, "exhaustive": exhaustive, "random": shuffled}
-OPTUNA = "optuna:"  # before the name of a sampler
+OPTUNA = "optuna:"  # prefix of a sampler's name
 
 
 def strategy_named(name: str) -> StrategyFactory:
-    """Return the factory of the strategy with this name: one of OWN, or OPTUNA and a sampler's name.
+    """Return the factory of the strategy `name`: a key of OWN, or OPTUNA followed by a sampler's name.
 
-    Raise ToolMissing if it needs Optuna, which is not installed.
+    Raise ToolMissing if the strategy needs Optuna and Optuna is not installed.
     """
     return OWN[name] if name in OWN else by_optuna(name.removeprefix(OPTUNA))
 
 
 def by_optuna(sampler: str) -> StrategyFactory:
-    """Return the factory of a strategy that follows a sampler of Optuna."""
+    """Return the factory of a strategy with a sampler of Optuna. Raise ToolMissing if Optuna is not installed."""
     require_optuna()
     return lambda space, seed, known: Sampled(sampler, space.kept, seed)

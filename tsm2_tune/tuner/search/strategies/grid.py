@@ -1,4 +1,4 @@
-"""Map the configurations of a family to points, to define distances between them."""
+"""Mapping of a kernel family's configurations to points, which defines distances between configurations."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tsm2_tune.generator.space.order import Floats
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """The candidates of one family: a coordinate for each tunable that varies, from 0 to 1 in its values' order."""
+    """The candidates of one family as points: one coordinate from 0 to 1 for each tunable with several values."""
 
-    values: dict[str, tuple[Any, ...]]  # values of each tunable that varies, in order
-    places: np.ndarray[Any, np.dtype[np.int_]]  # indices of the candidates among those of all families
-    points: Floats  # a row for each candidate
+    values: dict[str, tuple[Any, ...]]  # sorted values of each tunable with several values
+    places: np.ndarray[Any, np.dtype[np.int_]]  # indices of the candidates in the list of all candidates
+    points: Floats  # one row for each candidate
 
     @classmethod
     def of_families(cls, candidates: Sequence[Candidate]) -> dict[str, Grid]:
-        """Return the grid of each family."""
+        """Return family name -> grid of the family's candidates."""
         places = dict[str, list[int]]()
         for place, one in enumerate(candidates):
             places.setdefault(one.config.family, []).append(place)
@@ -31,7 +31,7 @@ class Grid:
 
     @classmethod
     def of(cls, configs: Sequence[KernelConfig], places: Sequence[int]) -> Grid:
-        """Return the grid of one family's configurations, which are at these places."""
+        """Return the grid of one family's configurations. `places` are their indices among all candidates."""
         columns = {name: [one.tunables[name] for one in configs] for name in configs[0].tunables}
         values = {name: tuple(sorted(set(column))) for name, column in columns.items() if len(set(column)) > 1}
         points = np.zeros((len(configs), len(values)))
@@ -41,7 +41,7 @@ class Grid:
         return cls(values, np.array(places, int), points)
 
     def squares(self, place: int) -> Floats:
-        """Return the squared distance of each candidate from the one at `place`."""
+        """Return the squared distances of all candidates of the family from the candidate with index `place`."""
         own = self.points[np.searchsorted(self.places, place)]
         found: Floats = ((self.points - own) ** 2).sum(axis=1)
         return found

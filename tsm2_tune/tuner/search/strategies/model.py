@@ -1,4 +1,7 @@
-"""The default strategy: seeds first, then the candidate with the least time predicted from the model and trials."""
+"""The default strategy: seeds first, then the candidate with the least predicted time.
+
+Predictions combine an analytic model and the measured times of earlier trials.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +21,38 @@ from tsm2_tune.generator.space.order import Floats, expected_times_us
 from tsm2_tune.tuner.search.strategies.grid import Grid
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
-FAR_BEHIND = 4.0  # a family waits if its fastest candidate takes this many times the fastest of all
-# Chosen without a measurement: so many trials cover the seeds of all families once.
-FIRST = 8  # candidates tried before predictions are used, and timed before variants are made
-LEADING = 3  # variants are made of so many of the fastest candidates
-MOST = 20_000  # candidates with predicted times; later ones keep their order
-# Chosen by replay on eight spaces: `python -m benchmarks.regret`; docs/design/search.md has other values.
-NEAR = 0.4  # distance at which a trial has the weight exp(-1/2); a tunable's values range from 0 to 1
-PRIOR = 0.3  # weight of a family's mean, in trials
-HOPE = 1.0  # logarithm of the speedup that an unexplored candidate may have
+FAR_BEHIND = 4.0  # a family waits if its best time exceeds the best time of all by this factor
+# Not tuned: this many trials cover the seeds of all families once.
+FIRST = 8  # trials before predictions are used, and timed trials before variants are tried
+LEADING = 3  # number of fastest candidates whose variants are tried
+MOST = 20_000  # number of candidates with predicted times; the rest keep their order
+# Chosen by replaying stored searches of eight spaces: `python -m benchmarks.regret`, docs/design/search.md.
+NEAR = 0.4  # distance at which a trial has the weight exp(-1/2); coordinates are from 0 to 1
+PRIOR = 0.3  # weight of the family's mean, compared with 1 for one trial
+HOPE = 1.0  # logarithm of the speedup granted to candidates without trials nearby
 
 
 class Expectation:
-    """Predicts each candidate's time: the model's time, corrected by the ratios of measured to predicted times.
+    """Predictor of each candidate's time: the model's time, times a correction factor from measured times.
 
-    The logarithm of the correction is a weighted mean over the trials of the family. A trial at the distance d has
-    the weight exp(-(d / NEAR)^2 / 2), and the family's own mean has the weight PRIOR. A candidate with few trials
-    nearby counts as exp(HOPE * sqrt(PRIOR / (PRIOR + weights))) times as fast.
+    The logarithm of the factor is a weighted mean of log(measured / model time) over the trials of the family. A
+    trial at distance d has the weight exp(-(d / NEAR)^2 / 2). The family's mean has the weight PRIOR. To explore, the
+    predicted time of a candidate is divided by exp(HOPE * sqrt(PRIOR / (PRIOR + sum of weights))), which is large if
+    few trials are near.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate]) -> None:
-        """Start with these candidates. Trials of `first` count too, but only `others` are returned."""
+        """Predict from trials of `first` and `others`. `fastest` returns only candidates in `others`."""
         self.candidates = candidates = [*first, *others]
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_remaining = np.arange(len(candidates)) >= len(first)
         self._model: Floats = np.log(expected_times_us(candidates))
         self._weights, self._sums = np.zeros(len(candidates)), np.zeros(len(candidates))
         self._grids = Grid.of_families(candidates)
-        self._means = dict.fromkeys(self._grids, (0, 0.0))  # trials, and the sum of their ratios
+        self._means = dict.fromkeys(self._grids, (0, 0.0))  # family -> (trials, sum of their log ratios)
 
     def tell(self, result: TrialResult) -> None:
-        """Take a trial into account."""
+        """Update the predictions with the result of a trial."""
         place = self._place.get(result.config)
         if place is None:
             return
@@ -64,7 +68,7 @@ class Expectation:
         self._means[result.config.family] = (trials + 1, total + ratio)
 
     def fastest(self) -> Candidate | None:
-        """Return the remaining candidate with the least predicted time, and remove it; None if none remains."""
+        """Remove and return the candidate with the least predicted time; None if none remains."""
         if not self._is_remaining.any():
             return None
         trials, total = map(sum, zip(*self._means.values(), strict=True))
@@ -80,10 +84,10 @@ class Expectation:
 
 
 class Model(Strategy):
-    """Seeds, and other candidates up to FIRST, in their order; then the one with the least predicted time.
+    """The default strategy: seeds first, at least FIRST candidates, then the candidate with the least predicted time.
 
-    Candidates of a family that is far behind wait. With `late` variants of the LEADING fastest candidates are tried,
-    as soon as FIRST have a time or no other candidate remains.
+    Candidates of a family that is far slower than the best one wait. With `late`, variants of the LEADING fastest
+    candidates are tried as soon as FIRST candidates have a time, or no other candidate remains.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
@@ -95,12 +99,12 @@ class Model(Strategy):
         self._waiting = deque[Candidate]()
         self._template = (
             next(chain(first, others), None) if late else None
-        )  # any: of the problem, device and guidelines
+        )  # any candidate of the problem; its config is replaced
         self._created = set[KernelConfig]()  # variants that were returned, and tried configurations
-        self._times_us = dict[KernelConfig, float]()  # of right configurations
-        self._in_order = list[tuple[float, str, KernelConfig]]()  # right ones that are no variants, the fastest first
-        self._used = list[tuple[float, str, KernelConfig]]()  # leaders whose variants were all returned
-        self._least_us = dict[str, float]()  # least time by family
+        self._times_us = dict[KernelConfig, float]()  # times of correct configurations
+        self._in_order = list[tuple[float, str, KernelConfig]]()  # correct ones, no variants, fastest first
+        self._used = list[tuple[float, str, KernelConfig]]()  # fastest ones whose variants were all returned
+        self._least_us = dict[str, float]()  # family -> least time
 
     def ask(self) -> Candidate | None:
         late = self._late() if len(self._times_us) >= FIRST else None
@@ -120,7 +124,7 @@ class Model(Strategy):
         return own is not None and own > FAR_BEHIND * min(self._least_us.values())
 
     def _take(self, config: KernelConfig, us: float) -> None:
-        """Record the time of a right configuration, in place of its previous one."""
+        """Store the time of a correct configuration. It replaces an earlier time."""
         before = self._times_us.get(config)
         self._times_us[config] = us
         if self._template is not None and config == config.early:
@@ -129,7 +133,7 @@ class Model(Strategy):
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
-        """Return the next candidate that need not wait, or else the first that waits."""
+        """Return the next candidate that need not wait, else the first waiting candidate; None if none remains."""
         for candidate in self._queue:
             if not self.is_behind(candidate):
                 return candidate
@@ -138,7 +142,7 @@ class Model(Strategy):
         return found or (self._waiting.popleft() if self._waiting else None)
 
     def _late(self) -> Candidate | None:
-        """Return a variant of a leading candidate that was not returned yet."""
+        """Return an untried variant of one of the LEADING fastest candidates; None if there is none."""
         leading = self._in_order[:LEADING]
         if self._template is None or leading == self._used:
             return None

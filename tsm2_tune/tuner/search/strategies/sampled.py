@@ -1,4 +1,4 @@
-"""Strategies with Optuna's samplers. Optuna is imported only when one is used."""
+"""Search strategies that use the samplers of Optuna. Optuna is imported only when such a strategy is used."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.search.strategies.grid import Grid
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
-FAMILY = "family"  # the parameter that the others depend on
+FAMILY = "family"  # the Optuna parameter for the kernel family
 
 
 def _tpe(seed: int) -> Any:
     from optuna.samplers import TPESampler
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning about `group`, which gives each family a model of its own
+        warnings.simplefilter("ignore")  # Optuna warns about `group`, which gives each family its own model
         return TPESampler(seed=seed, multivariate=True, group=True)
 
 
@@ -44,7 +44,7 @@ def require_optuna() -> None:
 
 
 class Sampled(Strategy):
-    """The candidates nearest to the points of a sampler, which gets the time of each point."""
+    """A strategy that tries the candidate nearest to each point that an Optuna sampler suggests."""
 
     def __init__(self, sampler: str, candidates: Sequence[Candidate], seed: int) -> None:
         import optuna
@@ -67,7 +67,7 @@ class Sampled(Strategy):
         ]
         away = np.abs(grid.points - np.array(point)).sum(axis=1)
         place = int(grid.places[np.where(self._is_remaining[grid.places], away, np.inf).argmin()])
-        if not self._is_remaining[place]:  # all of the family are tried
+        if not self._is_remaining[place]:  # all candidates of the family were tried
             self._end(trial, None)
             return self._taken(int(self._is_remaining.argmax()))
         candidate = self._taken(place)

@@ -1,4 +1,4 @@
-"""The interface of a search strategy: ask it for the next candidate, tell it the result of each trial."""
+"""The interface of a search strategy. It returns the next candidate to try and receives the trials' results."""
 
 from __future__ import annotations
 
@@ -13,42 +13,43 @@ from tsm2_tune.tuner.results.trial import Outcome, Trial
 
 @dataclass(frozen=True, slots=True)
 class TrialResult:
-    """The result of a trial for a strategy."""
+    """The result of a trial, as it is passed to a strategy."""
 
     config: KernelConfig
-    us: float | None  # median; of the first launches if the kernel was behind; None without a time
-    is_right: bool  # whether it may win
+    us: float | None  # median, of the first launches only for a slow kernel; None: no time
+    is_right: bool  # whether the result is correct, so that the kernel may win
 
 
 def result_of(trial: Trial) -> TrialResult:
-    """Return a trial's result for a strategy."""
+    """Convert a trial to the result that is passed to a strategy."""
     us = None if trial.measurement is None else trial.measurement.median_us
     return TrialResult(trial.config, us, trial.outcome is Outcome.OK and us is not None)
 
 
 class Strategy(ABC):
-    """The order in which the candidates of one problem are tried.
+    """Base class of search strategies, which choose the order in which the candidates of a problem are tried.
 
-    The order depends only on the strategy's arguments and on the results: first those of earlier runs, in the order
-    they were stored, then each as its trial ends. A strategy may be asked for several candidates before it gets a
-    result. The caller drops candidates that were tried, were returned before, or are claimed by another run.
+    The order depends only on the strategy's arguments and on the results passed to `tell`: first the results of
+    earlier runs, in the order in which they were stored, then the result of each trial. The caller may call `ask`
+    several times before it passes a result. The caller skips candidates that were tried or returned before, or that
+    another run has claimed.
     """
 
     @abstractmethod
     def ask(self) -> Candidate | None:
-        """Return the next candidate; None if there is none now, which a result may change."""
+        """Return the next candidate; None if there is none before more results are passed."""
 
     def tell(self, result: TrialResult) -> None:
-        """Take a trial into account."""
+        """Update the strategy with the result of a trial. The default does nothing."""
         return
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether a candidate that was returned is now to wait until no other remains."""
+        """Return whether a returned candidate should now wait until no other candidate remains."""
         return False
 
 
 class InOrder(Strategy):
-    """The candidates in the given order, whatever the results."""
+    """A strategy that tries the candidates in the given order and ignores results."""
 
     def __init__(self, candidates: Iterable[Candidate]) -> None:
         self._queue = iter(candidates)
