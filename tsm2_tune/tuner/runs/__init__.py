@@ -1,5 +1,6 @@
-"""Runs: problems tuned on one device or several, in one process or many, on one database.
+"""Tuning runs: they tune problems on one or several devices, in one or several processes, and share one database.
 
-`run.py` is one run on one device, `fleet.py` several on this machine, `cluster.py` those of Dask workers. `claims.py`
-and its neighbours keep runs on one database from doing the same work; `events.py` has what a run tells.
+`run.py` executes one run on one device. `fleet.py` executes one run per GPU of this machine, `dask_cluster.py` one
+run per Dask worker. `leases/` prevents two runs on one database from measuring the same configuration twice.
+`events.py` contains the events that a run reports.
 """

@@ -1,4 +1,4 @@
-"""Keep NumPy's BLAS from starting a thread per core: tsm2-tune computes no products with it."""
+"""Prevent NumPy's OpenBLAS from starting one thread per core: tsm2-tune computes nothing with it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ VARIABLE = "OPENBLAS_NUM_THREADS"  # read by OpenBLAS when it is loaded
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Give one thread to the BLAS of a NumPy that this process or a child loads in the body.
+    """Set OPENBLAS_NUM_THREADS to 1 in the `with` block, for a NumPy that this process or a child process loads
+    there.
 
-    A number that the user has set is kept. The variable is unset afterwards.
+    If the user has set the variable, it is not changed. Otherwise it is unset afterwards.
     """
     if VARIABLE in os.environ:
         yield

@@ -1,4 +1,4 @@
-"""A run in a child process, which sends its events through a connection and ends with its parent."""
+"""A tuning run in a child process, which sends its events to the parent through a connection."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ Message = tuple[list[Event], str] | End  # events and the run's phase; the last 
 
 
 class ChildRun:
-    """The parent's side of a run in a child process."""
+    """A tuning run in a child process, as the parent process uses it."""
 
     def __init__(self, run: Run) -> None:
-        """Start the process. Raise WorkerError if the system refuses it."""
+        """Start the process and send the run to it. Raise WorkerError if the system cannot start a process."""
         self.phases = PhaseTimer()  # of the run
         self.end: End = None
         self.has_ended = False
@@ -46,7 +46,7 @@ class ChildRun:
             self.connection.send(run)
 
     def receive(self) -> list[Event]:
-        """Wait for events and return them. If the run has ended, return [] and set `end`."""
+        """Wait for events and return them. If the run has ended, return [] and set `end` and `has_ended`."""
         try:
             message: Message = self.connection.recv()
         except (EOFError, OSError):
@@ -62,16 +62,16 @@ class ChildRun:
 
     @property
     def process_id(self) -> int:
-        """The id of the process."""
+        """The process id of the child process."""
         return self._process.pid
 
     def stop(self) -> None:
-        """Ask the run to end."""
+        """Send SIGTERM to the child process, so that the run ends."""
         with suppress(OSError):
             self._process.send_signal(signal.SIGTERM)
 
     def close(self, wait_seconds: float = END_SECONDS) -> None:
-        """Wait for the process, and kill it if it does not end within `wait_seconds`."""
+        """Wait for the process to end. Kill it after `wait_seconds`."""
         self.connection.close()
         self.has_ended = True
         try:
@@ -81,7 +81,7 @@ class ChildRun:
             self._process.wait()
 
     def _lost(self) -> None:
-        """Record that the process ended without a message."""
+        """Set `end` to an error: the process ended without sending a result."""
         self.close(1.0)
         status = self._process.returncode
         known = {one.value: one.name for one in signal.Signals}
@@ -90,7 +90,7 @@ class ChildRun:
 
 
 class _EventSender:
-    """Sends events from a thread, so that a slow reader does not delay trials."""
+    """A thread that sends events to the parent, so that a slow parent does not delay the measurements."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -105,7 +105,7 @@ class _EventSender:
         self._events.put(event)
 
     def end(self, end: End) -> None:
-        """Send the remaining events and the run's end."""
+        """Send the remaining events, then `end`: the run's result or error."""
         self._events.put(None)
         self._thread.join()
         with suppress(OSError):  # the parent is gone
@@ -123,7 +123,7 @@ class _EventSender:
                     self._phase = phase
 
     def _next_events(self) -> list[Event | None]:
-        """Return the next events; [] after SILENCE_SECONDS without one."""
+        """Wait for events and return them. Return [] if there is none within SILENCE_SECONDS."""
         with suppress(queue.Empty):
             events = [self._events.get(timeout=SILENCE_SECONDS)]
             if events != [None]:
@@ -135,7 +135,7 @@ class _EventSender:
 
 
 def serve(connection: Connection) -> None:
-    """Execute the run that arrives through the connection and send its events. The child process begins here."""
+    """Receive a Run, execute it, and send its events and its result. The child process executes this function."""
     end: End = None
     sender: _EventSender | None = None
     try:

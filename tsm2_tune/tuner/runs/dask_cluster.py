@@ -1,9 +1,10 @@
-"""Runs on the workers of a Dask cluster, one on each; dask-cuda starts a worker for each GPU.
+"""Tuning runs on the workers of a Dask cluster, one run per worker. dask-cuda starts one worker per GPU.
 
-Dask only starts runs and transports their events. The runs divide the work through leases in the database and store
-results there. So a lost worker costs only its current trial, and a worker that joins late helps.
+Dask only starts the runs and transports their events. The runs share a database, which stores the results and
+determines which run tries which configuration. If a worker is lost, only its current measurement is lost. A worker
+may join later.
 
-Callers and workers exchange JSON. Dask itself still unpickles its own messages: docs/scale.md.
+The calling process and the workers exchange JSON. Dask itself unpickles its own messages: see docs/scale.md.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ MESSAGES = (RunBegan, EventBatch, ChildEnded)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """The facts that a worker reports about itself."""
+    """What a worker reports about itself: its versions and its machine."""
 
     version: str  # of tsm2-tune
     python: str  # major and minor
@@ -51,7 +52,7 @@ class Facts:
 
 @dataclass(slots=True)
 class _Running:
-    """The caller's record of a run on a worker."""
+    """The calling process's record of the run on one worker."""
 
     future: Any
     phases: PhaseTimer
@@ -61,10 +62,12 @@ class _Running:
 
 
 class Cluster:
-    """Runs on a scheduler's workers, by their addresses. Implements ChildRuns."""
+    """The tuning runs on a Dask scheduler's workers. A run's name is its worker's address. Implements the protocol
+    ChildRuns.
+    """
 
     def __init__(self, address: str, run: Run) -> None:
-        """Raise InputError for a device of this machine."""
+        """Raise InputError if the run names one GPU of this machine."""
         if run.device not in (None, HOST):
             raise InputError(
                 f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"
@@ -80,7 +83,7 @@ class Cluster:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The workers' addresses."""
+        """The addresses of the workers that have a run."""
         return tuple(map(_name, self._running))
 
     def __enter__(self) -> Self:
@@ -115,12 +118,14 @@ class Cluster:
         self._client.close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield events as ChildRuns does."""
+        """Yield (worker's address, event). The last item of each run is its result or error."""
         while self._running or self._may_return():
             yield from self._receive()
 
     def _begin(self) -> None:
-        """Start a run on every worker. Raise an error with a remedy if a worker cannot execute it."""
+        """Start a run on every worker. Raise DeviceError if there are no workers. Raise ToolMissing or InputError if
+        a worker cannot execute the run.
+        """
         facts = self._facts(list(self._client.nthreads()))
         if not facts:
             raise DeviceError(
@@ -147,7 +152,7 @@ class Cluster:
 
     @property
     def _database(self) -> str:
-        """The database, by an absolute path, since workers have other working folders."""
+        """The database's address, or the file's absolute path, since workers have other working folders."""
         return self._run.db if is_address(self._run.db) else os.path.abspath(self._run.db)
 
     def _facts(self, workers: list[str]) -> dict[str, Facts | Exception]:
@@ -155,7 +160,7 @@ class Cluster:
         return {worker: _parsed_facts(one) for worker, one in found.items()}
 
     def _refusal(self, worker: str, facts: Facts | Exception) -> TuneError | None:
-        """Return why the worker cannot execute the run; None if it can."""
+        """Return an error with the reason why the worker cannot execute the run; None if it can."""
         name, own = _name(worker), facts_here()
         if isinstance(facts, Exception):
             said = " ".join(str(facts).split())
@@ -173,7 +178,10 @@ class Cluster:
         return None
 
     def _receive(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield the events that arrive within a moment, and the ends of workers that left the cluster."""
+        """Yield the events that have arrived, and an error for each run whose worker has left the cluster.
+
+        Raise WorkerError if the scheduler does not answer.
+        """
         try:
             for message in self._messages():
                 yield from self._events_of(message)
@@ -187,9 +195,9 @@ class Cluster:
             ) from None
 
     def _messages(self) -> list[object]:
-        """Return the messages that have arrived. Sleep a moment if there are none.
+        """Return the messages that have arrived. If there are none, sleep for POLL_SECONDS and return [].
 
-        Dask's own time limit is not used: it would put an error into the scheduler's log.
+        Dask's own timeout is not used: it would write an error to the scheduler's log.
         """
         found: list[object] = self._queue.get(batch=True)
         if not found:
@@ -224,7 +232,7 @@ class Cluster:
         yield _name(worker), end
 
     def _check_workers(self) -> Iterator[tuple[str, End]]:
-        """Yield the ends of runs whose worker left or failed, and start runs on new workers."""
+        """Yield an error for each run whose worker has left or failed. Start runs on new workers."""
         present = set(self._client.nthreads())
         for worker, running in list(self._running.items()):
             if worker not in present:
@@ -244,22 +252,24 @@ class Cluster:
             self._start({worker: one for worker, one in facts.items() if worker not in refused})
 
     def _may_return(self) -> bool:
-        """Return whether no run has ended and a new worker may replace the one that was just lost."""
+        """Return whether to wait for a new worker: one was lost less than RETURN_SECONDS ago, and no run has
+        completed.
+        """
         return not self._has_result and 0 < self._lost_at > time.monotonic() - RETURN_SECONDS
 
 
 def facts_here() -> Facts:
-    """Return the facts of this process."""
+    """Return the version of tsm2-tune, the version of Python and the machine's id of this process."""
     return Facts(__version__, "{}.{}".format(*sys.version_info), system())
 
 
 def facts_json() -> str:
-    """Return the facts of this process as JSON."""
+    """Return `facts_here()` as JSON."""
     return written(facts_here())
 
 
 def _parsed_facts(message: object) -> Facts | Exception:
-    """Return a worker's facts, or why there are none."""
+    """Return the Facts in a worker's reply, or the exception if the reply is one or is malformed."""
     try:
         return message if isinstance(message, Exception) else read(message, (Facts,))
     except Malformed as error:
@@ -267,7 +277,9 @@ def _parsed_facts(message: object) -> Facts | Exception:
 
 
 def work(run: str, queue: str, name: str) -> None:
-    """Execute a run in a child process of a worker, and put its events into the caller's queue."""
+    """Execute a run in a child process, and put its events into the caller's queue. This is the Dask task on a
+    worker.
+    """
     distributed = _distributed()
     worker = distributed.get_worker()
     key = worker.get_current_task()
@@ -295,7 +307,7 @@ def _name(worker: str) -> str:
 
 
 def _distributed() -> Any:
-    """Return Dask's module. Raise ToolMissing without it."""
+    """Import and return Dask's module `distributed`. Raise ToolMissing if it is not installed."""
     try:
         import distributed
     except ModuleNotFoundError:

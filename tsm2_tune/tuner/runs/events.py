@@ -1,4 +1,4 @@
-"""The events of a run, as records. `str` of each is one line of text."""
+"""The events that a tuning run reports, as dataclasses. `str` of an event is one line of text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 @dataclass(frozen=True, slots=True)
 @plain
 class Noted:
-    """A note for the user, such as that the run waits for another one that uses the device."""
+    """A message for the user, for example that the run waits until another run has released the device."""
 
     text: str  # a sentence
 
@@ -29,7 +29,7 @@ class Noted:
 @dataclass(frozen=True, slots=True)
 @plain
 class RunStarted:
-    """The search begins: the run has locked the device and opened the database."""
+    """The tuning run starts: it has locked the device and opened the database."""
 
     target: Target  # the device
     problems: tuple[Problem, ...]  # in tuning order
@@ -43,7 +43,7 @@ class RunStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class ProblemStarted:
-    """Tuning of a problem begins."""
+    """The tuning of a problem starts."""
 
     space: SearchSpace  # the problem's configurations
     tried_before: int  # configurations that earlier runs tried
@@ -59,7 +59,7 @@ class ProblemStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class TrialStored:
-    """A trial ended and is in the database."""
+    """A configuration was tried, and the result is in the database."""
 
     trial: Trial  # its outcome and its measurements
     trial_id: int  # the number for `tsm2-tune show`
@@ -71,7 +71,10 @@ class TrialStored:
 @dataclass(frozen=True, slots=True)
 @plain
 class TrialInterrupted:
-    """The machine ended a trial and its immediate retry. That says nothing about the kernel, so it is not stored."""
+    """A trial and its immediate retry were ended by a cause outside the kernel, for example a lost GPU.
+
+    No result is stored, and the next run tries the configuration again.
+    """
 
     trial: Trial  # the trial; `detail` names the cause
 
@@ -82,7 +85,7 @@ class TrialInterrupted:
 @dataclass(frozen=True, slots=True)
 @plain
 class FinalStored:
-    """The finalists were timed in turns, and the final is in the database."""
+    """The fastest configurations (finalists) were timed again, in turns, and their times are in the database."""
 
     final: Final  # the finalists and their times
 
@@ -94,7 +97,7 @@ class FinalStored:
 @dataclass(frozen=True, slots=True)
 @plain
 class FinalFailure:
-    """The finalists could not be timed in turns. The times of their trials stand."""
+    """The fastest configurations (finalists) could not be timed again in turns. Their earlier times remain valid."""
 
     problem: Problem  # the finalists' problem
     detail: str  # the reason
@@ -107,7 +110,10 @@ class FinalFailure:
 @dataclass(frozen=True, slots=True)
 @plain
 class WinnerVerified:
-    """The prospective winner was verified in full. If it is wrong, the next finalist takes its place."""
+    """The fastest kernel was verified with many more shapes, offsets and both index widths.
+
+    If a result is wrong, the next finalist is verified.
+    """
 
     problem: Problem  # the tuned problem
     trial_id: int  # the number of the winner's trial for `tsm2-tune show`
@@ -122,7 +128,7 @@ class WinnerVerified:
 @dataclass(frozen=True, slots=True)
 @plain
 class VendorLeftOut:
-    """The vendor could not be measured beside the finalists."""
+    """cuBLAS or cuBLASLt could not be timed in comparison with the finalists."""
 
     problem: Problem | None  # None: for no problem of this run
     detail: str  # the reason
@@ -135,7 +141,7 @@ class VendorLeftOut:
 @dataclass(frozen=True, slots=True)
 @plain
 class ProblemEnded:
-    """Tuning of a problem is over. `winner` is None if no configuration gave a right result."""
+    """The tuning of a problem has ended. `winner` is None if no configuration gave a correct result."""
 
     problem: Problem  # the tuned problem
     new_trials: int  # trials of this run
@@ -162,7 +168,7 @@ NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem
 @dataclass(frozen=True, slots=True)
 @plain
 class Confirmed:
-    """The finals of a problem were repeated, or could not be."""
+    """The fastest configurations of a tuned problem were timed again to confirm the winner, or this failed."""
 
     before: BestRow  # the winner before
     now: BestRow | None  # the winner now; None if no kernel gives a right result
@@ -172,25 +178,27 @@ class Confirmed:
 
     @property
     def is_kept(self) -> bool:
-        """Whether the same configuration won again in about the same time, and all finalists were right."""
+        """Whether the same configuration won in about the same time as before, and all finalists were correct."""
         won = self.now is not None and self.now.config == self.before.config
         return won and self.again is not None and not self.wrong and not self.trouble and not self.change
 
     @property
     def change(self) -> str:
-        """Either "slower" or "faster" if the drift exceeds the spread by more than MOST_DRIFT, else ""."""
+        """ "slower" or "faster" if the winner's time changed by more than the spread plus MOST_DRIFT, else ""."""
         if self.drift is None or abs(self.drift) <= MOST_DRIFT + self.spread:
             return ""
         return "slower" if self.drift > 0 else "faster"
 
     @property
     def drift(self) -> float | None:
-        """The relative change of the previous winner's time: 0.05 is 5 % slower. None if it was not timed."""
+        """The relative change of the previous winner's median time: 0.05 means 5 % slower. None if it was not timed
+        again.
+        """
         return None if self.again is None else self.again.median_us / self.before.median_us - 1
 
     @property
     def spread(self) -> float:
-        """The sum of the relative half-widths of the 95 % intervals of both medians."""
+        """The sum of the relative half-widths of the 95 % confidence intervals of both medians."""
         times: list[BestRow | Measurement] = [self.before]
         times += [self.again] if self.again is not None else []
         return sum((one.high_us - one.low_us) / 2 / one.median_us for one in times)
@@ -219,7 +227,7 @@ class Confirmed:
 @dataclass(frozen=True, slots=True)
 @plain
 class PairsStarted:
-    """The run begins to measure kernels at shapes that they did not win: see `pairs` of `tune`."""
+    """The run starts to time kernels at shapes for which another kernel is fastest: see `pairs` of `tune`."""
 
     def __str__(self) -> str:
         return "looking for kernels to measure at shapes that they did not win"
@@ -228,7 +236,7 @@ class PairsStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class PairMeasured:
-    """A pair was measured: a kernel at a shape that it did not win."""
+    """A kernel was timed at a shape for which another kernel is fastest."""
 
     done: int  # pairs measured so far
     total: int  # pairs to measure
@@ -240,7 +248,7 @@ class PairMeasured:
 @dataclass(frozen=True, slots=True)
 @plain
 class FleetStarted:
-    """Several runs begin on one database, each on a device of its own. Their events follow as `OfRun`."""
+    """Several runs start on one database, each on its own device. Their events are wrapped in `OfRun`."""
 
     runs: tuple[str, ...]  # names, such as "GPU 0" or that of a cluster's worker; more may join
     problems: tuple[Problem, ...]  # divided among the runs
@@ -252,7 +260,7 @@ class FleetStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class OfRun:
-    """An event of one of several runs."""
+    """An event of one of several simultaneous runs."""
 
     run: str  # the run's name
     event: Event  # its event
@@ -264,7 +272,7 @@ class OfRun:
 @dataclass(frozen=True, slots=True)
 @plain
 class RunEnded:
-    """One of several runs is over. If it failed, the others take over its problem."""
+    """One of several simultaneous runs has ended. If it failed, the other runs tune its remaining problems."""
 
     run: str  # the run's name
     trouble: str  # a sentence on its failure, else empty
@@ -289,7 +297,9 @@ Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | PairMeasured | Fl
 
 
 def is_interruption(event: Event) -> bool:
-    """Return whether the machine interrupted a trial, a final or a verification, so that it has to be repeated."""
+    """Return whether the event reports an interruption from outside, so that a trial, final comparison or
+    verification has to be repeated.
+    """
     if isinstance(event, FinalFailure):
         return event.interrupted
     return isinstance(event, TrialInterrupted) or (

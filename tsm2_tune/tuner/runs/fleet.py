@@ -1,7 +1,7 @@
-"""Several runs on one database, each in its own process: start them, merge their events and results.
+"""Several tuning runs on one database, each in its own process: start them, and merge their events and results.
 
-The runs share only the database and divide the work by leases: first whole problems, then the configurations of the
-last ones. So a run that dies costs only its current trial.
+The runs share only the database. Each run first tunes problems of its own. For the last problems, several runs share
+the configurations of one problem. If a run dies, only its current measurement is lost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ STOPPED = "it was stopped"
 
 
 class ChildRuns(Protocol):
-    """Runs in other processes. Use as a context manager: no run outlives it."""
+    """Protocol for several tuning runs in other processes: a context manager, which ends all runs at its exit."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the first runs."""
+        """The names of the runs that are started at first."""
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield events as they happen, with the name of the run. The last item of each run is its end."""
+        """Yield (run's name, event). The last item of each run is its result or error; None if it was stopped."""
 
     def __enter__(self) -> Self: ...
 
@@ -41,7 +41,9 @@ class ChildRuns(Protocol):
 
 
 class Fleet:
-    """Runs on this machine, by name. Use as a context manager: no process of them outlives it."""
+    """Several tuning runs on this machine, each in a child process: a context manager, which ends all processes at
+    its exit.
+    """
 
     def __init__(self, runs: Mapping[str, Run]) -> None:
         self._runs = runs
@@ -67,7 +69,7 @@ class Fleet:
         self._close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield events as ChildRuns does."""
+        """Yield (run's name, event). The last item of each run is its result or error; None if it was stopped."""
         living: dict[Connection, str] = {member.connection: name for name, member in self._members.items()}
         while living:
             for connection in wait(list(living)):
@@ -89,7 +91,7 @@ class Fleet:
 
 
 class Merged:
-    """The joint result of several runs, updated by their events."""
+    """The merged result of several runs, computed from their events."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self._problems = problems
@@ -100,7 +102,7 @@ class Merged:
         self.interrupted = 0  # trials and finals that the machine interrupted
 
     def update(self, run: str, received: Event | End) -> OfRun | RunEnded:
-        """Update the result, and return the event to report."""
+        """Add an event or the end of a run to the merged result. Return the event that is reported to the user."""
         if isinstance(received, RunResult):
             self._well.add(received.target.identity.name)
             return RunEnded(run, "")
@@ -116,11 +118,13 @@ class Merged:
 
     @property
     def ended(self) -> tuple[ProblemEnded, ...]:
-        """One end for each problem and device name, however many runs tuned it."""
+        """One ProblemEnded for each problem and device name, even if several runs tuned the problem."""
         return tuple(self._ended.values())
 
     def refuse_failure(self) -> None:
-        """Raise the runs' error if none of them succeeded; a WorkerError for several errors."""
+        """Raise an error if no run succeeded: the runs' common error, or a WorkerError that lists their different
+        errors.
+        """
         if self._well:
             return
         texts = {run: str(error) if error is not None else STOPPED for run, error in self.failures.items()}
@@ -131,7 +135,7 @@ class Merged:
 
     @property
     def incomplete(self) -> tuple[Problem, ...]:
-        """The problems that no run completed, since all runs with a device name failed."""
+        """The problems that were not tuned on a device, since all runs on this kind of device failed."""
         names = {target.identity.name for target in self.targets.values()} or {""}
         failed = names - self._well
         return tuple(one for one in self._problems if any((name, one) not in self._ended for name in failed))

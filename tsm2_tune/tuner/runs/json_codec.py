@@ -1,7 +1,7 @@
-"""Encode runs and their events as JSON, for the caller and the workers of a cluster.
+"""Encode runs and their events as JSON messages between the caller and the workers of a Dask cluster.
 
-A message may come from anybody. It is decoded only to the records named here, and each value must have its field's
-type.
+Received messages are untrusted. Only the classes named in this module are decoded, and each value must have its
+field's type.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ERRORS = {name: one for name, one in vars(errors).items() if isinstance(one, typ
 
 @dataclass(frozen=True, slots=True)
 class RunBegan:
-    """A worker's run has a process."""
+    """Message of a worker: the process of its run has started."""
 
     worker: str
     process: str  # prefix of its claims' owner
@@ -53,7 +53,7 @@ class RunBegan:
 
 @dataclass(frozen=True, slots=True)
 class EventBatch:
-    """Events of a worker's run, and its current phase."""
+    """Message of a worker: new events of its run, and the run's current phase."""
 
     worker: str
     events: list[Event]
@@ -62,7 +62,7 @@ class EventBatch:
 
 @dataclass(frozen=True, slots=True)
 class ChildEnded:
-    """A worker's run is over."""
+    """Message of a worker: its run has ended."""
 
     worker: str
     end: RunResult | TuneError | None  # None: it was stopped
@@ -72,16 +72,16 @@ Message = RunBegan | EventBatch | ChildEnded
 
 
 class Malformed(Exception):
-    """A received message is not a valid record."""
+    """Error: a received message is not valid."""
 
 
 def written(record: object) -> str:
-    """Return a run, a message or a worker's facts as JSON."""
+    """Return the dataclass object as JSON."""
     return json.dumps(_plain(record))
 
 
 def read(text: object, kinds: tuple[type[Any], ...]) -> Any:
-    """Return the record of one of these kinds that `written` wrote. Raise Malformed if it is anything else."""
+    """Decode JSON that `written` returned, as one of the classes `kinds`. Raise Malformed for any other text."""
     if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
         raise Malformed("no text")
     try:
@@ -92,7 +92,7 @@ def read(text: object, kinds: tuple[type[Any], ...]) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of JSON; a record is an object whose "is" names its class."""
+    """Return the value as JSON's types. An object becomes a dict, in which "is" contains the name of its class."""
     match value:
         case Enum():
             return value.value
@@ -118,7 +118,7 @@ def _plain(value: Any) -> Any:
 
 
 def _made(hint: Any, found: Any) -> Any:
-    """Return the value of type `hint` that `_plain` encoded. Raise one of WRONG for an invalid value."""
+    """Decode a value of type `hint` that `_plain` encoded. Raise an exception of WRONG if it is invalid."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _made(_chosen(inner, found), found)
@@ -141,7 +141,7 @@ def _made(hint: Any, found: Any) -> Any:
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
-    """Return the type of the union that fits the value. Raise IndexError if none does."""
+    """Return the member of the union type `of` that the encoded value has. Raise IndexError if there is none."""
     others = [one for one in of if one is not NoneType]
     if found is not None and len(others) == 1:
         return others[0]
@@ -191,7 +191,7 @@ _MADE: dict[Any, Callable[[dict[str, Any]], Any]] = {
 
 @cache
 def _sent(kind: Hashable) -> dict[str, Any]:
-    """Return the fields of a record that are sent, with their types."""
+    """Return the type of each field of the dataclass, by name, without the fields in NOT_SENT."""
     assert isinstance(kind, type)
     hints = get_type_hints(kind)
     return {one.name: hints[one.name] for one in fields(kind) if one.name not in NOT_SENT}

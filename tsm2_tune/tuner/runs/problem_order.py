@@ -1,4 +1,4 @@
-"""Choose a run's next problem if several runs have the same ones: first problems that no other run is tuning."""
+"""Choose the next problem of a tuning run: first problems that no other run on the same database is tuning."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ NOT_OF_A_SEARCH = ("seed", "sharing")  # options that are not in a search's key
 
 
 def search_key(basis: str, options: Options, *others: object) -> str:
-    """Return the key of a search of a problem. A run that ends a search ends all searches with the same key."""
+    """Return a key of the search's settings, as a SHA-256 digest.
+
+    Two runs with equal keys would search a problem in the same way: if one has completed the search, the other skips
+    it.
+    """
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in NOT_OF_A_SEARCH}
     options_key = [(name, sorted(value) if isinstance(value, frozenset) else value) for name, value in values.items()]
     return hashlib.sha256(repr((basis, options_key, others)).encode()).hexdigest()
 
 
 class ProblemOrder:
-    """Yields the indices of the problems that this run tunes, in order, with those that other runs tune last.
+    """Iterator over the indices of the problems that this run tunes. Problems that other runs are tuning come last.
 
-    A problem is skipped if another run has ended its search since this object was made. When other runs are tuning
-    all remaining problems, this run joins them, and claims of configurations divide the search. It then waits for the
-    other run, and takes over if that dies. In the same way a search has not ended while a run that joined it, or any
-    run, works on configurations that this run wanted. The problem is yielded again when they are done, or when that
-    run has died or made no progress for AWAITED_SECONDS.
+    A problem is skipped if another run has completed its search since this object was created. If other runs are
+    tuning all remaining problems, this run joins one of them: both runs share the problem's configurations. A joined
+    problem is yielded again when the other run has finished its configurations, has died, or has made no progress for
+    AWAITED_SECONDS. The same holds if other runs still try configurations that this run wanted.
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
@@ -63,7 +66,9 @@ class ProblemOrder:
                 self._problem_claims.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
-        """Return whether to wait for other runs' configurations, and whether contested ones are free."""
+        """Return whether to wait for other runs' configurations, and whether configurations are free that other runs
+        had claimed.
+        """
         problem, now = self._problems[place], time.monotonic()
         at_wanted, is_free = self._claims.contested.state(problem)
         runs = self._problem_claims.others(problem) | at_wanted
@@ -71,9 +76,10 @@ class ProblemOrder:
         return any(waited < AWAITED_SECONDS for waited in waits), is_free
 
     def _taken(self) -> tuple[int | None, list[int]]:
-        """Claim and return the first problem that no other run is tuning, or else return those to join.
+        """Claim the first problem that no other run is tuning, and return (index, []). If there is none, return None
+        and the problems to join.
 
-        Problems that are done are removed.
+        Completed problems are removed.
         """
         others: list[int] = []
         for place in list(self._remaining):

@@ -1,4 +1,4 @@
-"""A run: tune problems on one device into one database, and report events."""
+"""A tuning run: it tunes problems on one device, stores the results in one database, and reports events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tsm2_tune.tuner.search.spaces import Spaces, spaces
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """The result of a run. All trials are in the database."""
+    """The result of a tuning run. All measurements are in the database."""
 
     target: Target  # its device
     ended: tuple[ProblemEnded, ...]  # for each problem that the run tuned, in the order in which they ended
@@ -32,7 +32,7 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The complete request for a run, which may execute in another process or on another machine."""
+    """The parameters of a tuning run, which may be executed in another process or on another machine."""
 
     device: Target | str | None  # a text is looked up where the run executes; None is GPU 0 there, or the host
     problems: tuple[Problem, ...]
@@ -44,14 +44,15 @@ class Run:
     db: str
 
     def planned(self) -> tuple[Target, Spaces]:
-        """Return the device and the problems' search spaces. Raise InputError if it cannot tune a problem."""
+        """Return the device and each problem's search space. Raise InputError if the device cannot tune a problem."""
         target = self.device if isinstance(self.device, Target) else find_target(self.device or default_spec())
         return target, spaces(self.problems, target, guidelines=self.guidelines, families=self.families)
 
     def result(self, tell: Callable[[Event], object], *, is_child: bool = False) -> RunResult:
-        """Execute the run and return its result; `tell` gets each event. Raise the errors of `tune`.
+        """Execute the run and return its result. `tell` is called with each event. Raise the same errors as the
+        function `tune`.
 
-        A child run waits for a database server that is down, since its parent has reached it before.
+        If `is_child` is true, wait for a database server that is down: the parent process has used it before.
         """
         target, planned = self.planned()
         tuner = Tuner(target, self.options)
@@ -74,7 +75,9 @@ class Run:
         return RunResult(target, solved(ended.values(), won), won, interrupted)
 
     def on(self, device: Target | str | None, *, sharing: int = 1) -> Run:
-        """Return the same run on another device, with so many runs that share the machine's processors."""
+        """Return a copy of the run for another device. `sharing` is the number of runs that share the machine's
+        processors.
+        """
         return replace(self, device=device, options=replace(self.options, sharing=sharing))
 
     def _events(self, planned: Spaces, tuner: Tuner, store: Store) -> Iterator[Event]:
@@ -88,18 +91,18 @@ class Run:
 
 @contextmanager
 def awaited(db: str, *, create: bool) -> Iterator[Store]:
-    """Open the store like Store.open, but wait for a server that is down, as a run does."""
+    """Open the store like Store.open, but wait for a database server that is down."""
     with ExitStack() as stack:
         yield until_committed(lambda: stack.enter_context(Store.open(db, create=create)))
 
 
 def winners(store: Store, target: Target, cache: Cache, asked: tuple[Problem, ...]) -> tuple[BestRow, ...]:
-    """Return the winners of the problems in `asked`."""
+    """Return the fastest kernel of each problem in `asked`, from the database."""
     rows, of = store.best(device=target.identity.name, cache=cache), frozenset(asked)
     return tuple(row for row in rows if row.problem in of)
 
 
 def solved(ended: Iterable[ProblemEnded], won: Iterable[BestRow]) -> tuple[ProblemEnded, ...]:
-    """Return the ends of problems; those without a winner get one that another run has found since."""
+    """Return the ProblemEnded events. If one has no winner, use the winner that another run has found meanwhile."""
     since = {row.problem: row for row in won}
     return tuple(one if one.winner is not None else replace(one, winner=since.get(one.problem)) for one in ended)

@@ -1,4 +1,4 @@
-"""Stop a run on Ctrl-C, SIGTERM or SIGHUP, but never in the middle of an action that has to complete."""
+"""Stop a run on Ctrl-C, SIGTERM or SIGHUP, but not within a `with held()` block."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST_SECONDS = 5.0  # that the run may take to end after a second signal
 
 
 class Stopped(KeyboardInterrupt):
-    """A signal asked the run to end."""
+    """Exception that ends the run after a signal."""
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(signal.Signals(number).name)
@@ -29,7 +29,7 @@ class Stopped(KeyboardInterrupt):
 
 @dataclass(slots=True)
 class _State:
-    """The state of signals in this process. Only its main thread runs handlers."""
+    """The signal state of this process. Only the main thread executes signal handlers."""
 
     held: int = 0  # number of open `held` contexts
     number: int | None = None  # the first signal; it ends the run and gives the exit status
@@ -39,7 +39,9 @@ class _State:
 
     @property
     def is_due(self) -> bool:
-        """Whether to raise Stopped again, because a destructor swallowed it or the end takes too long."""
+        """Whether to raise Stopped again, because a destructor swallowed it, or because the run has not ended after a
+        second signal.
+        """
         swallowed = self.raised is not None and self.raised() is None and not self.is_waiting
         return self.number is not None and (swallowed or (self.last is not None and time.monotonic() > self.last))
 
@@ -50,10 +52,11 @@ _sending = threading.Lock()  # held while a signal is sent again: none may be se
 
 @contextmanager
 def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
-    """Raise Stopped in the body when one of the signals arrives. Ignored signals stay ignored, as under nohup.
+    """Raise Stopped in the `with` block when one of the signals arrives. Signals that are ignored, as under nohup,
+    stay ignored.
 
-    Python swallows exceptions in destructors and in callbacks of weak references. So a thread sends the signal again
-    until the exception leaves the body.
+    Python swallows exceptions in destructors and in weak reference callbacks. So a thread sends the signal again
+    until the exception leaves the block.
     """
     before: dict[int, Any] = {}
     closed = threading.Event()
@@ -83,9 +86,9 @@ def stoppable(signals: Sequence[signal.Signals] = SIGNALS) -> Iterator[None]:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Make Ctrl-C raise Stopped, as `stoppable` does, if Python's own handler would raise KeyboardInterrupt.
+    """Raise Stopped on Ctrl-C in the `with` block, if Python's default handler for SIGINT is installed.
 
-    A handler that the program installed stays, and so do the handlers of other signals.
+    Other handlers are not replaced.
     """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         with stoppable((signal.SIGINT,)):
@@ -96,7 +99,7 @@ def interruptible() -> Iterator[None]:
 
 @contextmanager
 def held() -> Iterator[None]:
-    """Delay signals: Stopped is raised when the context closes, so that the body is never left half done."""
+    """Delay signals: if one arrives in the `with` block, Stopped is raised at the end of the block."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -111,7 +114,7 @@ def held() -> Iterator[None]:
 
 
 def is_stopping() -> bool:
-    """Return whether a signal has asked the run to end."""
+    """Return whether a signal has arrived that ends the run."""
     return _state.number is not None
 
 
@@ -131,14 +134,16 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 
 def _stopped() -> Stopped:
-    """Return the exception for the first signal. No frame may keep it, so that the weak reference shows its end."""
+    """Return a Stopped exception for the first signal. No frame keeps it alive, so a dead weak reference shows that
+    it was swallowed.
+    """
     error = Stopped(signal.SIGINT if _state.number is None else _state.number)
     _state.raised = weakref.ref(error)
     return error
 
 
 def _send_again(closed: threading.Event, thread: int) -> None:
-    """Send the first signal to the thread again whenever Stopped is due."""
+    """Send the first signal to the thread again as long as Stopped has to be raised again."""
     seconds = LOOK_SECONDS
     while not closed.wait(seconds):
         with _sending:

@@ -1,5 +1,6 @@
-"""Leases between runs on one database: a run claims problems and configurations until it ends or dies.
+"""Leases, by which the runs on one database avoid doing the same work. A run claims problems and configurations.
 
-`problems.py` claims whole problems, `configurations.py` single configurations and finals. `owners.py` says which
-owners are alive, `contested.py` keeps the configurations that another run had claimed.
+`problems.py` claims whole problems. `configurations.py` claims single configurations, and the final comparison of a
+problem's fastest configurations. `owners.py` detects whether the owner of a claim is alive. `contested.py` remembers
+configurations that another run had claimed.
 """

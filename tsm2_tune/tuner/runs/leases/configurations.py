@@ -1,10 +1,10 @@
-"""Claims of a run on configurations and finals, kept alive by heartbeats.
+"""Claims of a run: rows in the database, so that other runs do not try the same configurations. Heartbeats keep them
+valid.
 
-A claim expires when its owner dies or sends no heartbeat for a minute. Claims only keep two runs from doing the same
-work; the database stays consistent without them, since it stores one trial for each configuration.
+A claim expires if its owner dies or sends no heartbeat for a minute. The database would stay consistent without
+claims, since it stores one trial for each configuration.
 
-A configuration that kills its run would kill one run after another. So it is given up after MOST_ATTEMPTS runs died
-during its trial.
+A configuration may kill the process that tries it. After MOST_ATTEMPTS runs have died so, no run tries it again.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ NOBODY = ""  # owner of a released claim, which keeps its attempts
 
 
 class _Key(NamedTuple):
-    """The key of a claim on a device."""
+    """The columns that identify a claim on one device."""
 
     problem: Problem
     config: str
@@ -60,7 +60,7 @@ class _Key(NamedTuple):
 
 
 class Claims:
-    """The claims of this run on one device. Use as a context manager: a thread sends heartbeats until it ends."""
+    """The claims of this run on one device. In the `with` block a thread sends heartbeats."""
 
     def __init__(self, database: Database, device_name: str) -> None:
         self.database, self.device_name = database, device_name
@@ -91,9 +91,11 @@ class Claims:
 
     @contextmanager
     def in_one_transaction(self) -> Iterator[None]:
-        """Make all claims in the body in one transaction, since a disk takes milliseconds for each.
+        """Use one transaction for all claims in the `with` block, since each transaction waits milliseconds for the
+        disk.
 
-        On a server each claim has its own transaction, which does not wait for the disk, to not block other runs.
+        On a server each claim has its own transaction, so that other runs are not blocked. It does not wait for the
+        disk.
         """
         if self.database.is_shared:
             yield
@@ -117,10 +119,10 @@ class Claims:
         most: int | None = None,
         given_up: bool = False,
     ) -> ClaimResult:
-        """Claim a configuration that is untried and that no living run has claimed.
+        """Claim a configuration, unless it has been tried or another living run has claimed it. Return the result.
 
-        One that was given up is claimed only if `given_up`. `most` limits the number of trials and claims of these
-        families and this basis.
+        A configuration at which several runs died is claimed only if `given_up` is true. If these families have
+        `most` trials and claims with this basis (or more), the result is LIMIT_REACHED.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
         asked = ContestedRequest(retries, tuple(families), most)
@@ -145,7 +147,7 @@ class Claims:
             return ClaimResult.OURS
 
     def take_final(self, problem: Problem) -> None:
-        """Claim the finals of a problem; wait while another run has them."""
+        """Claim the final comparison of a problem's fastest configurations. Wait while another run has this claim."""
         while not self._took_final(problem):
             time.sleep(WAIT_SECONDS)
 
@@ -159,16 +161,16 @@ class Claims:
             return is_free
 
     def give_back(self) -> None:
-        """Release all claims on configurations and finals."""
+        """Release all of this run's claims on configurations and final comparisons."""
         self._leave(searches=False)
 
     def record_current(self, problem: Problem, config: str, basis: str) -> None:
-        """Record the configuration in trial, so that other runs know what killed this one if it dies."""
+        """Record which configuration is being tried, so that other runs know what this run tried last if it dies."""
         self._current = _Key(problem, config, basis)
 
     @repeated
     def given_up(self, problem: Problem) -> tuple[str, ...]:
-        """Return the configurations that are given up since runs died during their trials."""
+        """Return the configurations that are no longer tried, because several runs died while they tried them."""
         column = schema.claim.c
         found = select(column.config).where(
             column.device_name == self.device_name,
@@ -180,7 +182,7 @@ class Claims:
 
     @repeated
     def others(self, problem: Problem) -> int:
-        """Return the number of configurations that other living runs have claimed."""
+        """Return the number of the problem's configurations that other living runs have claimed."""
         column = schema.claim.c
         theirs = select(column.owner, column.beat_at).where(
             column.device_name == self.device_name,
@@ -193,7 +195,7 @@ class Claims:
             return sum(is_alive(*row, now) for row in connection.execute(theirs).all())
 
     def written(self, problem: Problem) -> AbstractContextManager[Connection]:
-        """Return a transaction that claims something of the problem."""
+        """Return a transaction for writing claims on the problem and its configurations."""
         about = (self.device_name, problem.text)
         return self.database.transaction(writes=True, about=about, durable=False)
 
@@ -207,7 +209,7 @@ class Claims:
         return is_alive(claim.owner, claim.beat_at, self.database.now(connection))
 
     def _leave(self, *, searches: bool) -> None:
-        """Release all claims, or all but searches. Records of attempts are kept."""
+        """Release all claims; claims on whole problems only if `searches` is true. Keep the numbers of attempts."""
         self._current = None
         self._mark(None)
         self._remove_own(() if searches else (SEARCH, RUN))
@@ -221,16 +223,16 @@ class Claims:
             connection.execute(update(schema.claim).where(ours).values(owner=NOBODY))
 
     def add(self, connection: Connection, problem: Problem | None, config: str, basis: str) -> None:
-        """Add the claim, in place of any other owner's."""
+        """Insert the claim. If another owner has it, replace the owner."""
         text = "" if problem is None else problem.text
         key = {"device_name": self.device_name, "problem": text, "config": config, "basis": basis}
         values = {**key, "owner": self.owner, "beat_at": self.database.now(connection)}
         add_or_change(connection, schema.claim, key, values)
 
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
-        """Return the number of trials of these families and this basis, and of living runs' claims.
+        """Return the number of trials of these families with this basis, plus the number of living runs' claims.
 
-        In `in_one_transaction` it is queried once, and each new claim adds one.
+        Within `in_one_transaction` the number is queried once. Each new claim then adds 1.
         """
         which = (problem, tuple(families), basis)
         if which in self._counted:
@@ -246,9 +248,9 @@ class Claims:
 
     @repeated
     def remove_dead(self) -> None:
-        """Remove the claims of dead runs, so that the table does not grow with every killed run.
+        """Delete the claims of dead runs.
 
-        Records of attempts are kept, and records of ended searches while any run lives.
+        Claims with a number of attempts are kept. Records of completed searches are kept while any run lives.
         """
         key, columns = schema.claim.primary_key.columns, schema.claim.c
         with self.database.transaction(writes=True) as connection:
@@ -286,13 +288,17 @@ class Claims:
             seen = current
 
     def _mark(self, current: _Key | None) -> None:
-        """Count an attempt at the current configuration, to blame if the run dies, and uncount the previous one."""
+        """Add 1 to the attempts of the configuration that is being tried, and subtract 1 from those of the previous
+        one.
+
+        If the run dies, the attempt stays counted.
+        """
         with self._marking:
             if current is not self._marked:
                 self._marked = self._marked_now(self._marked, current)
 
     def _marked_now(self, before: _Key | None, current: _Key | None) -> _Key | None:
-        """Return the claim that is marked as being tried; None if its trial is stored already."""
+        """Store the change of attempts. Return `current`; None if its claim is gone because its trial is stored."""
         with self.database.transaction(writes=True, about=(self.owner,)) as connection:
             if before is not None:
                 self._count_attempt(connection, before, -1)
@@ -300,14 +306,14 @@ class Claims:
         return current if is_marked else None
 
     def _count_attempt(self, connection: Connection, key: _Key, change: int) -> bool:
-        """Change the claim's attempts; return whether we still have the claim, as we do until its trial is stored."""
+        """Add `change` to the claim's attempts. Return whether this run still has the claim."""
         ours = and_(is_claim(self.device_name, *key), schema.claim.c.owner == self.owner)
         counted = update(schema.claim).where(ours).values(attempts=schema.claim.c.attempts + change)
         return connection.execute(counted).rowcount > 0
 
 
 def expire_claims(database: str, process: str) -> None:
-    """Expire all claims of a process on another machine that is known to be dead."""
+    """Make all claims of a process expire. The process ran on another machine and is known to be dead."""
     if not process:
         return
     theirs = schema.claim.c.owner.startswith(f"{process} ", autoescape=True)
@@ -316,5 +322,5 @@ def expire_claims(database: str, process: str) -> None:
 
 
 def _counted(attempts: Any) -> int:
-    """Return a stored number of attempts; 0 if there is none."""
+    """Return the number of attempts in the column; 0 if its value is invalid."""
     return attempts if isinstance(attempts, int) and attempts > 0 else 0

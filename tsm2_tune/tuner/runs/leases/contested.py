@@ -1,4 +1,6 @@
-"""Configurations claimed by another run, to retry if that run dies or gives them back."""
+"""The configurations that this run wanted to try but another run had claimed. If the other run dies, this run tries
+them.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tsm2_tune.tuner.search.resume import Retries
 
 
 class ContestedRequest(NamedTuple):
-    """A claim that was refused because another run has the configuration, or because of the limit on trials."""
+    """The parameters of a refused claim: another run had the configuration, or the limit on trials was reached."""
 
     retries: Retries
     families: tuple[str, ...]
@@ -27,9 +29,9 @@ class ContestedRequest(NamedTuple):
 
 
 class ContestedConfigurations:
-    """The configurations that this run wanted and another run has.
+    """The configurations that this run wanted to claim but another run has.
 
-    They are kept in memory, since any run may remove the claims of a dead run from the database.
+    They are kept in memory, since any run may delete the claims of a dead run from the database.
     """
 
     def __init__(self, database: Database, device_name: str, owner: str) -> None:
@@ -39,20 +41,22 @@ class ContestedConfigurations:
         )  # by configuration and basis
 
     def note(self, problem: Problem, config: str, basis: str, asked: ContestedRequest) -> None:
-        """Note a configuration that another run has, or that the limit on trials left to others."""
+        """Remember a configuration whose claim was refused."""
         self._contested[problem][config, basis] = asked
 
     def forget(self, problem: Problem, config: str, basis: str) -> None:
-        """Forget the configuration, since this run claims it again."""
+        """Remove the configuration, since this run tries to claim it again."""
         self._contested[problem].pop((config, basis), None)
 
     def forget_all(self, problem: Problem) -> None:
-        """Forget all configurations of the problem."""
+        """Remove all configurations of the problem."""
         self._contested.pop(problem, None)
 
     @repeated
     def state(self, problem: Problem) -> tuple[set[str], bool]:
-        """Return the living runs that have contested configurations, and whether one is free and untried."""
+        """Return the living runs that block configurations which this run wanted, and whether such a configuration is
+        free now.
+        """
         column, contested = schema.claim.c, self._contested[problem]
         if not contested:
             return set(), False
@@ -84,7 +88,11 @@ class ContestedConfigurations:
     def _enough(
         self, problem: Problem, connection: Connection, basis: str, families: tuple[str, ...], most: int
     ) -> tuple[bool, set[str]]:
-        """Return whether trials and claims are below `most`, else the owners of claims if only trials are below."""
+        """Compare the number of trials and claims with `most`, for these families and this basis.
+
+        Return (True, empty set) if both together are below `most`. Otherwise return False, with the other owners of
+        claims if the trials alone are below `most`.
+        """
         tried = queries.trials(connection, self._device_name, problem, families, basis)
         if tried >= most:
             return False, set()

@@ -1,4 +1,4 @@
-"""Owners of claims, and whether an owner's run is alive."""
+"""Owners of claims: strings that identify a run, from which other runs detect whether it is alive."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d
 
 
 def owner_of(process_id: int) -> str:
-    """Return a new owner name for a run of the process."""
+    """Return a new owner string for a run in this process."""
     return f"{process_of(process_id)} {uuid.uuid4().hex}"
 
 
 def process_of(process_id: int) -> str:
-    """Return the prefix of all owners of claims in a process."""
+    """Return the common prefix of all owner strings of a process: machine, process id and start time."""
     return f"{system()} {process_id} {_started(process_id)}"
 
 
 def is_alive(owner: Any, beat_at: Any, now: float) -> bool:
-    """Return whether the owner's process runs; for one on another system, whether it sends heartbeats."""
+    """Return whether the owner is alive: it has sent a heartbeat within a minute, and on this machine its process
+    exists.
+    """
     if not isinstance(owner, str) or not isinstance(beat_at, float) or abs(now - beat_at) > STALE_SECONDS:
         return False
     found = _OWNER.fullmatch(owner)
@@ -37,14 +39,14 @@ def is_alive(owner: Any, beat_at: Any, now: float) -> bool:
 
 
 def _started(process_id: int) -> int:
-    """Return the start time of the process in ticks since boot; 0 if there is no such process or no /proc."""
+    """Return the process's start time in clock ticks since boot; 0 if there is no such process or no /proc."""
     fields = process_fields(process_id)
     return int(fields[STARTED]) if len(fields) > STARTED else 0
 
 
 @cache
 def system() -> str:
-    """Return the id of this machine's boot and PID namespace."""
+    """Return an id of this machine's current boot and PID namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}:{os.stat('/proc/self/ns/pid').st_ino}"

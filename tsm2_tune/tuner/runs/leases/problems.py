@@ -20,17 +20,18 @@ log = logging.getLogger(__name__)
 
 
 class ProblemClaims:
-    """Claims of a run to search whole problems. `search` is the search's key, see `search_key`."""
+    """The claims of a run on whole problems. `search` is a digest of the search's settings: see `search_key`."""
 
     def __init__(self, claims: Claims, search: str) -> None:
         self._claims, self._search = claims, search
         self._before = self._begun()
 
     def take(self, problem: Problem) -> ClaimResult:
-        """Claim the search of a problem and log the result.
+        """Claim the search of a problem, and return the result.
 
-        The result is ENDED if another run has ended the same search since this object was made, ELSEWHERE if another
-        living run has it, and OTHER_OPTIONS if a living run searches the problem with other options.
+        The result is OURS if the claim succeeded. It is ENDED if another run has completed the same search since this
+        object was created. It is ELSEWHERE if another living run is searching the problem, and OTHER_OPTIONS if that
+        run has other search settings.
         """
         found = self._take(problem)
         log.debug("lease of %s: %s", problem.text, found.name)
@@ -59,7 +60,9 @@ class ProblemClaims:
 
     @repeated
     def others(self, problem: Problem) -> set[str]:
-        """Return the other living runs with the same search that have claimed configurations of the problem."""
+        """Return the owners of claims on the problem's configurations: other living runs with the same search
+        settings.
+        """
         claims, column = self._claims, schema.claim.c
         alike = select(column.owner).where(
             column.device_name == claims.device_name,
@@ -80,10 +83,10 @@ class ProblemClaims:
 
     @staticmethod
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
-        """Return each owner's latest heartbeat or claim.
+        """Return the time of each owner's latest heartbeat or claim, by owner.
 
-        A claim since the last heartbeat is newer than the claim on the problem. A run that took over the problem
-        before all of these expire would leave the later ones untried.
+        Claims on configurations may be newer than the claim on the problem. If another run took over the problem
+        before they expire, it would skip these configurations.
         """
         if not owners:
             return {}
@@ -95,7 +98,7 @@ class ProblemClaims:
 
     @repeated
     def end(self, problem: Problem) -> None:
-        """Release the search of a problem, and record that it has ended."""
+        """Release the claim on a problem, and record that its search has been completed."""
         claims = self._claims
         ours = and_(is_claim(claims.device_name, problem, SEARCH, self._search), schema.claim.c.owner == claims.owner)
         with claims.written(problem) as connection:
@@ -105,9 +108,8 @@ class ProblemClaims:
 
     @repeated
     def _begun(self) -> dict[str, str]:
-        """Record that this run lives.
-
-        Return the problems whose search has ended, by text, and the run that ended it.
+        """Record in the database that this run is alive. Return the owner that completed each completed search, by
+        problem.
         """
         claims, column = self._claims, schema.claim.c
         ended = select(column.problem, column.owner).where(

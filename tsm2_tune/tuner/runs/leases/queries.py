@@ -1,6 +1,6 @@
-"""Queries about a configuration: whether it was tried, who claims it, how many claims and trials there are.
+"""Queries for claims and trials of configurations.
 
-Each statement is built once, since building it takes longer than SQLite needs to run it.
+Each statement is built once, since building it takes longer than SQLite needs to execute it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ _SETTLED = delete(schema.claim).where(_IS_CLAIM)
 
 @cache
 def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
-    """Return the query of the owners of claims, with their numbers of claims for these families and a basis."""
+    """Return the query for each owner of claims on a problem, its last heartbeat, and its number of claims for these
+    families.
+    """
     of_families = (_CLAIM.config.startswith(f"{name}:", autoescape=True) for name in families)
     is_counted = and_(_CLAIM.basis == bindparam("basis"), or_(_CLAIM.config.in_(families), *of_families))
     return (
@@ -62,7 +64,7 @@ def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
 def is_tried(
     connection: Connection, device_name: str, problem: Problem, config: str, basis: str, retries: Retries
 ) -> bool:
-    """Return whether the configuration has a trial that is not to be retried."""
+    """Return whether the configuration has a stored trial that need not be repeated."""
     key = {"device_name": device_name, **problem_key(problem), "config": config, "basis": basis}
     row = connection.execute(_TRIED, key).mappings().first()
     if row is None:
@@ -74,7 +76,7 @@ def is_tried(
 
 
 def trials(connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str) -> int:
-    """Return the number of trials of these families and this basis that are not superseded."""
+    """Return the number of trials of these kernel families with this basis, without superseded trials."""
     key = {"device_name": device_name, **problem_key(problem), "families": list(families), "basis": basis}
     return int(connection.execute(_TRIALS, key).scalar_one())
 
@@ -82,23 +84,25 @@ def trials(connection: Connection, device_name: str, problem: Problem, families:
 def owners(
     connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str
 ) -> Sequence[Any]:
-    """Return each owner of claims, its last heartbeat, and its number of claims for these families and this basis."""
+    """Return each owner of claims on the problem, its last heartbeat, and its number of claims for these families and
+    basis.
+    """
     key = {"device_name": device_name, "problem": problem.text, "basis": basis}
     return connection.execute(_owners(tuple(families)), key).all()
 
 
 def claim_of(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> Any:
-    """Return the claim's owner, beat_at and attempts; None if there is no claim."""
+    """Return the columns (owner, beat_at, attempts) of the claim; None if there is no claim."""
     return connection.execute(_CLAIMED, _key(device_name, problem, config, basis)).first()
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
-    """Remove the claim on the configuration, whoever owns it, since its trial is stored."""
+    """Delete the claim on the configuration, whoever owns it: its trial is being stored."""
     connection.execute(_SETTLED, _key(device_name, problem, config, basis))
 
 
 def is_claim(device_name: str, problem: Problem, config: str, basis: str) -> ColumnElement[bool]:
-    """Return the condition that a row of `claim` is the configuration's."""
+    """Return the SQL condition that a row of `claim` has these key columns."""
     return and_(*(_CLAIM[name] == value for name, value in _key(device_name, problem, config, basis).items()))
 
 
