@@ -1,4 +1,5 @@
-"""Build the stand-in's shared object, or take it from the cache."""
+"""Build the shared object of the stand-in, the library that LD_PRELOAD loads before cuBLAS, or find it in the
+cache."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ LEFT = "the program's products are left to cuBLAS"
 
 
 def standin_path() -> Path:
-    """Return the stand-in's file, from the cache or built now.
+    """Return the path of the stand-in's shared object. It is built if it is not in the cache.
 
-    Raise ToolMissing if the C++ compiler is missing. Raise InputError if LD_PRELOAD does not load it.
+    Raise ToolMissing if the C++ compiler is missing. Raise InputError if LD_PRELOAD does not load the file.
     """
     texts = c_texts(SOURCES)
     texts["tsm2.h"] = HEADER.read_bytes()
@@ -50,7 +51,10 @@ def standin_path() -> Path:
 
 
 def _refuse_unloadable(path: Path) -> None:
-    """Raise InputError if LD_PRELOAD does not load the file: a space or colon ends a name there, $LIB is expanded."""
+    """Raise InputError if LD_PRELOAD does not load the file.
+
+    Some paths do not work in LD_PRELOAD: a space or a colon ends a path, and names such as $LIB are expanded.
+    """
     with workplace(cache.working_parent()) as work:
         environment = os.environ | {"LD_PRELOAD": str(path), "TSM2_JOURNAL": str(work.folder)}
         shell = subprocess.run([SHELL, "-c", ":"], env=environment, capture_output=True, text=True, errors="replace")
@@ -63,16 +67,19 @@ def _refuse_unloadable(path: Path) -> None:
 
 
 def command(compiler: list[str], folder: Path, output: Path) -> list[str]:
-    """Return the compiler's command for the stand-in's sources in the folder."""
+    """Return the command line that compiles and links the C files in the folder to the stand-in `output`."""
     line = [*compiler, *FLAGS, "-I", str(folder), *LINKING, "-o", str(output)]
     return [*line, *as_c(sorted(folder.glob("*.c"))), *LIBRARIES]
 
 
 def gpu_here(tell: Callable[[str], None]) -> tuple[str, str] | None:
-    """Return the name and compute capability of GPU 0; tell and return None if there is none."""
+    """Return the name and the compute capability of GPU 0, such as "9.0".
+
+    If there is no GPU, pass a message to `tell` and return None.
+    """
     try:
         device_name, architecture = device_of(0)
-    except (RuntimeError, AttributeError) as error:  # AttributeError: a driver without a function
+    except (RuntimeError, AttributeError) as error:  # AttributeError: an old driver lacks a function
         tell(f"no GPU to use ({error}): {LEFT}")
         return None
     major, minor = divmod(int("".join(filter(str.isdecimal, architecture))), 10)
@@ -84,7 +91,7 @@ def digest(*texts: str) -> str:
 
 
 def cached_file(key: str, make: Callable[[], bytes]) -> Path:
-    """Return the cached file of this key, made if it is missing."""
+    """Return the path of the cached file with this key. If it is missing, store the bytes that `make` returns."""
     cache.refuse_noexec()
     found = cache.find(key, ".so")
     if found is not None:

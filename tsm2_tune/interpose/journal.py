@@ -1,6 +1,6 @@
-"""Read the stand-in's journal of a program's products.
+"""Read the journal: the files in which the stand-in records a program's matrix products.
 
-Each process writes a mapped file, which survives a crash.
+Each process of the program writes one memory-mapped file, whose contents survive a crash of the process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.interpose.preload import LOADED
 
 MAGIC = b"TSM2JRN1"
-ROUTINES = (  # of standin.h's enum routine
+ROUTINES = (  # names for the values of standin.h's enum routine
     "gemm",
     "GemmEx",
     "gemmStridedBatched",
@@ -30,7 +30,7 @@ ROUTINES = (  # of standin.h's enum routine
     "herk",
     "cublasLtMatmul",
 )
-REASONS = (  # of standin.h's enum reason
+REASONS = (  # texts for the values of standin.h's enum reason
     "",
     "no pack is there",
     "no kernel is in the pack for it",
@@ -52,7 +52,7 @@ REASONS = (  # of standin.h's enum reason
     "cuBLASLt is asked for more than a product in place",
     "the kernel was slower in this program",
 )
-UNCOUNTED = (  # of standin.h's enum uncounted, behind a number of products
+UNCOUNTED = (  # texts for the values of standin.h's enum uncounted, printed after a number of products
     "more, of more shapes than are told apart, are not counted",
     "more were not understood, as no kernel has their types or their way of summing up: cuBLAS computed them",
     "more were left to cuBLAS unseen, as the CUDA driver is missing, or older than tuned kernels need",
@@ -63,12 +63,12 @@ NOT_LOADED = (
     " another architecture, or change its user (set-user-ID)"
 )
 SLOWER = "the kernel was slower in this program"
-TO_COMPARE = ("timed, to be compared", "its result was compared")  # cuBLAS computed it now, the kernel later
-TYPES = tuple(ELEMENT_TYPES)  # of tsm2_type
-OPERATIONS = "NTC"
-WRITTEN = 2  # of a line's state
-SAMPLES = 5  # of standin.h's
-BY_CUBLAS, BY_KERNEL = range(2)  # likewise
+TO_COMPARE = ("timed, to be compared", "its result was compared")  # reasons of calls that were made only to compare
+TYPES = tuple(ELEMENT_TYPES)  # in the order of the C enum tsm2_type
+OPERATIONS = "NTC"  # letters for the values of cublasOperation_t
+WRITTEN = 2  # value of a line's state when the line is complete
+SAMPLES = 5  # SAMPLES in standin.h
+BY_CUBLAS, BY_KERNEL = range(2)  # indices of `sample_ns`, as in standin.h
 HEAD = np.dtype(
     [
         ("magic", "S8"),
@@ -86,51 +86,55 @@ LINE = np.dtype(
     + [(name, "u8") for name in ("calls", "taken")]
     + [("left", "u8", (len(REASONS),))]
     + [(name, "u8") for name in ("captured", "first_ns", "timed", "gpu_ns")]
-    + [("sampled", "u4", (2,)), ("sample_ns", "u4", (2, SAMPLES))]  # by cuBLAS, and by the kernel
+    + [("sampled", "u4", (2,)), ("sample_ns", "u4", (2, SAMPLES))]  # first cuBLAS's, then the kernel's
     + [("compared", "u8"), ("worst", "f8")]
 )
-MOST_LINES = 16384  # of one process
+MOST_LINES = 16384  # most lines in the file of one process
 VECTOR_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Products of one kind in a program."""
+    """The calls of a program that have the same cuBLAS routine, types, shape and leading dimensions."""
 
     routine: str
     dtype: str
-    op: str  # cuBLAS's, such as NT
-    shape: tuple[int, int, int]  # m, n and k as cuBLAS has them
-    leading: tuple[int, int, int]
+    op: str  # cuBLAS's operations on A and B, such as NT
+    shape: tuple[int, int, int]  # cuBLAS's arguments m, n and k
+    leading: tuple[int, int, int]  # lda, ldb, ldc
     batches: int
-    is_gram: bool
+    is_gram: bool  # whether B is A transposed, in the same memory
     calls: int
-    taken: int
-    left: tuple[int, ...]  # by REASONS
-    captured: int  # calls captured into CUDA graphs, whose number of runs is unknown
-    first_us: float  # GPU time of the first one; 0: not timed
-    gpu_us: tuple[int, float]  # number of other timed products, and their total
-    cublas_us: tuple[float, ...]  # samples of both ways, from the product's turn on its stream to its end
-    taken_us: tuple[float, ...]
-    compared: int = 0
-    worst: float = 0.0  # largest difference from cuBLAS's result, over the bound
+    taken: int  # calls that a tuned kernel computed
+    left: tuple[int, ...]  # calls that cuBLAS computed, for each of REASONS
+    captured: int  # calls captured into CUDA graphs; how often the graphs ran is not known
+    first_us: float  # GPU time of the first call; 0: not timed
+    gpu_us: tuple[int, float]  # number of later calls that were timed, and their total GPU time
+    cublas_us: tuple[float, ...]  # a few times of cuBLAS, without waiting for earlier work in the stream
+    taken_us: tuple[float, ...]  # some times of the tuned kernel, likewise
+    compared: int = 0  # calls whose result was compared with that of cuBLAS
+    worst: float = 0.0  # largest difference from cuBLAS's result, divided by the error bound
 
     @property
     def us(self) -> float:
-        """The mean GPU time of a product, without the first one if there are others; 0: unknown."""
+        """The mean GPU time of a call in microseconds; 0 if none was timed. The first call counts only if it is
+        alone."""
         count, total = self.gpu_us
         return total / count if count else self.first_us
 
     @property
     def total_us(self) -> float:
-        """The total time of all calls."""
+        """The estimated total GPU time of all calls in microseconds: their number times the mean."""
         return self.calls * self.us
 
     @property
     def problem(self) -> Problem | None:
-        """The problem to tune for it, transposed to a tall C; None if it cannot be tuned."""
+        """The tuning problem (shape, type and op) for these calls; None if they cannot be tuned.
+
+        If C is wider than tall, it is the problem of the transposed product.
+        """
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
-        is_gram = self.is_gram and ops != "nc"  # "nc" conjugates one factor only, which no op with x does
+        is_gram = self.is_gram and ops != "nc"  # "nc" conjugates only B, which no op with x does
         try:
             plain = Problem(*self.shape, self.dtype, ops[0] + "x" if is_gram else ops)
         except InputError:  # an extent beyond the limit
@@ -140,23 +144,23 @@ class Seen:
 
     @property
     def has_odd_lines(self) -> bool:
-        """Whether lines of a matrix are no multiple of 16 bytes."""
+        """Whether a leading dimension of A, B or C is not a multiple of 16 bytes."""
         size = DTYPES[self.dtype].element_bytes
         return any(ld * size % VECTOR_BYTES for ld in self.leading)
 
     @property
     def lost(self) -> int:
-        """The number of calls that went to cuBLAS, without those for comparison."""
+        """The number of calls that cuBLAS computed, except those made to compare time or result with the kernel."""
         return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
 
     @property
     def went_back(self) -> bool:
-        """Whether products went back to cuBLAS because the kernel was slower in the program."""
+        """Whether cuBLAS computed some calls because the kernel was slower than cuBLAS in this program."""
         return self.left[REASONS.index(SLOWER)] > 0
 
     @property
     def reason(self) -> str:
-        """The most frequent reason for which products went to cuBLAS."""
+        """The most frequent reason for which cuBLAS computed calls; "" if there is none."""
         counts = {why: count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE}
         most = max(counts, key=counts.__getitem__)
         return most if counts[most] else ""
@@ -164,27 +168,27 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The journals of all processes of a program."""
+    """The merged contents of the journal files of all processes of a program."""
 
     seen: tuple[Seen, ...] = ()  # by total time, longest first
-    uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # products without a line
+    uncounted: tuple[int, ...] = (0,) * len(UNCOUNTED)  # numbers of products without a line, for each of UNCOUNTED
     missing: tuple[str, ...] = ()  # messages about unreadable files
     was_loaded: bool = True  # whether a process loaded the stand-in
 
     @property
     def none_seen(self) -> str:
-        """Why there are no products."""
+        """The message that explains why the journal has no products."""
         return "no product was seen: " + (CALLED_NONE if self.was_loaded else NOT_LOADED)
 
     @property
     def besides(self) -> tuple[str, ...]:
-        """Return messages about products that have no line in the journal, and about unreadable files."""
+        """Messages about products that have no line in the journal, and about unreadable files."""
         counts = zip(self.uncounted, UNCOUNTED, strict=True)
         return (*self.missing, *(f"{count_of(count, 'product')} {what}" for count, what in counts if count))
 
     @property
     def is_empty(self) -> bool:
-        """Whether there are neither products nor messages."""
+        """Whether the journal has no products and there are no messages about missing ones."""
         return not any(one.calls for one in self.seen) and not self.besides
 
 
@@ -193,7 +197,10 @@ def count_of(count: int, what: str) -> str:
 
 
 def written_in(folder: Path) -> Written:
-    """Read the journal's folder. Its contents are untrusted: the program can write there."""
+    """Read all journal files in the folder and merge them. Equal calls of several processes become one `Seen`.
+
+    The contents are not trusted, because the program can write to the folder; invalid files are counted and skipped.
+    """
     found: dict[tuple[object, ...], Seen] = {}
     uncounted, foreign = [0] * len(UNCOUNTED), 0
     try:
@@ -217,7 +224,7 @@ def written_in(folder: Path) -> Written:
 
 
 def _content(file: Path) -> tuple[Any, Any] | None:
-    """Return the header and the lines of one process's file; None for another file."""
+    """Return the header and the lines of one process's journal file; None if it is not a valid journal file."""
     try:
         with open(file, "rb", opener=_opened) as opened:
             if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -227,19 +234,20 @@ def _content(file: Path) -> tuple[Any, Any] | None:
             is_own = head["magic"] == MAGIC and head["line_bytes"] == LINE.itemsize and len(begun) == HEAD.itemsize
             if (begun.strip(b"\0") and not is_own) or head["lines"] > MOST_LINES:
                 return None
-            data = opened.read(int(head["lines"]) * LINE.itemsize)  # nothing if the process ended before its header
+            data = opened.read(int(head["lines"]) * LINE.itemsize)  # empty if the header was not written
     except OSError:
         return None
     return head, np.frombuffer(data, LINE, len(data) // LINE.itemsize)
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open the file without blocking on a FIFO. Return its descriptor."""
+    """Open the file without following a link or blocking on a FIFO. Return its descriptor. Used as `opener` of
+    open."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 
 def _seen(lines: Any) -> Iterator[Seen]:
-    """Yield the products of the lines."""
+    """Yield a `Seen` for each complete line. Lines with invalid values are skipped."""
     for line in lines[lines["state"] == WRITTEN]:
         if not (0 <= line["routine"] < len(ROUTINES) and 0 <= line["type"] < len(TYPES)):
             continue
@@ -271,7 +279,7 @@ def _samples(line: Any, way: int) -> tuple[float, ...]:
 
 
 def _together(one: Seen, other: Seen) -> Seen:
-    """Merge the same kind of products of two processes or devices."""
+    """Merge the records of equal calls in two processes or on two devices: add the counts, join the samples."""
     return replace(
         one,
         calls=one.calls + other.calls,

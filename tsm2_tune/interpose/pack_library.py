@@ -1,4 +1,4 @@
-"""Build the C library whose kernels the stand-in starts, from a database or the pretuned kernels."""
+"""Build the C library with the tuned kernels that the stand-in launches, from a database or the pretuned kernels."""
 
 from __future__ import annotations
 
@@ -23,10 +23,12 @@ Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
 
 
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
-    """Return the C library of the database's winners and of kernels between them, from the cache or built now.
+    """Return the path of a C library with the database's best kernels. It is built if it is not in the cache.
 
-    Return None, and tell, if there is no GPU. Only kernels that were verified in full are in it; tell that others,
-    such as imported ones, are left out. Raise InputError if none is of a GPU, ToolMissing without a compiler.
+    The library contains the best kernel of each tuned shape and kernels for shapes between them, but only those that
+    were verified in full; a message to `tell` says which are left out, such as imported ones. If there is no GPU,
+    pass a message to `tell` and return None. Raise InputError if the database has no kernel for a GPU that was
+    verified in full, ToolMissing if the compiler is missing.
     """
     if database and not is_address(database) and not os.path.exists(database):
         raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
@@ -37,7 +39,7 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
 
 
 def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
-    """Return the library of the store's winners on GPUs that were verified in full.
+    """Return the bytes of a C library with the store's best kernels on GPUs that were verified in full.
 
     Raise InputError if there are none.
     """
@@ -55,10 +57,11 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
-    """Return the C library of the pretuned kernels for GPU 0 that were verified in full, from the cache or built now.
+    """Return the path of a C library with the pretuned kernels for GPU 0. It is built if it is not in the cache.
 
-    Return None, and tell, if there are none or the compiler is missing. A GPU without pretuned kernels gets those of
-    a GPU with the same compute capability, which is told.
+    It contains only kernels that were verified in full. If GPU 0 has no pretuned kernels, those of a GPU with the
+    same compute capability are used, and a message to `tell` says so. If there are none either, or the compiler is
+    missing, pass a message to `tell` and return None.
     """
     gpu = gpu_here(tell)
     if gpu is None:
@@ -80,9 +83,9 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
 
 
 def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
-    """Return the library of the text's kernels.
+    """Return the bytes of a C library with the pretuned kernels in `text`.
 
-    Raise InputError if none is verified in full, ToolMissing without compiler.
+    Raise InputError if none was verified in full, ToolMissing if the compiler is missing.
     """
     if not text.is_verified():
         raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
@@ -104,9 +107,9 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
 
 
 def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
-    """Return the C library of the rows that `among` gives for the store's winners.
+    """Return the bytes of a C library with the kernels that `among` selects from the store's best ones.
 
-    It lacks kernels whose cubins are not verified and cannot be; their products go to cuBLAS.
+    Kernels whose cubins are not verified and cannot be verified now are left out; cuBLAS computes their products.
     """
     with workplace(cache.working_parent()) as work:
         output = work.folder / "libtsm2.so"

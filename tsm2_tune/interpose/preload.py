@@ -1,4 +1,4 @@
-"""Run a program with the stand-in before its cuBLAS, by LD_PRELOAD."""
+"""Run a program with the stand-in: a shared library that LD_PRELOAD loads before cuBLAS."""
 
 from __future__ import annotations
 
@@ -29,21 +29,24 @@ PASSED_ON = (
 )
 IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)  # Python ignores these from its start
 SHELL = "/bin/sh"
-LOADED = "loaded"  # the file by which a process shows that it loaded the stand-in
+LOADED = "loaded"  # name of the file that the stand-in creates in the journal's folder when it is loaded
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The stand-in's settings for a program."""
+    """The settings with which the stand-in runs in a program."""
 
-    standin: Path
-    pack: Path | None = None  # None: all products go to cuBLAS
-    has_times: bool = False  # whether GPU times are taken
-    compared: int = 0  # products of each shape whose results are compared with cuBLAS's
+    standin: Path  # the stand-in's shared object
+    pack: Path | None = None  # the library with the kernels; None: cuBLAS computes all products
+    has_times: bool = False  # whether the stand-in measures GPU times
+    compared: int = 0  # number of products of each shape whose results are compared with those of cuBLAS
 
     def environment(self, journal: Path | None) -> dict[str, str]:
-        """Return the program's environment: this process's, with the stand-in's variables."""
+        """Return the program's environment: that of this process, with LD_PRELOAD and the stand-in's variables set.
+
+        `journal` is the folder for the journal; None records nothing.
+        """
         settings: Mapping[str, str | None] = {
             "LD_PRELOAD": ":".join(filter(None, (str(self.standin), os.environ.get("LD_PRELOAD")))),
             "TSM2_LIBRARY": None if self.pack is None else str(self.pack.absolute()),
@@ -56,7 +59,10 @@ class Standing:
 
 
 def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
-    """Replace this process by the program. Raise InputError if that fails."""
+    """Replace this process by the program, with exec. `standing` None runs it without the stand-in.
+
+    Raise InputError if the program cannot be executed.
+    """
     environment = dict(os.environ) if standing is None else standing.environment(None)
     for number in IGNORED_BY_PYTHON:
         signal.signal(number, signal.SIG_DFL)
@@ -69,19 +75,19 @@ def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
 
 @contextmanager
 def journal_folder() -> Iterator[Path]:
-    """Yield a temporary folder for the journal."""
+    """Yield a temporary folder for the journal, deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="tsm2-tune-", ignore_cleanup_errors=True) as folder:
         yield Path(folder)
 
 
 def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
-    """Return the program's exit status, as a shell has it: 128 and the signal's number where one ended it.
+    """Run the program, wait until it ends, and return its exit status.
 
-    A signal that is sent to this process alone goes on to the program, which is awaited. What a terminal sends, such
-    as Ctrl-C, does not: the program is in the terminal's foreground, too, and gets it as well. Neither does there an
-    interrupt that another process sends, which looks the same; it does where this is not in a terminal's foreground.
+    If a signal ended the program, the status is 128 plus the signal's number, as in a shell. A signal sent to this
+    process is forwarded to the program. There is one exception: while this process is in a terminal's foreground,
+    SIGINT, SIGQUIT and SIGWINCH are not forwarded, because the terminal sends them to the program, too.
 
-    Raise InputError if it cannot be started.
+    Raise InputError if the program cannot be started.
     """
     environment, early = standing.environment(journal), list[int]()
     started: subprocess.Popen[bytes] | None = None
@@ -100,7 +106,7 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
     before = _handled(pass_on, is_ignored=False)
     try:
         started = _started(program, start)
-        before |= _handled(pass_on, is_ignored=True)  # only now, since the program is to ignore them, too
+        before |= _handled(pass_on, is_ignored=True)  # only now, so that the program inherits that they are ignored
         for number in early:
             started.send_signal(number)
         status = started.wait()
@@ -114,13 +120,16 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
 
 
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
-    """Set the handler of the ignored signals, or of the others. Return the previous handlers."""
+    """Set the handler of the signals in PASSED_ON that are now ignored, or of those that are not ignored.
+
+    Return a dict of signal number -> previous handler.
+    """
     which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
     return {number: signal.signal(number, handler) for number in which}
 
 
 def _is_in_foreground() -> bool:
-    """Return whether this process is in a terminal's foreground."""
+    """Return whether this process is in the foreground process group of a terminal."""
     try:
         with open("/dev/tty", "rb", buffering=0) as terminal:
             return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
@@ -129,9 +138,9 @@ def _is_in_foreground() -> bool:
 
 
 def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -> T:
-    """Start the program. The shell runs a script without an interpreter line, as with execvp.
+    """Call `start` with the program's path and arguments, and return its result.
 
-    Raise InputError if it cannot be started.
+    A script without a #! line is run with /bin/sh, as execvp does. Raise InputError if the program cannot be started.
     """
     path = path_of_program(program[0])
     try:
@@ -146,7 +155,7 @@ def _started(program: Sequence[str], start: Callable[[str, Sequence[str]], T]) -
 
 
 def path_of_program(name: str) -> str:
-    """Return the program's file. Raise InputError if there is none that can be run."""
+    """Return the path of the program's executable file. Raise InputError if there is none."""
     if name.startswith("-"):
         raise InputError(f"no option {name}: see --help; the program and its arguments come after --")
     path = program_path(name)

@@ -1,7 +1,7 @@
-"""Products in a compiled XLA program: chosen by shape when it is compiled, started with addresses when it runs.
+"""Products in XLA programs: the kernel is chosen when the program is compiled, and launched when the program runs.
 
-The choice is a text in the program with all that a start needs. It is valid in any process with the same exported
-file, and only there.
+The choice is JSON text stored in the XLA program; it contains everything that the launch needs except addresses. The
+text is valid only in processes that load the same exported file.
 """
 
 from __future__ import annotations
@@ -24,21 +24,24 @@ from tsm2_tune.runtime.host import multiply_on_host
 from tsm2_tune.runtime.launch_plan import Plan, workspace_bytes
 from tsm2_tune.runtime.module_data import WINNERS
 
-COUNTERS_ALIGNMENT = 256  # bytes; the counters follow the partials
+COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the partial sums
 
 
 @dataclass(frozen=True, slots=True)
 class Traced:
-    """A product of contiguous row-major arrays, which hold a and b or their transposes. `out` is row-major."""
+    """The shape and type of a product in a traced JAX function.
+
+    Its arrays are contiguous and row-major; each operand array contains a or b, or its transpose. `out` is row-major.
+    """
 
     shape: tuple[int, int, int]  # m, n, k
-    element: str  # its name in DTYPES
-    transposed: tuple[bool, bool]  # whether a is an array of k x m, and b one of n x k
-    is_same: bool = False  # whether the two arrays are one
-    on_host: bool = False
+    element: str  # element type, a key of DTYPES
+    transposed: tuple[bool, bool]  # whether a's array has shape (k, m), and b's array (n, k)
+    is_same: bool = False  # whether both operands are the same array
+    on_host: bool = False  # whether it runs on the CPU
 
     def product(self) -> Product:
-        """Return the product with placeholder addresses, equal for equal operands."""
+        """Return a Product with placeholder addresses. a and b have the same address if they are the same array."""
         m, n, k = self.shape
         size = DTYPES[self.element].itemsize
         matrices = []
@@ -54,7 +57,10 @@ class Traced:
         return Product(matrices[0], matrices[1], matrices[2])
 
     def choice(self, device: str | None) -> Match | None:
-        """Return the kernel for this GPU, None for the host; None if none fits or the vendor is faster."""
+        """Return the kernel for the GPU with this name, or for the CPU if `device` is None.
+
+        Return None if no kernel can compute the product, or cuBLAS is expected to be as fast.
+        """
         if 0 in self.shape:
             return None
         try:
@@ -64,7 +70,7 @@ class Traced:
         return None if device is not None and found.loses else found
 
     def workspace_size(self, match: Match) -> int:
-        """Return the bytes of workspace of each start."""
+        """Return the number of bytes of workspace that each launch of the matched kernel needs."""
         partials, counters = self._workspace(match)
         return partials + counters
 
@@ -77,7 +83,7 @@ class Traced:
         return -(-needed[0] // COUNTERS_ALIGNMENT) * COUNTERS_ALIGNMENT, needed[1]
 
     def text(self, match: Match) -> str:
-        """Return the text from which `start_traced` starts the product."""
+        """Return the JSON text with product, kernel and launch, from which `start_traced` launches the kernel."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
         launch = (place, match.launch.rows_per_block, match.launch.splits)
         about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)
@@ -86,21 +92,22 @@ class Traced:
 
 @dataclass(slots=True)
 class _Start:
-    """A parsed text, and the plans of its product by context."""
+    """The parsed content of `Traced.text`, and the product's launch plan for each CUDA context."""
 
     traced: Traced
     match: Match
-    counters_at: int  # bytes into the workspace
-    plans: dict[int, Plan]
+    counters_at: int  # byte offset of the counters in the workspace
+    plans: dict[int, Plan]  # id of the context -> plan
 
 
-_texts: dict[bytes, _Start] = {}  # by text
+_texts: dict[bytes, _Start] = {}  # text -> its parsed content
 
 
 def start_traced(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
-    """Start the product of a text: `arguments` are the addresses of a and b, `results` of `out` and the workspace.
+    """Launch the product that `text`, made by `Traced.text`, describes.
 
-    The stream's context must be current. Raise RuntimeError if CUDA fails.
+    `arguments` are the addresses of a and b, `results` those of `out` and, if the kernel needs one, the workspace.
+    `stream` returns the stream's handle; the stream's context must be current. Raise RuntimeError if CUDA fails.
     """
     found = _texts.get(text)
     if found is None:
@@ -114,7 +121,7 @@ def start_traced(text: bytes, arguments: list[int], results: list[int], stream: 
     number = context_id(current.value or 0)
     plan = found.plans.get(number)
     if plan is None:
-        with relaxed_capture():  # the first start may be captured: loading stays outside of the graph
+        with relaxed_capture():  # the stream may be in a capture; loading the kernel is not part of the graph
             plan = found.plans[number] = _planned(found, current.value or 0, number)
     workspace = results[1] if len(results) > 1 else 0
     plan.start_within(a, b, results[0], stream(), workspace, workspace + found.counters_at)
@@ -132,7 +139,7 @@ def _read(text: bytes) -> _Start:
 
 
 def _planned(found: _Start, context: int, number: int) -> Plan:
-    """Return the product's plan in the current context."""
+    """Load the kernel into the current context, whose id is `number`, and return the product's plan."""
     ordinal = ctypes.c_int()
     ask_driver("cuCtxGetDevice", ctypes.byref(ordinal))
     product, winner = found.traced.product(), found.match.winner
@@ -145,7 +152,7 @@ def _planned(found: _Start, context: int, number: int) -> Plan:
 
 
 def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
-    """Run the product on the CPU."""
+    """Run the kernel on the CPU, on arrays at the addresses of a, b and out."""
     product = found.traced.product()
     matrices = []
     for matrix, address in zip(product.given, addresses, strict=True):
@@ -155,7 +162,7 @@ def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
 
 
 def _in_memory(matrix: Matrix) -> np.ndarray[Any, Any]:
-    """Return an array over the matrix's memory."""
+    """Return a NumPy array that is a view of the matrix's memory."""
     order, ld = next(iter(matrix.ld.items()))
     size = matrix.dtype.itemsize
     strides = (size, ld * size) if order == "n" else (ld * size, size)

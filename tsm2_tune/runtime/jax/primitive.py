@@ -1,7 +1,7 @@
-"""`jax` of an exported module: dot_general and matmul by kernels.
+"""The namespace `jax` of an exported module: dot_general and matmul that use tuned kernels.
 
-A JAX primitive stands for a product of two matrices; its derivatives are such products, too. When JAX compiles, the
-lowering chooses: a call of this file's XLA handler, or JAX's own product.
+Both bind a JAX primitive that means a product of two matrices; its derivatives bind the same primitive. When JAX
+compiles a function, the lowering emits either a call of this module's XLA handler or JAX's own product.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from tsm2_tune.runtime.jax.lowering import Traced, start_traced
 from tsm2_tune.runtime.jax.xla_ffi import xla_handler
 from tsm2_tune.runtime.module_data import IDENTITY
 
-PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # platforms with kernels, and XLA's names of them
-PLATFORM_OF_HOST = "cpu"  # kernels are emulated there
-# JAX's precisions that kernels meet: they multiply exactly and sum in the type of sums.
+PLATFORMS = {"cpu": "cpu", "cuda": "CUDA"}  # JAX's platforms with kernels -> XLA's names
+PLATFORM_OF_HOST = "cpu"  # platform on which kernels are emulated
+# JAX's precisions that kernels satisfy: they multiply without rounding and sum in the accumulator type.
 PRECISIONS = ("default", "fastest", "bfloat16", "high", "tensorfloat32", "highest", "float32")
-HANDLERS = "_tsm2_handlers"  # attribute of the jax module: handlers by exported file, never removed
+HANDLERS = "_tsm2_handlers"  # attribute of the jax module: (name in XLA, platform) -> handler, never removed
 
 
 def jax_namespace() -> SimpleNamespace:
-    """Return a namespace with JAX's names. Raise RuntimeError if JAX is not installed."""
+    """Return a namespace with `dot_general` and `matmul`. Raise RuntimeError if JAX is not installed."""
     try:
         import jax
     except ImportError as error:
@@ -44,12 +44,13 @@ def jax_namespace() -> SimpleNamespace:
         preferred_element_type: Any = None,
         **named: Any,
     ) -> Any:
-        """jax.lax.dot_general: the same results and errors, under jit, grad, jvp, vmap and other transformations.
+        """Return the result of jax.lax.dot_general. It works under jit, grad, jvp, vmap and other transformations.
 
-        Without batch dimensions, and if the contracted dimensions are the first or the last ones of each array in
-        the same order, it is a product of two matrices, which a kernel computes if `choice` would name one. So
-        dot_general(x, y, (((0,), (0,)), ((), ()))) is x.T @ y without a transposed copy of x, and
-        dot_general(x, x, ...) may compute half of the result. JAX computes all other products.
+        A call is a product of two matrices if it has no batch dimensions, and if the contracted dimensions of each
+        array are its first or its last ones, in order. A kernel computes such a product if `choice` would return a
+        kernel. For example, dot_general(x, y, (((0,), (0,)), ((), ()))) is x.T @ y without a transposed copy of x.
+        dot_general(x, x, ...) may compute only half of the symmetric result. JAX computes all other products. Errors
+        are those of JAX.
         """
         named = {name: value for name, value in named.items() if value is not None}
         wanted = precision if precision is not None else jax.config.jax_default_matmul_precision
@@ -64,10 +65,11 @@ def jax_namespace() -> SimpleNamespace:
         return general(lhs, rhs, dimensions=found, precision=wanted, is_same=is_same)
 
     def matmul(a: Any, b: Any, *, precision: Any = None, **named: Any) -> Any:
-        """jax.numpy.matmul: the same results and errors, under jit, grad, jvp, vmap and other transformations.
+        """Return the result of jax.numpy.matmul. It works under jit, grad, jvp, vmap and other transformations.
 
-        A batch of a times a matrix b is one product, which a kernel computes if `choice` would name one. JAX computes
-        all others: of two vectors, of batches of b, of types that differ or have no kernel.
+        If b is a matrix or vector, a batch `a` is multiplied as one tall matrix. A kernel computes the product if
+        `choice` would return a kernel. JAX computes all other products: two vectors, a batch `b`, element types that
+        differ or have no kernel. Errors are those of JAX.
         """
         named = {name: value for name, value in named.items() if value is not None}
         of_a: Any = getattr(a, "shape", ())
@@ -86,11 +88,11 @@ def jax_namespace() -> SimpleNamespace:
 
 Dimensions = tuple[
     int, int, bool, bool
-]  # of lhs and rhs: number of contracted dimensions, and whether they are the first
+]  # numbers of contracted dimensions of lhs and rhs; for each, whether they are its first (else its last) dimensions
 
 
 def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
-    """Return how a kernel reads the two arrays as matrices; None if it cannot."""
+    """Return how the arrays are reshaped to two matrices that a kernel can multiply; None if that is not possible."""
     try:
         asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
     except AttributeError:  # no arrays
@@ -110,7 +112,8 @@ def _as_matrices(
     preferred: Any,
     precision: Any,
 ) -> Dimensions | None:
-    """Return the same for arrays of these shapes and types."""
+    """Return how arrays with these shapes and dtypes are reshaped to two matrices for a kernel; None if not
+    possible."""
     element = _element(type_a) if type_a == type_b else None
     if element is None or not _is_met(precision) or (preferred is not None and _element(preferred) != element):
         return None
@@ -121,7 +124,7 @@ _known_matrices = lru_cache(maxsize=4096)(_as_matrices)
 
 
 def _element(dtype: Any) -> str | None:
-    """Return the dtype's name in DTYPES; None if it has none."""
+    """Return the key in DTYPES of a dtype; None if no kernel has it."""
     try:
         return dtype_name(getattr(dtype, "dtype", dtype))
     except TypeError:
@@ -129,13 +132,13 @@ def _element(dtype: Any) -> str | None:
 
 
 def _is_divided(of_type: Any) -> bool:
-    """Return whether the array is sharded over several devices, by its type."""
+    """Return whether an array of this JAX type is sharded over several devices."""
     sharding = getattr(of_type, "sharding", None)
     return sharding is not None and any(part is not None for part in sharding.spec)
 
 
 def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) -> Any:
-    """Return the arrays with equal varying mesh axes, which shard_map tracks in their types."""
+    """Return the arrays cast to the same varying mesh axes, which shard_map tracks in JAX's types."""
     of_each = [getattr(of, "manual_axis_type", None) for of in types]
     if of_each[0] == of_each[1]:
         return arrays
@@ -145,13 +148,17 @@ def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) ->
 
 
 def _is_met(precision: Any) -> bool:
-    """Return whether kernels meet the precision, in any of JAX's notations."""
+    """Return whether kernels are at least as precise as this JAX precision: None, a name, an enum member or a
+    pair."""
     both = precision if isinstance(precision, tuple) else (precision,)
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
 
 def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
-    """Return how arrays of these shapes are two matrices; None if they are not, or are invalid."""
+    """Return how arrays with these shapes are reshaped to two matrices for dot_general.
+
+    Return None if the contracted dimensions do not allow that, or are invalid.
+    """
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
         over_a, over_b = list(over_a), list(over_b)
@@ -176,7 +183,7 @@ def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_n
 def _general(
     jax: Any, product: Any, lhs: Any, rhs: Any, *, dimensions: Dimensions, precision: Any, is_same: bool
 ) -> Any:
-    """Return the product of the arrays, each reshaped to a matrix without a copy."""
+    """Reshape each array to a matrix without a copy, multiply with the primitive, and reshape the result."""
     matrices, free = [], []
     for x, over, is_first in ((lhs, dimensions[0], dimensions[2]), (rhs, dimensions[1], dimensions[3])):
         at = over if is_first else x.ndim - over
@@ -186,11 +193,11 @@ def _general(
     return product.bind(*matrices, **of).reshape(free[0] + free[1])
 
 
-# The primitive. Its operands are matrices; `over` is the contracted dimension of each
+# The primitive. Its operands are matrices; `over` has the contracted dimension, 0 or 1, of each operand
 
 
 def _primitive(jax: Any) -> Any:
-    """Return the primitive with JAX's rules for it."""
+    """Return the primitive, with its rules for evaluation, differentiation, batching and lowering."""
     from jax.extend.core import Primitive
     from jax.interpreters import ad, batching, mlir
 
@@ -223,7 +230,10 @@ def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, 
 def _transposed(
     ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
 ) -> Any:
-    """Return the gradient of the undefined operand, in its storage order."""
+    """Transpose rule: return the cotangents of a and b, of which one is None.
+
+    The primitive is linear in the undefined operand. Its cotangent has the operand's shape and storage order.
+    """
     of_a, of_b = over
     if type(gradient) is ad.Zero:
         return (None, None)
@@ -235,7 +245,11 @@ def _transposed(
 
 
 def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, precision: Any, is_same: bool) -> Any:
-    """Return one product if one operand is a batch contracted along its rows; else JAX's own product."""
+    """Batching rule: return the result and its batch dimension.
+
+    If only one operand has a batch dimension, and its rows are contracted, the batch is merged into the rows of one
+    product. Otherwise JAX's own product is batched.
+    """
     (a, b), (at_a, at_b), (of_a, of_b) = arrays, batches, over
     named = {"over": over, "precision": precision, "is_same": False}
     if at_b is None and of_a == 1:
@@ -256,7 +270,8 @@ def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, pr
 
 
 def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any, b: Any, **of: Any) -> Any:
-    """Return the product in XLA's program for the platform: a call of the handler, or JAX's own product."""
+    """Lowering rule for the platform: return the MLIR values of a call of the XLA handler, or of JAX's own
+    product."""
     (array_a, array_b), found = context.avals_in, None
     over, is_same, on_host = of["over"], of["is_same"], platform == PLATFORM_OF_HOST
     extents = (array_a.shape[1 - over[0]], array_b.shape[1 - over[1]], array_a.shape[over[0]])
@@ -271,7 +286,7 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
 
     def call(a: Any, b: Any) -> Any:
         results = [jax.ShapeDtypeStruct(extents[:2], array_a.dtype)]
-        if workspace_size:  # memory that XLA reserves until the product is done
+        if workspace_size:  # a second result, for which XLA allocates memory until the product is computed
             results.append(jax.ShapeDtypeStruct((workspace_size,), jax.numpy.uint8))
         return jax.ffi.ffi_call(target_of_xla(), results)(a, b, product=text)[0]
 
@@ -279,20 +294,23 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
 
 
 def _is_known(extent: Any) -> bool:
-    """Return whether the extent is a number, not symbolic."""
+    """Return whether the extent is an int, and not a symbolic dimension."""
     return isinstance(extent, int)
 
 
 def _is_alone(axes: Any) -> bool:
-    """Return whether each device computes the whole product. JAX can partition its own products, but no call."""
-    by_hand = getattr(axes, "manual_axes", None)  # from shard_map's mesh
+    """Return whether each device computes the whole product.
+
+    If not, JAX must partition the product over devices, which it cannot do with a custom call.
+    """
+    by_hand = getattr(axes, "manual_axes", None)  # axes of the mesh of shard_map
     if by_hand is not None:
         return all(extent == 1 or name in by_hand for name, extent in axes.mesh.shape.items())
     return bool(getattr(axes, "num_devices", 1) == 1)
 
 
 def _device_name(jax: Any, platform: str) -> str | None:
-    """Return the name of this process's first device; None if it has none, as in cross-compilation."""
+    """Return the name of this process's first device of the platform; None if there is none (cross-compilation)."""
     try:
         return str(jax.local_devices(backend=platform)[0].device_kind)
     except RuntimeError:
@@ -300,12 +318,13 @@ def _device_name(jax: Any, platform: str) -> str | None:
 
 
 def target_of_xla() -> str:
-    """Return the name of this file's handler in XLA."""
+    """Return the name under which this file's handler is registered with XLA."""
     return f"tsm2_{IDENTITY[:16]}"
 
 
 def _register(jax: Any, platform: str) -> None:
-    """Register this file's handler with XLA. Two modules of one file share the first one's."""
+    """Register this file's handler with XLA, unless another module loaded from the same file has registered its
+    own."""
     handlers = vars(jax).setdefault(HANDLERS, {})
     if (target_of_xla(), platform) not in handlers:
         handlers[target_of_xla(), platform] = handler = xla_handler(start_traced)

@@ -1,5 +1,6 @@
-"""XLA's interface for foreign functions, in the C ABI that it keeps stable (xla/ffi/api/c_api.h, version 0.x): a
-handler in Python, without JAX's headers and without a compiler.
+"""A handler for XLA's foreign function interface, written in Python with ctypes: it needs no headers or compiler.
+
+The structures follow XLA's stable C ABI (xla/ffi/api/c_api.h, version 0.x).
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
-MAJOR, MINOR = 0, 4  # of the interface that the structures below were written for
+MAJOR, MINOR = 0, 4  # version of the interface that the structures below follow
 EXECUTE = 3  # XLA_FFI_ExecutionStage_EXECUTE
 OF_METADATA = 1  # XLA_FFI_Extension_Metadata
 IS_CAPTURABLE = 1  # XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE
@@ -70,7 +71,7 @@ class XlaVersion(ctypes.Structure):
 
 
 class XlaMetadata(ctypes.Structure):
-    """XLA_FFI_Metadata, as far as a handler without a state fills it in."""
+    """The fields of XLA_FFI_Metadata that a stateless handler fills in."""
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("version", XlaVersion), ("traits", ctypes.c_uint32))
 
@@ -114,14 +115,14 @@ class XlaStream(ctypes.Structure):
     )
 
 
-# That hold Python's lock: they return at once.
+# Functions that return at once. PYFUNCTYPE keeps Python's global lock during the call.
 CREATE_ERROR = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaError))
 DESTROY_ERROR = ctypes.PYFUNCTYPE(None, ctypes.POINTER(XlaDestroyed))
 TELL_STREAM = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaStream))
 
 
 class XlaApi(ctypes.Structure):
-    """XLA_FFI_Api, as far as it is used here."""
+    """The first fields of XLA_FFI_Api, up to the last one that is used here."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -152,13 +153,16 @@ class XlaCall(ctypes.Structure):
 
 
 HANDLER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaCall))
-# What a handler does: of the text that the call was traced with, the addresses of arguments and results, and the
-# stream, which it has where it asks for it.
+# The function that executes a call. Its parameters: the call's text attribute, the addresses of the arguments, the
+# addresses of the results, and a function that returns the stream's handle.
 Execution = Callable[[bytes, list[int], list[int], Callable[[], int]], None]
 
 
 def xla_handler(execute: Execution) -> Any:
-    """Return a handler that executes calls with one attribute, a text. What it raises is XLA's error."""
+    """Return a C callback for XLA that runs `execute` for each call, and answers XLA's query for metadata.
+
+    The call must have one attribute, a text. An exception of `execute` is returned to XLA as an error.
+    """
 
     def handle(frame: Any) -> int | None:
         call = frame[0]
@@ -177,7 +181,10 @@ def xla_handler(execute: Execution) -> Any:
 
 
 def _tell_metadata(call: Any) -> None:
-    """Tell XLA the interface that the handler is for, which is any of version 0.x, and that it may be captured."""
+    """Fill in the handler's metadata: its interface version, and that its calls may be captured in a CUDA graph.
+
+    The version is XLA's own if its major version is 0, since the handler works with all versions 0.x.
+    """
     metadata = call.extension[0].metadata[0]
     told = call.api[0].version if call.api else None
     is_known = told is not None and told.major == MAJOR
@@ -198,7 +205,8 @@ def _addresses(buffers: Any) -> list[int]:
 
 
 def _stream(call: Any) -> int:
-    """Return the handle of the stream that the call is to be started on. Raise RuntimeError if XLA has none."""
+    """Return the handle of the stream on which to launch the call's kernel. Raise RuntimeError if XLA returns
+    none."""
     asked = XlaStream(ctypes.sizeof(XlaStream), None, call.context, None)
     error = call.api[0].tell_stream(asked)
     if error:
@@ -208,7 +216,7 @@ def _stream(call: Any) -> int:
 
 
 def _xla_error(call: Any, code: int, error: BaseException) -> int | None:
-    """Return an error of XLA's with this message."""
+    """Create an XLA_FFI_Error with the exception's message and this code. Return its address."""
     text = str(error) or type(error).__name__
     told = XlaError(ctypes.sizeof(XlaError), None, text.encode(), code)
     made: int | None = call.api[0].create_error(told)

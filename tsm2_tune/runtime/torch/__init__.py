@@ -1,1 +1,2 @@
-"""Tuned kernels for PyTorch: an exported module's operators, and `install`, which overrides PyTorch's products."""
+"""Tuned kernels for PyTorch: operators of an exported module, and `install`, which overrides PyTorch's own
+operators."""

@@ -1,6 +1,7 @@
-"""Dispatch of PyTorch's operators: a kernel computes the products for which gemm would choose one.
+"""Decide whether a kernel or PyTorch computes a call of a PyTorch operator.
 
-PyTorch computes all others, and reports invalid operands.
+A kernel computes the products for which gemm would choose a kernel. PyTorch computes all other products, and raises
+the errors for invalid operands.
 """
 
 from __future__ import annotations
@@ -23,16 +24,16 @@ from tsm2_tune.runtime.plan_cache import keep_plan, overlaps, plans, torch_key, 
 from tsm2_tune.runtime.prepare import prepare_launch, stream_of
 
 KEY_OF_GPUS = "CUDA"  # PyTorch's dispatch key for GPUs
-OF_OPERATOR = "operator"  # in a plan's key, in place of gemm's other arguments
-# A row is spread into a result in a launch of its own only if that costs little: a and b together have at least
-FEW = 16  # times the elements of the result, and at least
-LONG = 2**23  # elements
+OF_OPERATOR = "operator"  # element of the plan cache's key that tells operators from calls of gemm
+# A result counts as small if a and b together have at least FEW times as many elements, and at least LONG elements.
+FEW = 16
+LONG = 2**23
 
 Taker = Callable[..., Any]
 
 
 def imported_torch() -> Any:
-    """Return PyTorch. Raise RuntimeError if it is not installed."""
+    """Import PyTorch and return the module. Raise RuntimeError if it is not installed."""
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -40,20 +41,21 @@ def imported_torch() -> Any:
 
 
 def torch_taker(torch: Any) -> Taker:
-    """Return the function that computes products of PyTorch's operators if gemm would use a kernel."""
+    """Return a function that computes a PyTorch operator's product with a kernel, if gemm would use a kernel for
+    it."""
     kinds, stream_at, empty, float32 = torch_kinds(torch), torch_stream(torch), torch.empty, torch.float32
     precision = torch_precision(torch)
 
     def take(dimensions: int, a: Tensor, b: Tensor, out: Tensor | None, c: Tensor, alpha: Any, beta: Any) -> Any:
-        """Return alpha a b + beta c, in `out` or a new row-major tensor; None if PyTorch is to compute it.
+        """Return alpha a b + beta c in `out`, or in a new row-major tensor if `out` is None.
 
-        c may be `out`, or None without beta. The operands have this number of dimensions, 2, or 3 for a batch of one;
-        c may have fewer.
+        Return None if PyTorch must compute the product. c may be `out`, or None if there is no beta. `dimensions` is
+        the number of dimensions of a, b and out: 2, or 3 for a batch of one product. c may have fewer.
         """
         if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
             m, k = a.shape
             if not _is_small(m, k, b.shape[1]):
-                return None  # usually a linear layer with a bias: decided first, since it is frequent
+                return None  # usually a linear layer with a bias; tested first because it is frequent
         key = torch_key(a, b, out, OF_OPERATOR)
         if key in vendors or (alpha is not None and alpha == 0):  # with alpha = 0 a and b are not read
             return None
@@ -89,7 +91,7 @@ def torch_taker(torch: Any) -> Taker:
             out.copy_(c)
         try:
             plan.start(pa, pb, at, alpha, beta, stream_at(on), a)
-        except MemoryError:  # for the workspace
+        except MemoryError:  # no room for the workspace
             return None
         return out
 
@@ -97,7 +99,8 @@ def torch_taker(torch: Any) -> Taker:
 
 
 def torch_precision(torch: Any) -> Callable[[], str]:
-    """Return a function for the precision of PyTorch's float32 products: "tf32" if the program allows that."""
+    """Return a function that returns the precision of PyTorch's float32 products: "tf32" if the program allows
+    TF32."""
     found = getattr(torch._C, "_get_fp32_precision_getter", None)
     if found is None:
         return lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
@@ -105,12 +108,13 @@ def torch_precision(torch: Any) -> Callable[[], str]:
 
 
 def _is_spread(c: Tensor, shape: tuple[int, ...], out: Tensor | None, plan: Plan) -> bool:
-    """Return whether copying c into the result costs no more than PyTorch's own way.
+    """Return whether c should be copied (broadcast) into the result before the kernel adds the product.
 
-    PyTorch copies a whole matrix, too, but adds a row in its epilogue; so a row is copied into small results only.
+    A matrix c is copied; PyTorch copies it, too. PyTorch adds a row c in the epilogue of its kernel without a copy,
+    so a row or column is copied only into a small result. c must not share storage with `out`.
     """
     if out is not None and out.untyped_storage().data_ptr() == c.untyped_storage().data_ptr():
-        return False  # they may overlap
+        return False  # c and out may overlap
     if tuple(c.shape) == shape:
         return True
     m, n, k = plan.shape
@@ -119,12 +123,15 @@ def _is_spread(c: Tensor, shape: tuple[int, ...], out: Tensor | None, plan: Plan
 
 
 def _is_small(m: int, k: int, n: int) -> bool:
-    """Return whether the m x n result is small beside the operands, so that copying a row into it costs little."""
+    """Return whether the m x n result is much smaller than the operands, so that writing it twice costs little."""
     return max(FEW * m * n, LONG) <= (m + n) * k
 
 
 def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) -> Plan | None:
-    """Return the plan of such products; None if PyTorch computes them, which is cached if it cannot change."""
+    """Choose a kernel for the product, and return its launch plan. Cache the plan under `key`.
+
+    Return None if PyTorch must compute the product. That is cached, too, unless it could differ in a later call.
+    """
     is_batch = a.dim() == 3
     if is_batch and any(x.shape[0] != 1 for x in (a, b, a if out is None else out)):
         return None
@@ -133,7 +140,7 @@ def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) 
     of_a, of_b = (x.detach()[0] if is_batch else x.detach() for x in (a, b))
     try:
         Product.of(of_a, of_b, None)
-    except (TypeError, ValueError):  # no kernel takes these operands, whatever `out` is
+    except (TypeError, ValueError):  # no kernel can read these operands, whatever `out` is
         keep_plan(key, ())
         return None
     try:
@@ -146,7 +153,7 @@ def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) 
         if _would_load(product, found):
             return None
         plan = prepare_launch(product, found, None)[1]
-    except (TypeError, ValueError, MemoryError):  # another `out`, or more free memory, may succeed: keep no plan
+    except (TypeError, ValueError, MemoryError):  # may succeed with another `out` or more memory
         return None
     except RuntimeError as error:
         keep_plan(key, ())
@@ -157,7 +164,7 @@ def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) 
 
 
 def _would_load(product: Product, found: Any) -> bool:
-    """Return whether the kernel is not loaded and cannot be, since the stream is being captured."""
+    """Return whether the kernel would have to be loaded while the stream is being captured, which is not possible."""
     context, _ = home(product.a)
     oriented = product.transposed() if found.swapped else product
     if is_loaded(context_id(context), found.winner, index_bits(oriented, found.winner.orders)):

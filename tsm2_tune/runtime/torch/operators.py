@@ -1,6 +1,6 @@
-"""`torch` of an exported module: operators mm and addmm whose products kernels compute.
+"""The namespace `torch` of an exported module: PyTorch operators mm and addmm that use tuned kernels.
 
-Like PyTorch's own they have gradients of every order, fake tensors, and a rule for vmap.
+Like PyTorch's own operators they support gradients of every order, fake tensors and vmap.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ SCHEMAS = (
 
 
 def torch_operators(torch: Any) -> SimpleNamespace:
-    """Return the operators mm and addmm, and `external_matmul`, for the list of that name in Inductor's
-    configuration.
+    """Register the operators with PyTorch, and return them in a namespace: mm, addmm and external_matmul.
 
-    Their namespace in PyTorch contains the file's digest: different modules have different operators; two modules of
-    one file share the first one's.
+    `external_matmul` is a function to add to the list `external_matmul` in Inductor's configuration. The namespace in
+    PyTorch's registry contains the digest of this file, so different exported files have different operators. If the
+    same file is loaded twice, both modules share the operators.
     """
     space = f"tsm2_{IDENTITY[:16]}"
     found = getattr(torch.ops, space)
@@ -31,7 +31,7 @@ def torch_operators(torch: Any) -> SimpleNamespace:
         _define(torch, space, take)
 
         def external_matmul(a: Any, b: Any, out: Any) -> None:
-            """Compute out = a b: a candidate that Inductor times."""
+            """Compute out = a b. Inductor times this function against its other kernels."""
             if take(2, a, b, out, None, None, None) is None:
                 torch.mm(a, b, out=out)
 
@@ -41,7 +41,7 @@ def torch_operators(torch: Any) -> SimpleNamespace:
 
 
 def _define(torch: Any, space: str, take: Taker) -> None:
-    """Register the operators with PyTorch."""
+    """Register mm and addmm with PyTorch in the namespace `space`. `take` computes their products with kernels."""
     library = torch.library.Library(space, "FRAGMENT")
     for schema in SCHEMAS:
         library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -66,14 +66,14 @@ def _define(torch: Any, space: str, take: Taker) -> None:
     library.impl("addmm", _recorded_addmm(torch, own.addmm.default, own.mm), "Autograd", with_keyset=True)
 
 
-_libraries_of_operators: list[Any] = []  # PyTorch removes operators when their library is collected
+_libraries_of_operators: list[Any] = []  # references: PyTorch removes the operators of a deleted Library
 
 
-# Gradients: products of the same kind, so kernels may compute them, too
+# Gradients. They are computed with the same operators, so kernels may compute them, too
 
 
 def _recorded_mm(torch: Any, own: Any) -> Any:
-    """Return mm for autograd's dispatch key."""
+    """Return the implementation of mm for PyTorch's Autograd dispatch key."""
 
     class Mm(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -98,7 +98,7 @@ def _recorded_mm(torch: Any, own: Any) -> Any:
 
 
 def _recorded_addmm(torch: Any, own: Any, mm: Any) -> Any:
-    """Return addmm for autograd's dispatch key."""
+    """Return the implementation of addmm for PyTorch's Autograd dispatch key."""
 
     class Addmm(torch.autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -125,18 +125,25 @@ def _recorded_addmm(torch: Any, own: Any, mm: Any) -> Any:
 
 
 def _is_transformed(torch: Any) -> bool:
-    """Return whether functorch or forward-mode AD is active, which PyTorch's own products support."""
+    """Return whether functorch or forward-mode AD is active. If so, PyTorch's own products are used."""
     return bool(torch._C._are_functorch_transforms_active()) or torch.autograd.forward_ad._current_level >= 0
 
 
 def _keep(ctx: Any, a: Any, b: Any, wanted: Any) -> None:
-    """Save each factor if the other one's gradient is wanted, and the storage order of both."""
+    """Save in `ctx` the operands that backward needs, and whether each of a and b is column-major.
+
+    `wanted` has two booleans: whether the gradient of a, and of b, is needed. The gradient of a needs b, and that of
+    b needs a.
+    """
     ctx.save_for_backward(a if wanted[1] else None, b if wanted[0] else None)
     ctx.are_columns = [x.stride() == (1, x.shape[0]) for x in (a, b)]
 
 
 def _of_factors(ctx: Any, mm: Any, gradient: Any, alpha: Any, wanted: Any) -> tuple[Any, Any]:
-    """Return the gradients of a and b, each in its operand's storage order, so that accumulation needs no copy."""
+    """Return the gradients of a and b, or None for one that is not wanted.
+
+    Each has the storage order of its operand, so that accumulating it needs no copy.
+    """
     (a, b), of_a, of_b = ctx.saved_tensors, None, None
     if wanted[0]:
         of_a = mm(b.conj(), gradient.mT).mT if ctx.are_columns[0] else mm(gradient, b.mH)
@@ -156,7 +163,7 @@ def _times(tensor: Any, factor: Any) -> Any:
 
 
 def _each_mm(torch: Any) -> Any:
-    """Return the vmap rule of mm: PyTorch computes a batch."""
+    """Return the vmap rule of mm, which computes the batch with torch.matmul."""
 
     def each(info: Any, in_dims: Any, a: Any, b: Any) -> tuple[Any, int]:
         return torch.matmul(_first(a, in_dims[0]), _first(b, in_dims[1])), 0
@@ -165,17 +172,17 @@ def _each_mm(torch: Any) -> Any:
 
 
 def _each_addmm(torch: Any) -> Any:
-    """Return the vmap rule of addmm: PyTorch computes a batch."""
+    """Return the vmap rule of addmm, which computes the batch with torch.matmul."""
 
     def each(info: Any, in_dims: Any, c: Any, a: Any, b: Any, *, beta: Any = 1, alpha: Any = 1) -> tuple[Any, int]:
         product = torch.matmul(_first(a, in_dims[1]), _first(b, in_dims[2]))
-        if product.dim() == 2:  # only c is a batch
+        if product.dim() == 2:  # only c has a batch dimension
             product = product.expand(info.batch_size, *product.shape)
         product = product if alpha == 1 else alpha * product
         if beta == 0:
             return product, 0
         c = _first(c, in_dims[0])
-        if in_dims[0] is not None:  # keep its own dimensions last
+        if in_dims[0] is not None:  # batch dimension first, c's other dimensions last
             c = c.reshape(c.shape[0], *[1] * (3 - c.dim()), *c.shape[1:])
         return product + (c if beta == 1 else beta * c), 0
 
@@ -183,5 +190,5 @@ def _each_addmm(torch: Any) -> Any:
 
 
 def _first(tensor: Any, dimension: int | None) -> Any:
-    """Return the tensor with its batch dimension, if any, moved to the front."""
+    """Return the tensor with its batch dimension moved to the front. None means that it has no batch dimension."""
     return tensor if dimension is None else tensor.movedim(dimension, 0)

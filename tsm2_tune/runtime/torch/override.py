@@ -1,6 +1,6 @@
-"""`install`: override PyTorch's matrix operators on GPUs by kernels.
+"""`install`: replace PyTorch's matrix operators on GPUs by functions that use tuned kernels.
 
-A product without a kernel goes to the previous implementation, PyTorch's own or another override.
+Products without a kernel are computed by the previous implementation, PyTorch's own or another override.
 """
 
 from __future__ import annotations
@@ -17,28 +17,32 @@ from tsm2_tune.runtime.torch.dispatch import KEY_OF_GPUS, Taker, imported_torch,
 
 
 def install() -> None:
-    """Let kernels compute PyTorch's own products on GPUs, if `choice` names one, until `uninstall`.
+    """Override PyTorch's mm, addmm and bmm on GPUs in the whole process, until `uninstall` is called.
 
-    Overridden are mm, addmm, and bmm of one product, from every caller: `a @ b`, linear layers, einsum, gradients,
-    compiled programs. PyTorch still computes all other products: of float32 if the program allows TF32; addmm of a
-    row or a column, unless the result is small; and, while a CUDA graph is captured, products whose kernel is not
-    loaded (`load` loads all).
+    A kernel computes a product if `choice` would return a kernel for it. The override affects every caller: `a @ b`,
+    linear layers, einsum, gradients, compiled programs. PyTorch still computes products without a kernel; bmm of more
+    than one product; float32 products if the program allows TF32; addmm that adds a row or a column, unless the
+    result is small; and, while a CUDA graph is captured, products whose kernel is not loaded (`load` loads all
+    kernels).
 
-    The override holds for the whole process: call this while no other thread multiplies. Products without a kernel
-    go to earlier overrides, and later ones may call this one. Raise RuntimeError without PyTorch 2.9 or later, or if
-    no kernel here is for a GPU.
+    Call this function while no other thread multiplies. If another package has overridden an operator, products
+    without a kernel go to that override. Raise RuntimeError if PyTorch is missing or older than 2.9, or if this
+    module has no kernel for a GPU.
     """
     _overrides.change(is_installed=True)
 
 
 def uninstall() -> None:
-    """Undo `install`. If a later override exists, this one stays below it and passes all products on."""
+    """Undo `install`. If another package has overridden an operator since, this override stays but uses no kernel."""
     _overrides.change(is_installed=False)
 
 
 @contextmanager
 def installed() -> Iterator[None]:
-    """Install for the body of `with`: in the whole process, until the last open context ends."""
+    """Override PyTorch's operators, as `install` does, for the body of `with`.
+
+    The override affects the whole process, and ends when the last of several such contexts ends.
+    """
     _overrides.change(scopes=1)
     try:
         yield
@@ -47,7 +51,7 @@ def installed() -> Iterator[None]:
 
 
 class Override:
-    """The override of one operator."""
+    """The override of one PyTorch operator, such as addmm.out."""
 
     __slots__ = ("call", "compute_by_kernel", "is_enabled", "library", "name", "own", "previous")
 
@@ -56,23 +60,27 @@ class Override:
         self.register()
 
     def register(self) -> None:
-        """Register it above the present implementation."""
+        """Register the override with PyTorch, and keep the previous implementation for products without a kernel."""
         torch = imported_torch()
         self.previous = self.on_top()
         self.call = self.previous.call_boxed
         self.library = torch.library.Library("aten", "IMPL")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PyTorch warns of overriding a kernel
-            # Library.impl would record the override and refuse the next one.
+            warnings.simplefilter("ignore")  # PyTorch warns that an implementation is replaced
+            # Not Library.impl, which records the override and then refuses a second one.
             self.library.m.impl(self.name, KEY_OF_GPUS, self.compute, True)
         self.own = repr(self.on_top())
 
     def on_top(self) -> Any:
-        """Return the implementation that PyTorch calls now. Its repr says where it was registered."""
+        """Return the implementation that PyTorch calls now. Its repr contains the file and line that registered
+        it."""
         return imported_torch().library.get_kernel(f"aten::{self.name}", KEY_OF_GPUS)
 
     def compute(self, keys: Any, *operands: Any, **named: Any) -> Any:
-        """Compute the operator: by a kernel, else by the previous implementation with the remaining dispatch keys."""
+        """Compute the operator with a kernel, or if there is none with the previous implementation.
+
+        `keys` are PyTorch's dispatch keys that remain after this implementation.
+        """
         if self.is_enabled and not torchs_own_product.is_wanted:
             found = self.compute_by_kernel(*operands, **named)
             if found is not None:
@@ -85,9 +93,12 @@ class Override:
             return self.call(keys, *operands, **named)
 
     def is_renewed(self) -> bool:
-        """Return whether the previous override was removed; register above its successor then."""
+        """Return whether the previous implementation, an override, was removed since this one was registered.
+
+        If it was, register this override again, above the implementation that is left.
+        """
         previous = repr(self.previous)
-        if ".py:" not in previous:  # PyTorch's own, which stays
+        if ".py:" not in previous:  # PyTorch's own implementation is never removed
             return False
         with _overrides.changing:
             if repr(self.on_top()) != self.own:
@@ -97,7 +108,7 @@ class Override:
             return repr(self.previous) != previous
 
     def is_removed(self) -> bool:
-        """Disable it, and remove it unless a later override may call it. Return whether it was removed."""
+        """Disable the override, and remove it unless a later override may call it. Return whether it was removed."""
         self.is_enabled = False
         if repr(self.on_top()) != self.own:
             return False
@@ -106,7 +117,7 @@ class Override:
 
 
 class Overrides:
-    """The overrides of this module by operator, and the number of open `installed` contexts."""
+    """All overrides of this module (`known`, by operator), and the number of open `installed` contexts (`scopes`)."""
 
     def __init__(self) -> None:
         self.changing = threading.RLock()
@@ -114,7 +125,8 @@ class Overrides:
         self.is_installed, self.scopes = False, 0
 
     def change(self, *, is_installed: bool | None = None, scopes: int = 0) -> None:
-        """Change `is_installed` and the number of open contexts, then add or remove the overrides."""
+        """Set `is_installed` unless it is None, add to the number of open contexts, then add or remove the
+        overrides."""
         with self.changing:
             if is_installed or scopes > 0:
                 self.begin()
@@ -124,7 +136,10 @@ class Overrides:
                 self.known = {name: one for name, one in self.known.items() if not one.is_removed()}
 
     def begin(self) -> None:
-        """Register missing overrides and enable all. Raise RuntimeError if that is not possible."""
+        """Register the overrides that are missing, and enable all.
+
+        Raise RuntimeError if PyTorch is too old or has no GPU support, or if this module has no kernel for a GPU.
+        """
         if all(winner.on_host for winner in WINNERS):
             raise RuntimeError("install: this module has no kernel for a GPU: tune on one, and export again")
         torch = imported_torch()
@@ -145,7 +160,7 @@ class Overrides:
 _overrides: Overrides = globals().get("_overrides") or Overrides()  # kept if the module is reloaded
 
 
-# The operators with PyTorch's signatures. None: PyTorch computes it
+# Functions with the operators' PyTorch signatures. They return None if PyTorch must compute the product
 
 
 def _mm(take: Taker) -> Callable[..., Any]:
