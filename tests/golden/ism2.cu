@@ -5,15 +5,15 @@
 // The grid has a thread for every `tcf` rows of C. A thread strides over its rows, `columns` columns at a time.
 
 #ifndef INDEX_BITS
-#define INDEX_BITS 32  // 64 where an element's offset needs it; the text is the same for every shape
+#define INDEX_BITS 32  // 64 if an element's offset needs it; the source is the same for all shapes
 #endif
 #if INDEX_BITS == 64
 using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;  // of A, B and C
-using sum_t = float;  // of sums, alpha and beta
+using scalar = float;  // type of A, B and C
+using sum_t = float;  // type of sums, alpha and beta
 constexpr int threads = 128;  // t1: threads of a block, one row of A each; also the rows of B staged at a time
 constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
 constexpr int prefetch = 8;  // t3: elements of A that one thread loads ahead

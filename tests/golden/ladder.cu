@@ -5,16 +5,16 @@
 // A block computes a tile of C (`block_m` x `block_n`); each step of the ladder adds one idea to the step before.
 
 #ifndef INDEX_BITS
-#define INDEX_BITS 32  // 64 where an element's offset needs it; the text is the same for every shape
+#define INDEX_BITS 32  // 64 if an element's offset needs it; the source is the same for all shapes
 #endif
 #if INDEX_BITS == 64
 using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;  // of A, B and C
-using sum_t = float;  // of sums, alpha and beta
-constexpr bool c_along_n = true;  // how A, B and C lie in memory
+using scalar = float;  // type of A, B and C
+using sum_t = float;  // type of sums, alpha and beta
+constexpr bool c_along_n = true;  // contiguous dimensions of A, B, C
 
 constexpr int block_m = 32;  // tiles_Arows: rows of C that a block computes
 constexpr int block_n = 32;  // tiles_Bcols: columns of C that a block computes

@@ -6,15 +6,15 @@
 // multiplies them by the rows of B, and stores its rows of C, `columns` columns at a time.
 
 #ifndef INDEX_BITS
-#define INDEX_BITS 32  // 64 where an element's offset needs it; the text is the same for every shape
+#define INDEX_BITS 32  // 64 if an element's offset needs it; the source is the same for all shapes
 #endif
 #if INDEX_BITS == 64
 using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;  // of A, B and C
-using sum_t = float;  // of sums, alpha and beta
+using scalar = float;  // type of A, B and C
+using sum_t = float;  // type of sums, alpha and beta
 constexpr int threads = 128;  // threads of a block
 constexpr int vectors = 1;  // vectors of a column of A that one thread loads
 constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
@@ -89,7 +89,7 @@ __device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second
 // This kernel.
 
 using vector = Vector<scalar, width, float4>;
-using bits_t = vector::bits_t;  // of the loads and stores
+using bits_t = vector::bits_t;  // type that is loaded and stored
 
 // A thread's sums, and the one of its r-th row and c-th column.
 using sums_t = sum_t[rows][columns];

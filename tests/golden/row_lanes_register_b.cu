@@ -7,16 +7,16 @@
 // `columns`.
 
 #ifndef INDEX_BITS
-#define INDEX_BITS 32  // 64 where an element's offset needs it; the text is the same for every shape
+#define INDEX_BITS 32  // 64 if an element's offset needs it; the source is the same for all shapes
 #endif
 #if INDEX_BITS == 64
 using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = float;  // of A, B and C
-using sum_t = float;  // of sums, alpha and beta
-constexpr bool b_along_n = true, c_along_n = true;  // how A, B and C lie in memory
+using scalar = float;  // type of A, B and C
+using sum_t = float;  // type of sums, alpha and beta
+constexpr bool b_along_n = true, c_along_n = true;  // contiguous dimensions of A, B, C
 
 constexpr int threads = 128;  // t1: threads of a block
 constexpr int vector_bytes = 16;  // bytes of one load of A

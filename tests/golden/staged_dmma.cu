@@ -8,16 +8,16 @@
 // shared memory.
 
 #ifndef INDEX_BITS
-#define INDEX_BITS 32  // 64 where an element's offset needs it; the text is the same for every shape
+#define INDEX_BITS 32  // 64 if an element's offset needs it; the source is the same for all shapes
 #endif
 #if INDEX_BITS == 64
 using index_t = long long;
 #else
 using index_t = int;
 #endif
-using scalar = double;  // of A, B and C
-using sum_t = double;  // of sums, alpha and beta
-constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // how A, B and C lie in memory
+using scalar = double;  // type of A, B and C
+using sum_t = double;  // type of sums, alpha and beta
+constexpr bool a_along_k = true, b_along_k = true, c_along_n = false;  // contiguous dimensions of A, B, C
 
 constexpr int threads = 128;  // threads of a block
 constexpr int ring_threads = 128;  // threads that share a ring in shared memory: a warp's or the block's
@@ -594,7 +594,7 @@ struct StreamK {
 // This kernel.
 
 using vector = Vector<scalar, width, double2>;
-using bits_t = vector::bits_t;  // of the loads and stores
+using bits_t = vector::bits_t;  // type that is loaded and stored
 
 constexpr int tile_elements = block_m * block_n;
 // The warps of a tile lie side by side; the others take other k.
@@ -624,7 +624,7 @@ __device__ __forceinline__ void store_element(
     element = scalar(beta == 0 ? alpha * sum : alpha * sum + beta * sum_t(element));
 }
 
-constexpr int max_loads = 13;  // partial sums that a thread has in flight
+constexpr int max_loads = 13;  // loads of partial sums that a thread has in flight
 
 constexpr int few_parts = 16;     // of a tile, which the last block to come adds up alone
 constexpr int max_vectors = 16;  // of such parts, that a thread loads at once, into 64 registers
@@ -640,7 +640,7 @@ static_assert(smem_elements == 3456, "the launch has room for them");
 // Cache operator of 16-byte copies.
 constexpr CacheOp copied = CacheOp::cg_L2_128B;
 
-// Copy the first `count` of `wide` elements, and fill the rest with zeros.
+// Start to copy `count` of `wide` elements, and fill the rest with zeros.
 template <int wide>
 __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int count)
 {
@@ -648,9 +648,10 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
     cp_async_zfill<bytes, bytes == 16 ? copied : CacheOp::ca>(to, from, count);
 }
 
-// Maps the threads of a ring to the vectors of `wide` elements of a k tile with `lines` lines, in rounds. A thread's
-// first vector is at strided() and contiguous(): its line in memory, and its first element there. If a round is no
-// whole number of memory lines, the last threads have no vector.
+// CUTLASS's thread map: in each round every thread of a ring gets one vector of `wide` elements of a k tile. The k
+// tile has `lines` rows of A (or columns of B), called lines, and `block_k` elements of each. It is a matrix in
+// memory: strided() is the memory row of a thread's first vector, contiguous() the vector's first element in that
+// row. If a round is no whole number of memory rows, the last threads have no vector.
 template <int lines, bool along_k, int wide>
 struct ThreadMap {
     static constexpr int contiguous_vectors = (along_k ? block_k : lines) / wide;
@@ -663,8 +664,8 @@ struct ThreadMap {
         ? strided_per_round * contiguous_vectors : ring_threads;
     static constexpr int rounds = (count + vectors_per_round - 1) / vectors_per_round;
     static_assert(ring_threads >= contiguous_vectors || contiguous_vectors % ring_threads == 0);
-    // Offsets from a thread's vector in the first round to its vector in round i: memory lines, and elements in a
-    // line.
+    // Offsets from a thread's vector in the first round to its vector in round i: in memory rows, and in elements of
+    // a row.
     static __device__ constexpr int strided_offset(int i) { return i / contiguous_rounds * strided_per_round; }
     static __device__ constexpr int contiguous_offset(int i) { return i % contiguous_rounds * ring_threads * wide; }
     static __device__ __forceinline__ int strided() { return threadIdx.x % ring_threads / contiguous_vectors; }
@@ -677,15 +678,15 @@ struct ThreadMap {
         return (vectors_per_round == ring_threads || member < vectors_per_round)
             && (count % vectors_per_round == 0 || member + i * vectors_per_round < count);
     }
-    // Return whether it is one of the first `valid_lines` lines.
+    // Return whether this thread's vector in round i is in the first `valid_lines` lines.
     static __device__ __forceinline__ bool is_valid(int i, int valid_lines)
     {
         return (along_k ? strided() + strided_offset(i) : contiguous() + contiguous_offset(i)) < valid_lines;
     }
 };
 
-// A whole k tile into one stage of the ring, `from` this thread's first element on: `valid_lines` of its lines and
-// zeros, or all; nothing where no k tile is `wanted`.
+// If `wanted`, start to copy this thread's vectors of a whole k tile into a stage of the ring. `from` is the address
+// of its first vector. Vectors past the first `valid_lines` lines become zero.
 template <int lines, int pitch, bool along_k>
 __device__ __forceinline__ void copy_k_tile(
     scalar *staged, const scalar *__restrict__ from, index_t ld, int valid_lines = lines, bool wanted = true)
@@ -701,7 +702,8 @@ __device__ __forceinline__ void copy_k_tile(
     }
 }
 
-// The same where vectors are not aligned, a k tile whole along k: neighbouring threads copy neighbouring elements.
+// Start to copy a k tile element by element, if vectors are not aligned. The k tile is whole along k. Neighbouring
+// threads copy neighbouring elements.
 template <int lines, int pitch, bool along_k>
 __device__ __forceinline__ void copy_elements(
     scalar *staged, const scalar *__restrict__ from, index_t ld, int valid_lines = lines)
@@ -723,8 +725,8 @@ __device__ __forceinline__ void copy_elements(
         copy_each([&](int i) { return int(P::is_valid(i, valid_lines)); });
 }
 
-// Products l ... of lines first ... of X into one stage of the ring, zeros past the ends of X: at its edges. Where
-// vectors of `wide` elements are not aligned, in narrower ones.
+// Start to copy a k tile at an edge of X into a stage of the ring: the lines from `first` on, the elements along k
+// from l on, and zeros outside of X. If vectors of `wide` elements are not aligned, they are narrower.
 template <int lines, int pitch, bool along_k, int wide>
 __device__ __forceinline__ void copy_at_edge(
     scalar *staged, const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)
