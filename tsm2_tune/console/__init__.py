@@ -1,4 +1,4 @@
-"""Text for a terminal, and events as JSON for programs: tables, progress, remaining time.
+"""Output of the commands: tables, progress and remaining time on a terminal, and events as JSON for programs.
 
-Commands use it, and the report its columns of winners. Nothing here tunes or stores.
+The HTML report uses it too. No module of this package tunes or stores anything.
 """

@@ -1,4 +1,4 @@
-"""Tables of an audit: the cost of each guideline, and the errors of the estimates."""
+"""Tables of the command `audit`: what heuristics that drop configurations cost, and how wrong estimates were."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def audit_facts(found: Audit, limits: DeviceLimits, database: str) -> dict[str, Any]:
-    """Return the audit for JSON."""
+    """Return the audit as a dictionary for JSON. `limits` is the audited device, `database` the database's name."""
     return {
         "device": limits.name,
         "database": database,
@@ -59,7 +59,7 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Console) -> None:
-    """Print the cost of each guideline, and the errors of estimates compared with compiled kernels."""
+    """Print what each guideline (a rule that drops configurations) costs, and the errors of estimated resources."""
     problems = f"{found.problems} problem{'s' if found.problems != 1 else ''}"
     counts = f"{found.trials} trials, {found.measured} of them measured, of {problems}"
     left_out = (
@@ -80,7 +80,7 @@ def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Cons
 
 
 def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) -> None:
-    """Print a line for each guideline, then one for each winner that a guideline would have dropped."""
+    """Print one row for each guideline, then one row for each winner that a guideline would have dropped."""
     cells = []
     for one in guidelines:
         mean, costs = _mean(one.costs), one.costs
@@ -124,7 +124,7 @@ def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) ->
 
 
 def _print_estimates(estimates: Sequence[Estimate], console: Console) -> None:
-    """Print a line for each family and estimated quantity."""
+    """Print a table of the estimates' errors, with one row for each kernel family and estimated quantity."""
     cells = [
         (
             one.family,
@@ -145,7 +145,7 @@ def _print_estimates(estimates: Sequence[Estimate], console: Console) -> None:
 
 
 def _print_rules(rules: Sequence[RuleAudit], console: Console) -> None:
-    """Print a line for each rule that compiled kernels decide differently from estimates."""
+    """Print one row for each rule that decides differently with a compiled kernel's resources than with estimates."""
     cells = [(one.rule, one.kind, str(one.trials), str(one.wrongly_kept), str(one.wrongly_dropped)) for one in rules]
     print_line(console, "")
     heads = ("rule", "kind", "trials", "kept by the estimate alone", "dropped by it alone")

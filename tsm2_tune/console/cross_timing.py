@@ -1,4 +1,4 @@
-"""Terminal output while kernels are timed at shapes that they did not win."""
+"""Terminal output while kernels are timed at shapes for which another kernel won."""
 
 from __future__ import annotations
 
@@ -33,14 +33,17 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 
 class CrossTimingProgress:
-    """Shows the events of cross timing, and at the end the number of trials. Use as a context manager."""
+    """Display of the progress while winning kernels are timed at other shapes. Use it as a context manager.
+
+    At the end it prints the number of measurements and failures.
+    """
 
     def __init__(self, console: Console, phases: PhaseTimer) -> None:
         self._console = console
         self._measuring = PairProgress(console, "pairs", counts=("final",))
         self._heartbeat = Heartbeat(lambda seconds: self._measuring.print_phase(seconds, phases.now), LONG_SECONDS)
         self._outcomes = Counter[Outcome]()
-        self._between = 0  # right trials at intermediate shapes
+        self._between = 0  # successful trials at shapes between the tuned shapes
 
     def __enter__(self) -> CrossTimingProgress:
         self._measuring.__enter__()
@@ -56,7 +59,7 @@ class CrossTimingProgress:
             print_line(self._console, self._text())
 
     def show(self, event: Event) -> None:
-        """Update the screen for the event."""
+        """Update the display after an event."""
         self._heartbeat.event()
         self._measuring.show(event)
         if isinstance(event, TrialStored | TrialInterrupted):
@@ -74,9 +77,9 @@ class CrossTimingProgress:
 
 
 class PairProgress:
-    """Shows the progress of trials outside of a search. Use as a context manager.
+    """Display of the progress while kernels are timed outside of a search. Use it as a context manager.
 
-    `counts` names the kinds of events to count.
+    `what` names the activity. `counts` are the events to count: "trial", "final" or both.
     """
 
     def __init__(self, console: Console, what: str, counts: Sequence[str] = ("trial", "final")) -> None:
@@ -96,7 +99,7 @@ class PairProgress:
         self._progress.stop()
 
     def show(self, event: Event | ExportEvent) -> None:
-        """Update the screen for the event."""
+        """Update the display after an event."""
         if isinstance(event, Narrowed):
             unknown = f", {counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
             self._so_far = f"{counted(event.kernels, 'kernel')} may do{unknown}"
@@ -118,7 +121,7 @@ class PairProgress:
         self._update()
 
     def _remaining_text(self, event: PairMeasured) -> str:
-        """Return the remaining time at the pace so far; empty before the first pair and after the last."""
+        """Return a text with the estimated remaining time; "" before the first measurement and after the last."""
         if not 0 < event.done < event.total:
             return ""
         seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)
@@ -129,7 +132,7 @@ class PairProgress:
             self._counts[what] += 1
 
     def print_phase(self, seconds: float, phase: str) -> None:
-        """Print the phase that takes so long."""
+        """Print the run's present phase, and how many seconds it has lasted."""
         self._print_line(f"{self._text()}: {phase_text(phase, seconds)}")
 
     def _text(self) -> str:

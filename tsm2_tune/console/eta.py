@@ -1,4 +1,4 @@
-"""The progress of a run: its best times so far, and the estimated remaining time."""
+"""The progress of a run: its best times so far, and an estimate of the remaining time."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from tsm2_tune.tuner.runs.events import (
 )
 from tsm2_tune.tuner.search.loop import Options
 
-LEAST_TRIALS = 3  # of a run before the remaining time is shown
-PRIOR_TRIALS = 5  # weight of the pace of earlier problems, in trials of this one
+LEAST_TRIALS = 3  # trials of a run before the remaining time is shown
+PRIOR_TRIALS = 5  # weight of the earlier problems' time per trial, as a number of trials of the present problem
 LEAST_LAG_SECONDS = 5.0  # least time constant with which the shown time follows the estimate
-LAG_PARTS = 5  # remaining time over the time constant, if that is longer
+LAG_PARTS = 5  # remaining time over the time constant, if the constant is larger than LEAST_LAG_SECONDS
 
 
 @dataclass(slots=True)
 class ProblemProgress:
-    """The progress of one problem."""
+    """The progress of tuning one problem, a product of a certain shape and type."""
 
     problem: Problem
-    total: int  # configurations to try, including earlier runs'
+    total: int  # configurations to try, including those of earlier runs
     tried: int  # configurations tried so far
-    spent_seconds: float  # total time of its trials, including earlier runs'
+    spent_seconds: float  # total time of its trials, including those of earlier runs
     best_us: float | None  # the least median so far
-    vendor_us: float | None  # the vendor's least median in the newest final; None if no final measured it
-    floor_us: float | None = None  # None before the first trial of this run
-    trials: int = 0  # in this run
-    pace_seconds: float = 0.0  # total of this run's trials without the first, which waits for the compiler
+    vendor_us: float | None  # cuBLAS's least median; None if it was not measured
+    floor_us: float | None = None  # least time that the device's rates allow; None before this run's first trial
+    trials: int = 0  # trials of this run
+    pace_seconds: float = 0.0  # total time of this run's trials except the first, which waits for the compiler
     last_at: float = 0.0  # when the last trial ended, or the problem began
-    is_searched: bool = False  # the finals have begun
+    is_searched: bool = False  # whether the search has ended, and the fastest kernels are timed again
 
     @property
     def x_vendor(self) -> float | None:
-        """The vendor's time over the best time."""
+        """The time of cuBLAS divided by the best time so far; None if one of them is unknown."""
         return None if self.best_us is None or self.vendor_us is None else self.vendor_us / self.best_us
 
     @property
     def percent_of_floor(self) -> float | None:
-        """The least time that the device's measured ceilings allow, in percent of the best time."""
+        """The least time that the device's measured rates allow, in percent of the best time; None if unknown."""
         return None if self.best_us is None or self.floor_us is None else 100 * self.floor_us / self.best_us
 
 
 @dataclass(slots=True)
 class _Mean:
-    """A running mean."""
+    """The mean of the values added so far."""
 
     total: float = 0.0
     count: int = 0
@@ -67,31 +67,31 @@ class _Mean:
 
     @property
     def value(self) -> float:
-        """The mean; 0 if nothing was added."""
+        """The mean; 0 if no value was added."""
         return self.total / self.count if self.count else 0.0
 
 
 class Tally:
-    """Adds up the events of a run, or of several named runs that share its problems.
+    """The progress of a run, or of several named runs that share the problems, and its estimated remaining time.
 
-    The remaining time is an estimate. The search of a problem takes its remaining trials at their pace so far, but no
-    longer than its budget. Its finals take the mean of the finals so far, and each later problem the mean of the
-    problems so far. The shown time approaches a new estimate with a lag of a fifth of the remaining time.
+    The estimate assumes that the remaining trials of a problem take as long as its trials so far, within the budget.
+    For the last measurements of a problem and for later problems it assumes the means so far. The shown time follows
+    a new estimate slowly, so that it does not jump.
     """
 
     def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.options, self.problems = options, problems
         self._clock = clock
-        self.turns: dict[str, ProblemProgress] = {}  # by the run's name
+        self.turns: dict[str, ProblemProgress] = {}  # each run's present problem, by the run's name
         self.ended: dict[Problem, ProblemEnded] = {}
         self._began: dict[str, float] = {}  # when the run's previous problem ended, by the run's name
         self._started = clock()
         self._durations, self._finals, self._pace = _Mean(), _Mean(), _Mean()  # seconds of problems, finals, trials
-        self._end: float | None = None  # the shown end
+        self._end: float | None = None  # the shown time of the end
         self._shown_at = self._started
 
     def update(self, event: Event, run: str = "") -> None:
-        """Update the progress by an event of the run."""
+        """Update the progress after an event of the run with this name."""
         now, turn = self._clock(), self.turns.get(run)
         if isinstance(event, ProblemStarted):
             self.turns[run] = self._turn(event, now)
@@ -112,30 +112,36 @@ class Tally:
 
     @property
     def remaining_seconds(self) -> float | None:
-        """The time until all problems are tuned; None before there is an estimate."""
+        """The estimated seconds until all problems are tuned; None if there is no estimate yet."""
         return None if self._end is None else max(0.0, self._end - self._clock())
 
     @property
     def has_finals(self) -> bool:
-        """Whether the remaining time includes finals and full verification: it does once a problem has ended."""
+        """Whether the remaining time includes the last measurements and the verification of each problem's winner.
+
+        It does after the first problem has ended.
+        """
         return self._finals.count > 0
 
     @property
     def share(self) -> float:
-        """The share of the problems that is done; a problem that is being tuned counts in part."""
+        """The share of all problems that is tuned, from 0 to 1. The present problem counts in part."""
         parts = sum(map(self.share_of, self.turns.values()))
         return min(1.0, (len(self.ended) + parts) / max(1, self.problems))
 
     def share_of(self, turn: ProblemProgress) -> float:
-        """Return the share of the problem's configurations or of its budget that is used, whichever is greater."""
+        """Return how much of the present problem is done, from 0 to 1.
+
+        This is the share of its configurations that were tried, or of its time budget that was spent, if larger.
+        """
         budget = self.options.budget_seconds
         spent = 0.0 if budget is None else turn.spent_seconds / budget
         return min(1.0, max(turn.tried / max(1, turn.total), spent))
 
     @property
     def mean_x_vendor(self) -> float | None:
-        """The geometric mean of the vendor's time over the winner's, over all problems that have both."""
-        ended = tuple(self.ended.values())  # a copy, since another thread adds to it
+        """The geometric mean, over the tuned problems, of cuBLAS's time divided by the winner's; None without any."""
+        ended = tuple(self.ended.values())  # a copy, since another thread adds problems
         won = [one.winner.x_cublas for one in ended if one.winner is not None]
         logs = [log(x) for x in won if x is not None]
         return exp(sum(logs) / len(logs)) if logs else None
@@ -154,7 +160,7 @@ class Tally:
         )
 
     def _add_final(self, turn: ProblemProgress, event: FinalStored) -> None:
-        """Add the times in the state of the L2 by which finalists are ranked, as only those are interleaved."""
+        """Update the best times with those of the final measurements, in the L2 state that decides the ranking."""
         turn.is_searched = True
         cache, final = self.options.cache, event.final
         ours = [measured.median_us for _, measured in final.measurements if measured.cache is cache]
@@ -171,7 +177,7 @@ class Tally:
         self._pace.add(turn.pace_seconds, max(0, turn.trials - 1))
 
     def _move_end(self, now: float) -> None:
-        """Move the shown end towards the new estimate."""
+        """Move the shown time of the end towards the new estimate."""
         seconds = self._estimate(now)
         if seconds is None:
             return
@@ -195,7 +201,7 @@ class Tally:
         return (seconds + future * durations.value) / max(1, len(self.turns))
 
     def _search_seconds(self, turn: ProblemProgress) -> float | None:
-        """Return the seconds that the search still takes; None while its pace is unknown."""
+        """Return the estimated remaining seconds of the problem's search; None after too few trials."""
         if turn.tried >= turn.total:
             return 0.0
         if not self._pace.count and turn.trials < LEAST_TRIALS:
@@ -212,14 +218,14 @@ def _add(turn: ProblemProgress, trial: Trial) -> None:
     turn.spent_seconds += trial.total_seconds
     turn.trials += 1
     turn.tried += 1
-    turn.total = max(turn.total, turn.tried)  # `total` excludes variants of the fastest
+    turn.total = max(turn.total, turn.tried)  # `total` excludes variants of the fastest configurations
     turn.floor_us = trial.floor_us
     if trial.outcome is Outcome.OK and trial.measurement is not None:
         turn.best_us = min(trial.measurement.median_us, turn.best_us or inf)
 
 
 def remaining_text(seconds: float, what: str = "") -> str:
-    """Return the remaining time in a fitting unit. `what` says of which part, such as " of search"."""
+    """Return a text such as "12 min left". `what` follows the unit, such as " of search"."""
     for unit, length, most in (("s", 1, 100), ("min", 60, 100), ("h", 3600, 72)):
         if seconds < most * length:
             return f"{seconds / length:.0f} {unit}{what} left"

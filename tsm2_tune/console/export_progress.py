@@ -1,4 +1,4 @@
-"""Terminal output of `export --within`: its progress, and the table of what each number of kernels reaches."""
+"""Terminal output of `export --within`: its progress, and a table of the losses with each number of kernels."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tsm2_tune.tuner.runs.events import (
 
 
 class ExportProgress:
-    """Shows the search for the fewest kernels. Use as a context manager."""
+    """Display of the progress while `export --within` chooses the fewest kernels. Use it as a context manager."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -33,7 +33,7 @@ class ExportProgress:
         self._measuring.close()
 
     def show(self, event: ExportEvent) -> None:
-        """Update the screen for the event."""
+        """Update the display after an event."""
         if isinstance(event, Noted):
             click.echo(str(event), err=True)
         elif isinstance(event, ChoiceStarted):
@@ -47,9 +47,9 @@ class ExportProgress:
 
 
 def print_selected(selected: Selected, console: Console, why: str = "") -> None:
-    """Print the chosen kernels, and the losses with other numbers of them.
+    """Print the chosen kernels, and the losses of time with fewer and with more kernels.
 
-    `why` is the reason if nothing was measured, with the number of unknown pairs.
+    `why` is the reason if unknown times of kernels were not measured.
     """
     kernels, shapes = len(set(selected.kernels)), len(selected.rows)
     keeps = f"{counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {counted(shapes, 'shape')}"

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from types import TracebackType
 
-LONG_SECONDS = 10.0  # silence before the first heartbeat; before each next one it is twice as long
+LONG_SECONDS = 10.0  # silence before the first heartbeat; it doubles before each next one
 CHECKS = 20  # checks of the clock until the first heartbeat
 FINALS = ("the final round", "the vendor's routines", "full verification")  # phases after a problem's search
 PHASES = {  # descriptions of a run's phases
@@ -32,17 +32,17 @@ PHASES = {  # descriptions of a run's phases
 
 
 def phase_text(phase: str, seconds: float | None = None) -> str:
-    """Return what a run does in the phase, and for how long if that is known."""
+    """Return a text that says what a run does in this phase, with the seconds it has lasted if known."""
     name, _, part = phase.partition(": ")
     doing = f"{PHASES[name]}{part and f': {part}'}" if name in PHASES else phase
     return doing if seconds is None else f"{doing} ({seconds:.0f} s)"
 
 
 class Heartbeat:
-    """Calls `tell` from a thread with the seconds since the last event, if none comes for `long_seconds`.
+    """Thread that calls `tell` with the seconds since the last event, if there was none for `long_seconds`.
 
-    It calls again after twice as long, and so on. Use as a context manager: entering counts as an event, and leaving
-    stops the calls.
+    The next call follows after twice that time, and so on. Use it as a context manager: entering counts as an event,
+    and leaving ends the thread.
     """
 
     def __init__(self, tell: Callable[[float], None], long_seconds: float) -> None:
@@ -63,7 +63,7 @@ class Heartbeat:
         self._thread.join()
 
     def event(self) -> None:
-        """Note that the run is alive."""
+        """Record an event of the run, which restarts the waiting time."""
         self._last = (time.monotonic(), self._long_seconds)  # last event, and seconds to the next heartbeat
 
     def _watch(self) -> None:
@@ -73,7 +73,7 @@ class Heartbeat:
             if seconds >= due_seconds:
                 try:
                     self._tell(seconds)
-                except OSError:  # a closed pipe or a full disk: the run raises it when it prints
+                except OSError:  # a closed pipe or a full disk: the run reports the error when it prints
                     return
                 if self._last is last:  # no event since
                     self._last = (since, 2 * due_seconds)

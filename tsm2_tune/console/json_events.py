@@ -1,4 +1,4 @@
-"""A run's events for other programs, one line of JSON each on standard output. docs/json.md describes them."""
+"""Print a run's events for other programs, one line of JSON for each event. docs/json.md describes the lines."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ Facts = dict[str, Any]
 
 
 class EventLines:
-    """Prints the events of a run, or of several named runs that share its problems. Use as a context manager."""
+    """Printer of a run's events as lines of JSON on standard output. Use it as a context manager.
+
+    Several named runs may share the problems. `database` is the database's name.
+    """
 
     def __init__(self, database: str) -> None:
         self._database = database
@@ -65,11 +68,11 @@ class EventLines:
     ) -> None:
         self._heartbeat.__exit__(kind, error, trace)
         if isinstance(error, Stopped):
-            with suppress(OSError):  # the reader may be gone
+            with suppress(OSError):  # the reader may have closed the pipe
                 self._print("stopped", {"signal": str(error)})
 
     def show(self, event: Event, run: str = "") -> None:
-        """Print the event of the run."""
+        """Print an event of the run with this name as one line of JSON."""
         self._heartbeat.event()
         if isinstance(event, OfRun):
             self.show(event.event, event.run)
@@ -91,7 +94,7 @@ class EventLines:
         self._print(name, facts)
 
     def end(self, result: TuningResult) -> None:
-        """Print the result of the run."""
+        """Print the result of the whole run as one line of JSON."""
         facts = {
             "complete": result.is_complete,
             "winners": [_winner(row) for row in result.winners],
@@ -164,7 +167,7 @@ def _trial(trial: Trial) -> Facts:
 
 
 def _times(measured: Measurement | None, cache: Cache) -> Facts:
-    """Return the measured times; null if nothing was measured. `cache` is the state of the L2 that was asked for."""
+    """Return the fields with the measured times; None without a measurement. `cache` is the state of the L2 cache."""
     return {
         "l2_state": cache,
         "median_us": measured.median_us if measured else None,
@@ -242,7 +245,7 @@ def _winner(row: BestRow) -> Facts:
 
 
 def _progress(tally: Tally, run: str) -> Facts:
-    """Return the progress that the terminal shows with the event."""
+    """Return the fields with the run's progress: problems tuned, remaining time, best times so far."""
     turn, seconds = tally.turns.get(run), tally.remaining_seconds
     return {
         "problems": tally.problems,
@@ -258,7 +261,7 @@ def _progress(tally: Tally, run: str) -> Facts:
     }
 
 
-# Event -> the name of its line, and the function that returns its fields.
+# Event class -> the name in its line, and the function that returns its fields.
 LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
     Noted: ("note", lambda event: {"text": event.text}),
     RunStarted: ("run_started", _run_started),

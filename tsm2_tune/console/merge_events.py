@@ -1,4 +1,4 @@
-"""Merge events of several runs for one display: a problem that several runs tune ends once."""
+"""Merge the events of several runs for one display. The end of a problem that several runs tune is shown once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,23 @@ RunEvent = tuple[str, Event]  # the name of the run, and one of its events
 
 
 class MergedEvents:
-    """Merges the events of several runs. It holds back events of pairs until all live runs time pairs."""
+    """Merger of the events of several runs into one sequence for a display.
+
+    After the search, runs time their kernels at other shapes, in pairs of a kernel and a shape. The events of pairs
+    are held back until all active runs have finished their search.
+    """
 
     def __init__(self) -> None:
         self._device_names: dict[str, str] = {}  # by run
         self._at: dict[str, Problem] = {}  # the current problem, by run
-        self._in_pairs = dict[str, bool]()  # whether the run times pairs, by live run
+        self._in_pairs = dict[str, bool]()  # whether the run times pairs, by active run
         self._new_trials: dict[tuple[str, Problem], int] = {}
-        self._ends: dict[tuple[str, Problem], ProblemEnded] = {}  # the last end of each problem
-        self._held: list[RunEvent] = []  # events of pairs, until all runs time pairs
+        self._ends: dict[tuple[str, Problem], ProblemEnded] = {}  # the last end event, by device and problem
+        self._held: list[RunEvent] = []  # events of pairs that are held back
         self._most_done = -1  # the largest number of pairs done in any run
 
     def merged(self, event: OfRun | RunEnded) -> Iterator[RunEvent]:
-        """Yield the events to show now. A run without further work yields RunEnded."""
+        """Add an event, and yield the events to show now, each with its run's name."""
         run, inner = event.run, event.event if isinstance(event, OfRun) else event
         if isinstance(inner, RunStarted):
             self._device_names[run], self._in_pairs[run] = inner.target.identity.name, False
@@ -53,7 +57,10 @@ class MergedEvents:
         yield from self._pairs()
 
     def _ended(self, run: str, event: ProblemEnded) -> Event:
-        """Return the end of the problem; RunEnded if other runs still tune it, or if this one adds nothing."""
+        """Return the event to show when a run has ended a problem.
+
+        It is RunEnded if another run still tunes the problem, or if this run added no trials and no new winner.
+        """
         key = (self._device_names[run], event.problem)
         self._at.pop(run, None)
         self._new_trials[key] = self._new_trials.get(key, 0) + event.new_trials

@@ -1,4 +1,7 @@
-"""Tables of search spaces, models, devices and the ladder."""
+"""Tables of commands that measure nothing, or little: search spaces, performance models, devices, the ladder.
+
+The ladder is a sequence of kernels from a published article, each with one optimization more.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ TSM2_LINES = (
 
 
 def space_counts(space: SearchSpace) -> dict[str, Any]:
-    """Return the numbers of kept and dropped configurations, for JSON."""
+    """Return a dictionary for JSON with the numbers of configurations that were kept and dropped, by rule."""
     return {
         "problem": space.problem.text,
         "device": space.limits.name,
@@ -47,7 +50,10 @@ def space_counts(space: SearchSpace) -> dict[str, Any]:
 
 
 def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
-    """Print how many configurations were kept, and how many each rule dropped. With `explain`, describe all rules."""
+    """Print how many configurations were kept, and how many each rule dropped.
+
+    `explain` also lists the rules that dropped none, with their reasons, and the tunables of each kernel family.
+    """
     kept = f"{len(space.kept)} of {space.total} configurations kept"
     print_line(console, f"{space.problem.text} on {space.limits.name}: {kept}")
     heads = ("dropped", "rule", "kind", "because")[: 4 if explain else 3]
@@ -75,7 +81,7 @@ def print_space(space: SearchSpace, console: Console, *, explain: bool) -> None:
 
 
 def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Console) -> None:
-    """Print devices: name, whether it is here or a bundled card, and main limits."""
+    """Print a table of devices: `found` contains each device's short name, its kind and its limits."""
     cells = [
         (
             spec,
@@ -92,7 +98,7 @@ def print_devices(found: Sequence[tuple[str, str, DeviceLimits]], console: Conso
 
 
 def data_sheet_text(limits: DeviceLimits) -> str:
-    """Return a sentence that the device's rates come from its data sheet."""
+    """Return a text with the device's clock, its memory bandwidth and their source: data sheet, driver or guess."""
     clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
     if limits.compute_capability == HOST:
         return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
@@ -101,13 +107,16 @@ def data_sheet_text(limits: DeviceLimits) -> str:
 
 
 def measured_text(run: TuningRun, database: str) -> str:
-    """Return a sentence that the device's rates were measured by this run."""
+    """Return a text with the memory bandwidths that this run measured, its date and its database."""
     read, copy = run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s
     return f"measured {run.started_at}, {database}: read {rate_text(read)}, copy {rate_text(copy)}"
 
 
 def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, Any]:
-    """Return the models' numbers for a problem, for JSON."""
+    """Return a dictionary for JSON with the roofline and the TSM2 model of a problem.
+
+    `source` says where the device's rates come from.
+    """
     return {
         "problem": one.problem.text,
         "device": limits.name,
@@ -120,7 +129,10 @@ def model_facts(one: Modelled, limits: DeviceLimits, source: str) -> dict[str, A
 
 
 def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, console: Console) -> None:
-    """Print a line of the roofline for each problem, then the parameters that TSM2's model chooses."""
+    """Print a table with each problem's roofline, then the parameters that the TSM2 paper's model chooses.
+
+    `source` says where the device's rates come from.
+    """
     print_line(console, f"{limits.name}, {source}")
     heads = (
         "problem", "least bytes", "flops", "flops/byte", "balance", "unit", "TFLOP/s", "bound", "least us",
@@ -149,7 +161,7 @@ def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, co
 
 
 def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
-    """Print the parameters that TSM2's model chooses, and the problems that it does not cover."""
+    """Print the parameters that the TSM2 paper's model chooses, and the problems for which it has no answer."""
     cells = [
         (
             one.problem.text,
@@ -185,7 +197,7 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
 
 
 def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
-    """Print what each step of the ladder gains, beside the article's numbers."""
+    """Print a table of the ladder: the time and the speedup of each optimization step, and the article's numbers."""
     from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 
     print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")
@@ -210,7 +222,7 @@ def _not_right(tried: int) -> str:
 
 
 def _number(value: float | None) -> str:
-    """Return the number with at least three digits and no exponent."""
+    """Return the number as text with at least three digits and no exponent; "" for None."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 1000 else f"{value:.1f}" if value >= 100 else f"{value:.2f}"

@@ -1,4 +1,4 @@
-"""Make texts from anywhere safe to show in a terminal."""
+"""Remove control characters from texts before they are printed on a terminal."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import re
 
 import click
 
-# Characters that a terminal obeys (controls except newline) or does not show (Unicode line ends, changes of
-# direction, characters without a width, tags).
+# Control characters except newline, and invisible characters: Unicode line ends, changes of direction, characters
+# without a width, tags.
 _CONTROLS = re.compile(
     "[\\x00-\\x09\\x0b-\\x1f\\x7f-\\x9f\\xad\\u061c\\u180e\\u200b-\\u200f\\u2028-\\u202e\\u2060-\\u206f"
     "\\ufeff\\ufff9-\\ufffb\\U000e0000-\\U000e007f]"
 )
-_HALVES = re.compile("[\\ud800-\\udfff]")  # surrogates: how Python decodes bytes of a path that are not UTF-8
+_HALVES = re.compile("[\\ud800-\\udfff]")  # surrogates, to which Python decodes bytes of a path that are not UTF-8
 
 
 def printable(text: str) -> str:
-    """Return the text without characters that a terminal would obey, since a database may be hostile.
+    """Return the text without control characters and invisible characters. Newlines stay, tabs become spaces.
 
-    Tabs become spaces.
+    A text from a foreign database could otherwise send commands to the terminal.
     """
     return _CONTROLS.sub("", _HALVES.sub(lambda half: ascii(half[0])[1:-1], text.replace("\t", "    ")))
 
 
 def one_line(text: str, characters: int = 160) -> str:
-    """Return the text's first line, cut between words."""
+    """Return the text's first line. If it is longer than `characters`, cut it between words and append "…"."""
     line = text.strip().splitlines()[0] if text.strip() else ""
     if len(line) <= characters:
         return line
@@ -32,7 +32,7 @@ def one_line(text: str, characters: int = 160) -> str:
 
 
 def tell(sentence: str) -> None:
-    """Print a sentence on standard error, in one line."""
-    from tsm2_tune.tuner.results.trial import in_a_line  # loads the families, which `--help` does without
+    """Print a sentence on standard error as one line."""
+    from tsm2_tune.tuner.results.trial import in_a_line  # slow to import, and `--help` does not need it
 
     click.echo(in_a_line(sentence), err=True)

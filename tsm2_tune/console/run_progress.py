@@ -29,16 +29,16 @@ from tsm2_tune.tuner.search.loop import Options
 if TYPE_CHECKING:  # slow to import, and needed after the search
     from tsm2_tune.console.cross_timing import CrossTimingProgress
 
-MOST_CHANGED = 5  # named problems whose winner changed
-MOST_SPREAD_PERCENT = 5.0  # half the width of a 95 % interval over the median; a judgement
-NAME = "tsm2-tune"  # of the command
+MOST_CHANGED = 5  # most problems with a new winner that are named
+MOST_SPREAD_PERCENT = 5.0  # larger half widths of a median's 95 % interval are called noisy
+NAME = "tsm2-tune"  # name of the command
 
 
 class RunProgress:
-    """Shows the events of a run: of its searches, then of pairs. Use as a context manager.
+    """Display of a tuning run on the terminal. Use it as a context manager.
 
-    `opening` returns the lines to print when a run begins, given its event and its name. The name is empty if there
-    is only one run. With `pairs`, pairs follow the search.
+    `opening` returns the lines to print when a run begins, given its event and its name. The name is "" if there is
+    only one run. `pairs` says that winning kernels will be timed at other shapes after the search.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class RunProgress:
         self._stack.__exit__(kind, error, trace)
 
     def show(self, event: Event) -> None:
-        """Update the screen for the event."""
+        """Update the display after an event."""
         if isinstance(event, OfRun | RunEnded):
             for run, inner in self._merged.merged(event):
                 self._show(inner, run)
@@ -104,7 +104,7 @@ class RunProgress:
             self._shown.show(event)
 
     def end(self, result: TuningResult) -> None:
-        """Show the winners and the next step."""
+        """Print the table of winners, warnings about noise, and the commands to use next."""
         if result.changed:
             print_line(self._console, changed_text(result.changed))
         winners_table(result.winners, self._console)
@@ -118,9 +118,9 @@ class RunProgress:
 
 
 def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
-    """Return the state of the L2 in which trials are timed.
+    """Return a text with the state of the L2 cache in which kernels are timed.
 
-    For the host, which has none, return a note if `is_asked`, else "".
+    On the CPU, which ignores that state, return a note if the user named a state (`is_asked`), else "".
     """
     cache = target.cache(options.cache)
     if not target.is_host:
@@ -131,7 +131,7 @@ def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
 
 
 def print_interrupted(count: int) -> None:
-    """Print how many trials the machine interrupted, if any: the fastest kernel may be among them."""
+    """Print how many trials the machine interrupted, if any. Their kernels are neither right nor wrong."""
     if count:
         tell(
             f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
@@ -140,20 +140,20 @@ def print_interrupted(count: int) -> None:
 
 
 def changed_text(changed: Sequence[Problem]) -> str:
-    """Return a line on the problems whose winner changed, since another problem's kernel was faster."""
+    """Return a line that names the problems for which the winner of another problem was faster."""
     shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
     number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
     return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"
 
 
 def load_text() -> str:
-    """Return a warning if other programs keep all of this process's processors busy, else ""."""
+    """Return a warning if the system's load is larger than the number of usable cores, else ""."""
     load, here = os.getloadavg()[0], cores()
     return f"note: the load is {load:.1f} on {here} cores: times will be noisy" if load > here else ""
 
 
 def noise_text(winners: Sequence[BestRow], database: str) -> str:
-    """Return a warning if medians have wide 95 % intervals, else ""."""
+    """Return a warning that counts the winners whose times have wide 95 % confidence intervals; "" without any."""
     noisy = sum(spread_percent(row) > MOST_SPREAD_PERCENT for row in winners)
     if not noisy:
         return ""
@@ -164,13 +164,13 @@ def noise_text(winners: Sequence[BestRow], database: str) -> str:
 
 
 def next_steps(database: str) -> Iterator[str]:
-    """Yield the commands that show and write the winners, a line each."""
+    """Yield two lines with the commands to use next: show the winners, and export them."""
     for word, command in (("next:", "best"), ("     ", "export -o best_kernels.py")):
         yield f"{word} {command_on(command, database, program())}"
 
 
 def program() -> str:
-    """Return the command's name as typed: with its folder if PATH lacks the command."""
+    """Return the name by which the user can call this program: with its folder if it is not on PATH."""
     typed = sys.argv[0]
     is_off_path = os.path.basename(typed) == NAME and shutil.which(NAME) is None
     return typed if is_off_path else NAME

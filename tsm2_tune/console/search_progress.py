@@ -1,4 +1,4 @@
-"""Progress of a running search: live on a terminal, plain lines elsewhere."""
+"""Progress of a running search: live bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
-SILENCE_SECONDS = 15.0  # between two lines with the number of trials, if there is no bar
+SILENCE_SECONDS = 15.0  # least time between two lines with the number of trials, if there is no bar
 BAR_WIDTH = 20
-LEAST_WIDTH = 100  # of a terminal that shows bars
+LEAST_WIDTH = 100  # of a terminal on which bars are shown
 GAP = "  "  # between the parts of a line
 WHY = {  # reasons for the end of a search
     Why.ALL_TRIED: "all tried",
@@ -50,15 +50,15 @@ WHY = {  # reasons for the end of a search
 
 @dataclass(slots=True)
 class _Shown:
-    """The display of a run's current problem."""
+    """The displayed state of a run's current problem."""
 
     number: int  # the problem's number, from 1, in the order in which problems began
     task: TaskID  # the line of progress
-    failed: dict[str, int] = field(default_factory=dict)  # trials that are not ok, by outcome
+    failed: dict[str, int] = field(default_factory=dict)  # outcome -> number of failed trials
 
 
 class _Line(ProgressColumn):
-    """A column whose text is computed at each refresh, since times change between events. It folds long text."""
+    """Column of Rich's progress display. Its text is computed at each refresh, and long text is wrapped."""
 
     def render(self, task: Task) -> Text:
         text: Callable[[], str] = task.fields["text"]
@@ -66,10 +66,10 @@ class _Line(ProgressColumn):
 
 
 class SearchProgress:
-    """Shows the events of a search, and its phase if no event comes for long. Use as a context manager.
+    """Display of the progress of a search. Use it as a context manager.
 
-    If several runs share the problems, each has a name and a line. `next_phase` follows the search; the remaining
-    time does not include it.
+    It shows the run's phase if there is no event for long. If several runs share the problems, each has a name and a
+    line. `next_phase` names what follows the search; the remaining time does not include it.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SearchProgress:
         self._shown: dict[str, _Shown] = {}  # by the run's name
         self._numbers: dict[Problem, int] = {}  # of problems that have begun; several runs may tune one
         self._printed_at = time.monotonic()
-        self._is_vendor_note_printed = False  # for all problems at once
+        self._is_vendor_note_printed = False  # printed only once for all problems
 
     def __enter__(self) -> SearchProgress:
         self._progress.start()
@@ -114,11 +114,11 @@ class SearchProgress:
                 self._print_interrupted()
 
     def __rich__(self) -> RenderableType:
-        """Return the current lines of progress."""
+        """Return the current lines of progress for Rich."""
         return self._progress.get_renderable()
 
     def show(self, event: Event, run: str = "") -> None:
-        """Update the screen for an event of the run."""
+        """Update the display after an event of the run with this name."""
         self._heartbeat.event()
         turn = self._tally.turns.get(run)
         self._tally.update(event, run)
@@ -141,7 +141,7 @@ class SearchProgress:
         self._update()
 
     def _print_phase(self, seconds: float) -> None:
-        """Print the phase that takes so long."""
+        """Print the present phase of each run, and how many seconds it has lasted."""
         for run, turn in tuple(self._tally.turns.items()):
             phase = phase_text(self._phases[run].now, seconds)
             self._print_line(f"{self._of_problems(run)}{turn.problem.text}: {phase}")
@@ -154,7 +154,7 @@ class SearchProgress:
         self._shown[run] = _Shown(number, task)
 
     def _run_ended(self, run: str) -> None:
-        """Remove the run's line."""
+        """Remove the run's line from the display."""
         if (shown := self._shown.pop(run, None)) is not None:
             self._progress.remove_task(shown.task)
 
@@ -195,7 +195,7 @@ class SearchProgress:
         self._progress.remove_task(self._shown.pop(run).task)
 
     def _why(self, event: ProblemEnded) -> str:
-        """Return why the search stopped, and how many configurations it left out."""
+        """Return a text that says why the search ended, and how many configurations were not tried."""
         text = WHY[event.why]
         text += f", {event.untried} more possible" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
@@ -213,7 +213,7 @@ class SearchProgress:
             shown.failed[outcome] = shown.failed.get(outcome, 0) + 1
 
     def _update(self) -> None:
-        """Move the bars."""
+        """Update the progress bars."""
         if self._all is not None:
             self._progress.update(self._all, completed=self._tally.share)
         for run, turn in self._tally.turns.items():
@@ -228,7 +228,7 @@ class SearchProgress:
 
     def _run_text(self, run: str) -> str:
         turn, shown = self._tally.turns.get(run), self._shown.get(run)
-        if turn is None or shown is None:  # it has just ended
+        if turn is None or shown is None:  # the run has just ended
             return ""
         remaining = self.remaining if self._all is None else ""
         phase = self._phases[run].now if run in self._phases else ""
@@ -238,7 +238,7 @@ class SearchProgress:
 
     @property
     def remaining(self) -> str:
-        """The remaining time and the phases that it does not include. Empty at the end."""
+        """Text with the estimated remaining time, and with the phases that it does not include; "" at the end."""
         tally = self._tally
         if tally.remaining_seconds is None or len(tally.ended) >= tally.problems:
             return ""
@@ -249,14 +249,14 @@ class SearchProgress:
         return ", then ".join([remaining_text(tally.remaining_seconds, what), *later])
 
     def _of_problems(self, run: str) -> str:
-        """Return the run's name. If there is no bar and several problems, add which of how many the run is tuning."""
+        """Return a line's prefix: the run's name and, without progress bars, its problem's number, such as "2/7"."""
         name = f"{run}: " if run else ""
         if (shown := self._shown.get(run)) is None or self._live or self._tally.problems == 1:
             return name
         return f"{name}{shown.number}/{self._tally.problems} "
 
     def _print_line(self, text: str) -> None:
-        """Print a line above the progress bar, without markup."""
+        """Print a line of plain text above the progress bars."""
         self._printed_at = time.monotonic()
         print_line(self._progress.console, text)
 
@@ -266,7 +266,10 @@ def progress_bar() -> BarColumn:
 
 
 def best_text(turn: ProblemProgress) -> str:
-    """Return the best time so far beside the vendor's or, if that is unknown, beside the floor."""
+    """Return a text with the best time so far and its ratio to cuBLAS's time or, without that, to the floor.
+
+    The floor is the least time that the device's measured rates allow.
+    """
     if turn.best_us is None:
         return ""
     beside = ""

@@ -1,4 +1,4 @@
-"""Write a program's products as a file for --shapes."""
+"""Write the matrix products that a program computed with cuBLAS as a file for the option --shapes."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.journal import REASONS, Seen, Written, count_of, total_us
 from tsm2_tune.tuner.results.trial import in_a_line
 
-ROOM_FOR_THE_REST = 100  # bytes of a comment
-LEAST_OF_SERIES = 4  # products that differ in one extent alone
-STEP = 2  # least ratio of neighbouring kept extents of a series
-NO_PRODUCTS = (  # reasons for which cuBLAS computes a product even if a kernel is tuned
+ROOM_FOR_THE_REST = 100  # bytes reserved for the last comment
+LEAST_OF_SERIES = 4  # least number of products in a series
+STEP = 2  # least ratio of neighbouring extents of a series that are kept
+NO_PRODUCTS = (  # reasons for which cuBLAS computes a product even if a tuned kernel exists
     "an epilogue is asked for",
     "cuBLASLt is asked for more than a product in place",
 )
 
 
 def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> Iterator[str]:
-    """Yield the lines of a shapes file: problems, most time first, each with its calls and its share of the time.
+    """Yield the lines of a shapes file: one problem per line, most GPU time first, with its calls and its time.
 
-    They fit the size and the number of problems that a shapes file may have.
+    `written` are the recorded products of the command `program`. Problems with a smaller share of the time than
+    `worth` become comments. The lines do not exceed the limits of a shapes file.
     """
     head = [f"# Products of {in_a_line(shlex.join(program))}, by cuBLAS, most GPU time first."]
     head += [f"# {in_a_line(sentence)}" for sentence in written.besides]
@@ -42,7 +43,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
 
 
 def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
-    """Yield a line for each product."""
+    """Yield a line for each product: a problem, or a comment that says why the product is left out."""
     whole, totals = total_us(seen), totals_of(seen)
     captured = {one.problem for one in seen if one.captured}
     of_series = stand_for_series({one: us for one, us in totals.items() if one not in captured}, worth * whole)
@@ -72,12 +73,12 @@ def is_computed(problem: Problem) -> bool:
 
 
 def is_more_than_product(one: Seen) -> bool:
-    """Return whether every call asks cuBLAS for more than a product, such as an epilogue."""
+    """Return whether every call of this product does more than multiply, such as an epilogue."""
     return sum(one.left[REASONS.index(reason)] for reason in NO_PRODUCTS) == one.calls
 
 
 def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
-    """Return the total time of each problem, over all routines and leading dimensions."""
+    """Return the total microseconds of each problem, over all cuBLAS routines and leading dimensions."""
     totals = defaultdict[Problem, float](float)
     for one in seen:
         problem = one.problem
@@ -87,10 +88,10 @@ def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
 
 
 def stand_for_series(totals: Mapping[Problem, float], worth_us: float) -> dict[Problem, str]:
-    """Return the products to keep of each series, each with a text that describes the series.
+    """Return the products to tune for each series of products, with a text that says how many products it has.
 
-    A series is products that differ in one extent alone, such as a vector times 1, 2, ... 50 others. Each is worth
-    too little, but all of them together are worth enough. Kernels of the kept shapes serve the shapes between.
+    The products of a series differ in only one of m, n and k. Each takes less than `worth_us`, but all together take
+    more. A kernel tuned for one shape is also used for the shapes between, so a few products stand for the series.
     """
     series = defaultdict[tuple[object, ...], dict[int, Problem]](dict)
     for problem in (one for one, us in totals.items() if us < worth_us):

@@ -1,4 +1,4 @@
-"""Terminal output: lines unchanged, and tables that fit the terminal's width."""
+"""Print lines and tables on a terminal. Tables fit the terminal's width."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:  # slow to import, so functions import it
     from tsm2_tune.tuner.results.records import BestRow
 
 GAP = "  "  # between columns, and between the cells of a record
-LEAST_TEXT_WIDTH = 20  # of a folded column
+LEAST_TEXT_WIDTH = 20  # least width of a column whose text is wrapped
 
 
 def console(*, stderr: bool = False) -> Console:
-    """Return the console of standard output or standard error.
+    """Return Rich's console for standard output or standard error.
 
-    Remove COLUMNS and LINES from the environment if they are 0 or no number, so that Rich asks the terminal.
+    Remove COLUMNS and LINES from the environment if their values are invalid, so that Rich reads the terminal's size.
     """
     for name in ("COLUMNS", "LINES"):
         if not re.fullmatch("0*[1-9][0-9]{0,4}", os.environ.get(name, "80")):
@@ -40,11 +40,11 @@ def console(*, stderr: bool = False) -> Console:
 
 @contextmanager
 def waiting(what: str) -> Iterator[Callable[[float], None]]:
-    """Show on standard error what is being done, if that is a terminal.
+    """Show the text `what` on standard error in the body of the with statement, if standard error is a terminal.
 
-    Call the yielded function with the share that is done, from 0 to 1, to show it and the remaining time.
+    Yield a function. Call it with the share of the work that is done, from 0 to 1, to show it and the remaining time.
     """
-    if not sys.stderr.isatty():  # even with FORCE_COLOR
+    if not sys.stderr.isatty():  # not even with FORCE_COLOR
         yield lambda share: None
         return
     from rich.text import Text
@@ -61,12 +61,12 @@ def waiting(what: str) -> Iterator[Callable[[float], None]]:
 
 
 def print_line(console: Console, text: str, style: str = "") -> None:
-    """Print the text unchanged: brackets and colons are no markup, and long lines stay whole."""
+    """Print the text without control characters. Rich's markup has no effect, and long lines are not wrapped."""
     console.print(printable(text), style=style or None, markup=False, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_hanging(console: Console, text: str, indent: int) -> None:
-    """Print the text unchanged. On a terminal, wrap it between words and indent all lines but the first."""
+    """Print the text without markup. On a terminal, wrap it between words and indent all lines but the first."""
     if console.is_terminal:
         text = textwrap.fill(
             text, console.width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
@@ -77,10 +77,10 @@ def print_hanging(console: Console, text: str, indent: int) -> None:
 def winners_table(
     rows: Sequence[BestRow], console: Console, *, limit: int | None = None, is_long: bool = False
 ) -> None:
-    """Print the winners by device and state of the L2, in the order of the rows, and how they compare with cuBLAS.
+    """Print a table of winners for each device and L2 state, in the order of `rows`, and a comparison with cuBLAS.
 
-    The long table has the configurations too. A winner slower than cuBLAS is yellow. `limit` is the number of rows
-    shown; the comparison is over all of them.
+    A winner slower than cuBLAS is yellow. `limit` is the number of rows to print; the comparison includes all rows.
+    `is_long` adds the configurations.
     """
     first = set(rows[:limit])
     for heading, group in groupby(sorted(rows, key=device_text), key=device_text):
@@ -113,18 +113,18 @@ def print_table(
     dropped: Sequence[int] = (),
     styles: Sequence[str] = (),
 ) -> None:
-    """Print a table in which no cell is cut. `right` are right-aligned columns, `styles` the styles of the rows.
+    """Print a table. No cell is ever cut. `right` are the right-aligned columns, `styles` the styles of the rows.
 
-    A terminal gets the first of these forms that fits its width: with lines; without lines; without the `dropped`
-    columns, one after another; with the widest text column folded between words; one record a row. Other outputs get
-    a table without lines, as wide as it is.
+    If the table does not fit the terminal: omit the ruled lines, then the `dropped` columns one after another. If it
+    still does not fit, wrap the widest text column between words, or print each row as a record of several lines. If
+    the output is no terminal, print the whole table without ruled lines.
     """
     from rich.cells import cell_len
 
     cells = [[printable(cell).replace("\n", " ") for cell in row] for row in cells]
     styles = styles or [""] * len(cells)
     widths = [max(map(cell_len, column)) for column in zip(heads, *cells, strict=True)]
-    room = console.width - 3 * len(widths) - 1  # without the lines, and the spaces beside them
+    room = console.width - 3 * len(widths) - 1  # without the ruled lines and the spaces next to them
     while dropped and console.is_terminal and not _fits(widths, console.width):
         gone, *rest = dropped
         heads, *cells = ([cell for at, cell in enumerate(row) if at != gone] for row in (heads, *cells))
@@ -143,12 +143,12 @@ def print_table(
 
 
 def _fits(widths: Sequence[int], width: int) -> bool:
-    """Return whether columns without lines fit the terminal."""
+    """Return whether columns of these widths, without ruled lines, fit a terminal of `width` characters."""
     return sum(widths) + len(GAP) * (len(widths) - 1) <= width
 
 
 def _without(gone: int, places: Sequence[int]) -> list[int]:
-    """Return the indices of columns after one of them was removed."""
+    """Return the column indices `places`, adjusted after the column with the index `gone` was removed."""
     return [at - (at > gone) for at in places if at != gone]
 
 
@@ -173,9 +173,9 @@ def _lined(
 def _folded(
     room: int, cells: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[int]
 ) -> list[int] | None:
-    """Return column widths that fit the room, with the widest text column folded between words.
+    """Return column widths with the sum `room`, so that only the widest text column has to be wrapped.
 
-    Return None if a word of that column does not fit.
+    Return None if that column would be too narrow for one of its words.
     """
     from rich.cells import cell_len
 
@@ -198,7 +198,7 @@ def _aligned(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) ->
 
 
 def _record(heads: Sequence[str], row: Sequence[str], width: int) -> str:
-    """Return a row as lines of "head: cell". A cell is never split between lines."""
+    """Return the text of a row as "head: cell" items on several lines. An item is never split between lines."""
     from rich.cells import cell_len
 
     lines = [""]

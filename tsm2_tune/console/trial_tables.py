@@ -1,4 +1,4 @@
-"""A trial in ten lines or as JSON, and a table of all trials."""
+"""Print a table of trials (attempts to verify and time one kernel), and one trial in full."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) -> None:
-    """Print one line a trial."""
+    """Print a table with one row for each trial, or a JSON list."""
     if as_json:
         console.print_json(json.dumps([facts_of(row) for row in rows]), ensure_ascii=True)
         return
@@ -45,7 +45,7 @@ def trials_table(rows: Iterable[TrialLine], console: Console, *, as_json: bool) 
 
 
 def trial_facts(record: TrialRecord) -> dict[str, Any]:
-    """Return everything about a trial, for JSON."""
+    """Return a dictionary for JSON with everything that is stored about a trial."""
     trial, run = record.trial, record.run
     return {
         "trial": record.id,
@@ -78,7 +78,7 @@ def trial_facts(record: TrialRecord) -> dict[str, Any]:
 
 
 def _verdict_facts(verdict: Verdict | None) -> dict[str, Any] | None:
-    """Return the verdict for JSON. An infinite error ratio becomes null."""
+    """Return the verdict as a dictionary for JSON. An infinite error ratio becomes None."""
     if verdict is None:
         return None
     return {**asdict(verdict), "worst_ratio": verdict.worst_ratio if math.isfinite(verdict.worst_ratio) else None}
@@ -87,7 +87,10 @@ def _verdict_facts(verdict: Verdict | None) -> dict[str, Any] | None:
 def trial_in_full(
     record: TrialRecord, console: Console, *, as_json: bool, has_samples: bool = False, has_source: bool = False
 ) -> None:
-    """Print a trial in ten lines, with its samples and its CUDA source if asked for."""
+    """Print a trial in ten lines, or as JSON.
+
+    `has_samples` adds the measured times, `has_source` the CUDA source.
+    """
     if as_json:
         console.print_json(json.dumps(trial_facts(record)), ensure_ascii=True)
         return

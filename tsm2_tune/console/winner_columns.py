@@ -1,4 +1,4 @@
-"""A winner as a line and as a row of a table."""
+"""Columns of the tables of winners, and texts about winners."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tsm2_tune.tuner.measure.vendor import table_cells
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.records import BestRow
 
-FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, of column-major matrices
-OF_ROWS = str.maketrans("ntcj", "tnjc")  # the letters of row-major matrices
+FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, for column-major matrices
+OF_ROWS = str.maketrans("ntcj", "tnjc")  # letters for column-major matrices -> letters for row-major matrices
 SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # sort keys of winners, ascending
     "shape": lambda row: (row.m, row.n, row.k),
     "us": lambda row: (row.median_us,),
@@ -26,7 +26,7 @@ SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # sort keys 
 
 
 def product_text(op: str) -> str:
-    """Return the product of an op, such as A^T B, for matrices in the layout that `layout_text` returns."""
+    """Return the product of an op as a formula, such as "A^T B", for matrices in the layout of `layout_text`."""
     letters = op[:2].translate(OF_ROWS) if len(op) == 3 else op
     if op[1] == "x":
         of_a, of_b = {"t": ("A^T", "A"), "c": ("A^H", "A"), "n": ("A", "A^T"), "j": ("A", "A^H")}[letters[0]]
@@ -35,27 +35,27 @@ def product_text(op: str) -> str:
 
 
 def layout_text(op: str) -> str:
-    """Return the layout of a product's matrices."""
+    """Return the layout of the op's matrices: "row-major" if the op has three letters, else "column-major"."""
     return "row-major" if len(op) == 3 else "column-major"
 
 
 def device_text(row: BestRow) -> str:
-    """Return the heading of a table of winners: the device and, for a GPU, the state of its L2."""
+    """Return the heading of a table of winners: the device and, for a GPU, the state of its L2 cache."""
     return f"{row.device}, L2 {row.cache}" if row.compute_capability else row.device
 
 
 def spread_percent(row: BestRow) -> float:
-    """Return the distance of the median to the farther end of its interval, in percent."""
+    """Return the distance from the median time to the farther end of its confidence interval, in percent."""
     return 100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us)
 
 
 def state_text(row: BestRow) -> str:
-    """Return a warning about a stale or not fully verified winner; empty for most."""
+    """Return "stale" or "verified in part" for a winner that is one of these, else ""."""
     return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
 
 
 def summary_text(rows: Sequence[BestRow]) -> str:
-    """Return a line that compares the winners with cuBLAS; empty if none was compared."""
+    """Return a line that compares the winners with cuBLAS; "" if cuBLAS was not timed."""
     found = [row.x_cublas for row in rows if row.x_cublas is not None]
     if not found:
         return ""
@@ -71,11 +71,11 @@ class Column:
     head: str
     text: Callable[[BestRow], str]
     is_number: bool = True
-    dropped: int = 0  # the order in which a narrow terminal drops columns; 0: never
+    dropped: int = 0  # order in which columns are omitted on a narrow terminal; 0: never
 
 
 def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
-    """Return the columns of the short table. Product and layout have columns only if they differ between rows."""
+    """Return the columns of the short table of winners. It has a column for product and layout if they differ."""
     is_beside_vendor = any(row.vendor_us is not None for row in rows)
     columns = (
         Column("shape", lambda row: row.problem.shape, is_number=False),
@@ -94,7 +94,7 @@ def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
 
 
 def _us_text(us: float) -> str:
-    """Return the time with at least four digits."""
+    """Return the time as text: with one decimal below 1000 us, else without decimals."""
     return f"{us:.1f}" if us < 1000 else f"{us:.0f}"
 
 
@@ -103,13 +103,13 @@ def _vendor_text(row: BestRow) -> str:
 
 
 def uniform_text(rows: Sequence[BestRow]) -> str:
-    """Return the product and the layout, each if all rows share it."""
+    """Return a text with the product if it is equal in all rows, and with the layout if it is equal in all rows."""
     found = ({text(row.op) for row in rows} for text in (product_text, layout_text))
     return ", ".join(next(iter(one)) for one in found if len(one) == 1)
 
 
 def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
-    """Return the columns of the long table, configurations first."""
+    """Return the columns of the long table of winners, which includes the configurations."""
     others = table_cells.other_states(rows, us="{} us", digits=1)
     is_beside_vendor = any(row.vendor_us is not None for row in rows)
     columns = (
@@ -130,7 +130,7 @@ def long_columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
 
 
 def _differing(rows: Sequence[BestRow]) -> Iterator[Column]:
-    """Yield columns of product and layout if they differ between rows."""
+    """Yield one column with the product or the layout or both, whichever differ between rows."""
     texts_of: dict[str, Callable[[str], str]] = {
         "product": product_text,
         "layout": lambda op: layout_text(op).removesuffix("-major"),

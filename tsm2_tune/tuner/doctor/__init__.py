@@ -1,4 +1,5 @@
-"""The doctor: probe what tuning needs, and report what is missing, the effect on results, and the remedy.
+"""The command `doctor`: check everything that tuning needs, and report problems, their effects and their remedies.
 
-`examination.py` runs all probes; the other modules have a probe or several each. `finding.py` is a probe's result.
+`examination.py` runs all probes, the functions that check one thing each. The other modules contain the probes.
+`finding.py` defines a probe's input and result.
 """

@@ -1,4 +1,4 @@
-"""Probe the CUDA driver and its devices, without PyCUDA and without a context."""
+"""Check the CUDA driver and list its GPUs, without PyCUDA and without a CUDA context."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from tsm2_tune.tuner.doctor.finding import Finding, Question, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
 
 NAME = "CUDA driver"
-MAJOR, MINOR = 75, 76  # CUdevice_attribute of the compute capability
-NO_DEVICE = 100  # CUresult
+MAJOR, MINOR = 75, 76  # CUdevice_attribute values of the compute capability
+NO_DEVICE = 100  # a CUresult
 # CUresult of cuInit -> the error, and the remedy
 FAILURES = {
     NO_DEVICE: ("it finds no GPU", "see nvidia-smi; in a container pass the GPU on, such as by --gpus all"),
@@ -25,7 +25,7 @@ FAILURES = {
 
 
 def driver(question: Question) -> list[Finding]:
-    """Report the driver's version and devices."""
+    """Return findings about the CUDA driver: its version and GPUs, or why it does not work."""
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
@@ -53,7 +53,7 @@ NO_GPU = "kernels are emulated on the CPU"
 
 
 def _gpus(library: ctypes.CDLL) -> list[dict[str, Any]]:
-    """Return name, compute capability and PCI bus id of each GPU."""
+    """Return a dictionary with the name, the compute capability and the PCI bus id for each GPU."""
     count = ctypes.c_int(0)
     if library.cuDeviceGetCount(ctypes.byref(count)) != 0:
         return []
@@ -75,6 +75,6 @@ def _gpus(library: ctypes.CDLL) -> list[dict[str, Any]]:
 
 
 def _hidden() -> str:
-    """Return a note on CUDA_VISIBLE_DEVICES if it is set."""
+    """Return a text with the value of CUDA_VISIBLE_DEVICES; "" if it is not set."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {in_a_line(visible)!r})"

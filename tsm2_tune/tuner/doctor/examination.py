@@ -1,4 +1,7 @@
-"""Run all probes, each in its own process with a time limit. A probe that hangs or crashes is a finding too."""
+"""Run all probes of the command `doctor`, each in its own process with a time limit.
+
+If a probe hangs or crashes, that is reported as its finding.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.worker.child_process import isolated_python
 
 LIMIT_SECONDS = 30.0  # for a probe
-END_SECONDS = 2.0  # for a probe to clean up when it is ended
+END_SECONDS = 2.0  # for a probe to clean up when it is terminated
 AT_ONCE = 4
 PROGRAM = "from tsm2_tune.tuner.doctor.examination import answer; answer()"
 MARK = "\ntsm2-tune doctor: "  # printed before the findings, since loaded libraries may print too
@@ -34,12 +37,12 @@ MARK = "\ntsm2-tune doctor: "  # printed before the findings, since loaded libra
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A probe, and when it applies."""
+    """A function that checks one thing that tuning needs, and the devices for which it runs."""
 
     look: Callable[[Question], list[Finding]]
-    kind: Literal["any", "host", "gpu", "running gpu"]  # devices to which it applies; the last needs a GPU here
-    is_needed: bool  # whether tuning on such a device needs it
-    remedy: str  # if the probe hangs or crashes
+    kind: Literal["any", "host", "gpu", "running gpu"]  # devices for which it runs; the last needs a working GPU
+    is_needed: bool  # whether tuning on these devices needs the checked thing
+    remedy: str  # advice if the probe hangs or crashes
 
 
 PROBES = {
@@ -54,26 +57,29 @@ PROBES = {
     "cache": Probe(cache, "any", True, "set XDG_CACHE_HOME to a folder on a local disk"),
     "database": Probe(database, "any", True, "name a file on a local disk with --db"),
 }
-FIRST = "CUDA driver"  # later probes get its facts
-ALONE = "nvidia-smi"  # before the others, which it would list as processes on the GPU
+FIRST = "CUDA driver"  # runs first, since later probes need its facts
+ALONE = "nvidia-smi"  # runs before the others, which it would list as processes on the GPU
 _running: set[subprocess.Popen[bytes]] = set()
 
 
 @dataclass(frozen=True, slots=True)
 class Examination:
-    """The findings for one device."""
+    """All findings of the command `doctor` for one device."""
 
     spec: str
     findings: tuple[Finding, ...]
 
     @property
     def can_tune(self) -> bool:
-        """Whether a run on the device would work."""
+        """Whether tuning on the device is possible, since no finding is a problem."""
         return all(one.state is not State.PROBLEM for one in self.findings)
 
 
 def examine(spec: str | None, database: str) -> Examination:
-    """Probe all that tuning on the device needs; by default GPU 0 if there is one, else the host."""
+    """Run all probes for tuning on the device `spec` with this database, and return the findings.
+
+    The default device is GPU 0 if there is a GPU, else the CPU.
+    """
     with cache_left_as_it_was(), ThreadPoolExecutor(AT_ONCE) as pool:
         try:
             of_driver = [] if spec == HOST else _examined(FIRST, Question(spec or "0", database))
@@ -93,14 +99,14 @@ def examine(spec: str | None, database: str) -> Examination:
 
 
 def _applies(probe: Probe, question: Question, spec: str | None) -> bool:
-    """Return whether the probe applies to the device."""
+    """Return whether to run the probe. `spec` is the device that the user named, None without one."""
     if probe.kind == "running gpu":
         return question.gpu is not None
     return probe.kind != "gpu" or spec != HOST
 
 
 def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
-    """Return the finding; a problem becomes a note if the device does not need what was probed."""
+    """Return the finding. If it is a problem that does not concern the device, return it as a note."""
     is_of_device = probe.kind == "any" or (probe.kind == "host") == (spec == HOST)
     if finding.state is State.PROBLEM and not is_of_device:
         return replace(finding, state=State.NOTE)
@@ -108,7 +114,7 @@ def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
 
 
 def _examined(name: str, question: Question) -> list[Finding]:
-    """Return the probe's findings; a failure of the probe is a finding too."""
+    """Run a probe in its own process and return its findings. If it fails, return a finding about the failure."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             printed, why = _run(name, question, folder)
@@ -123,7 +129,10 @@ def _examined(name: str, question: Question) -> list[Finding]:
 
 
 def _run(name: str, question: Question, folder: str) -> tuple[str, str]:
-    """Return the output of the probe's process, and how it failed if it did. Wait no longer than the limits."""
+    """Run a probe in a new process. Return its output, and a message to show if the output has no findings.
+
+    `folder` is the process's temporary folder. After the time limit, end the process.
+    """
     environment = {**os.environ, "TMPDIR": folder}
     process = subprocess.Popen(
         [*isolated_python(PROGRAM), name, json.dumps(asdict(question))],
@@ -150,13 +159,13 @@ def _ending(status: int) -> str:
 
 
 def _end_all() -> None:
-    """End the probes that still run, after an interruption."""
+    """End all probes that are still running."""
     for process in list(_running):
         _end(process)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the probe and its child processes. One that hangs in the operating system's kernel is left behind."""
+    """End the probe and its child processes. Do not wait for a process that hangs in a system call."""
     _running.discard(process)
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(OSError):
@@ -168,9 +177,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def answer(arguments: Sequence[str] = ()) -> None:
-    """Run one probe and print its findings. A probe's process begins here."""
+    """Run one probe and print its findings as JSON: the entry point of a probe's process.
+
+    `arguments` are the probe's name and its input as JSON, by default from the command line.
+    """
     name, text = arguments or sys.argv[1:]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that its files are removed
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the probe's files are removed
     asked: dict[str, Any] = json.loads(text)
     try:
         findings = PROBES[name].look(Question(**asked))

@@ -1,4 +1,4 @@
-"""The input of a probe, and its findings."""
+"""The input and the result of a probe, a function that checks one thing that tuning needs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class State(StrEnum):
-    """The effect of a finding on tuning."""
+    """How a finding affects tuning."""
 
     OK = "ok"
     NOTE = "note"  # tuning runs, but something is missing, or its times may suffer
@@ -17,14 +17,14 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report."""
+    """The result of a check: one line in the report of the command `doctor`."""
 
     name: str  # what was probed
     state: State
     found: str
     means: str = ""  # the effect on results
     remedy: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)  # for programs, and for later probes
+    facts: dict[str, Any] = field(default_factory=dict)  # for the JSON output and for later probes
 
     @property
     def text(self) -> str:
@@ -36,21 +36,21 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The device and database that probes examine."""
+    """The input of a probe: the device and the database to check."""
 
-    spec: str  # of the device: a CUDA ordinal, or "cpu"
+    spec: str  # the device: a CUDA ordinal, or "cpu"
     database: str
-    driver: dict[str, Any] = field(default_factory=dict)  # the facts that the driver's probe found
+    driver: dict[str, Any] = field(default_factory=dict)  # facts from the probe of the CUDA driver
 
     @property
     def gpu(self) -> dict[str, Any] | None:
-        """Facts of the GPU `spec`; None if there is none."""
+        """The facts of the GPU with the number `spec`; None if the driver has no such GPU."""
         found = self.driver.get("gpus", [])
         return found[int(self.spec)] if self.spec.isdecimal() and int(self.spec) < len(found) else None
 
     @property
     def compute_capability(self) -> tuple[int, int] | None:
-        """The GPU's compute capability; None without a GPU."""
+        """The compute capability of the GPU with the number `spec`; None if the driver has no such GPU."""
         return None if self.gpu is None else tuple(self.gpu["compute_capability"])
 
 

@@ -1,4 +1,4 @@
-"""Probe a GPU with nvidia-smi: clocks, modes and other processes."""
+"""Check a GPU's clocks, modes and other processes with nvidia-smi."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TOOL = "nvidia-smi"
 ANSWER_SECONDS = 10.0
 MODES = ("driver_version", "persistence_mode", "compute_mode", "mig.mode.current")
 CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.applications.graphics", "clocks.default_applications.graphics")
-REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # the second before driver 535
+REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # drivers before 535 have the second name
 # Bits of nvmlClocksEventReasons (nvml.h) that lower the clock while kernels run.
 LOWERED = {
     0x2: "a clock that was set",
@@ -23,25 +23,25 @@ LOWERED = {
 }
 SET_CLOCK = 0x2
 UNKNOWN = "unknown"
-MOST_PROCESSES = 5  # named
+MOST_PROCESSES = 5  # named in a finding
 
 
 class _Silent(Exception):
-    """nvidia-smi gives no answer; the text says why."""
+    """nvidia-smi gives no usable output; the message says why."""
 
 
 class _Refused(_Silent):
-    """nvidia-smi does not know the query."""
+    """nvidia-smi does not support the query."""
 
 
 def nvidia_smi(question: Question) -> list[Finding]:
-    """Report modes, clocks and processes, or that the tool is missing or fails."""
+    """Return findings about the GPU's modes, clocks and processes, or that nvidia-smi is missing or fails."""
     tool = program_path(TOOL)
     means = "clocks, modes and other processes are not looked at"
     if tool is None:
         return [note(TOOL, "not found", means=means, remedy="install the driver's tools, and put them in PATH")]
     gpu = question.gpu
-    assert gpu is not None  # else this probe does not apply
+    assert gpu is not None  # this probe only runs if there is a GPU
     try:
         return [_modes(tool, gpu["bus_id"]), _clocks(tool, gpu["bus_id"]), _processes(tool, gpu["bus_id"])]
     except _Silent as error:
@@ -49,7 +49,7 @@ def nvidia_smi(question: Question) -> list[Finding]:
 
 
 def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
-    """Return the lines of nvidia-smi's answer, split into fields."""
+    """Run nvidia-smi with a query. Return its output as a list of fields for each line. Raise _Silent if it fails."""
     command = [tool, f"--id={bus_id}", query, "--format=csv,noheader,nounits"]
     try:
         ended = run(command, limit_seconds=ANSWER_SECONDS, errors=False)
@@ -62,7 +62,10 @@ def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
 
 
 def _fields(tool: str, bus_id: str, names: tuple[str, ...]) -> dict[str, str]:
-    """Return the value of each field; UNKNOWN for one that this driver lacks. Raise _Refused if it lacks all."""
+    """Return nvidia-smi's value of each field: name -> value. A field that the driver lacks has the value UNKNOWN.
+
+    Raise _Refused if the driver lacks all fields.
+    """
     try:
         lines = _asked(tool, bus_id, f"--query-gpu={','.join(names)}")
     except _Refused:
@@ -118,7 +121,7 @@ def _clocks(tool: str, bus_id: str) -> Finding:
 
 
 def _reasons(tool: str, bus_id: str) -> int:
-    """Return the bits of the reasons that lower the clock now; 0 if they are unknown."""
+    """Return the bit mask of the reasons that lower the GPU's clock now; 0 if it is unknown."""
     for name in REASONS:
         try:
             return int(_fields(tool, bus_id, (name,))[name], 16)

@@ -1,4 +1,4 @@
-"""Probe a user's privileges in a PostgreSQL database, without writing anything."""
+"""Check whether a user has the privileges to tune with a PostgreSQL database. Nothing is written."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ NOT_WRITTEN = text(
     f" WHERE {OURS} AND relname = ANY(:tables) AND NOT has_table_privilege(pg_class.oid, privilege)"
 )
 VIEW = text(f"SELECT 1 FROM pg_class WHERE {OURS} AND relname = :view AND NOT has_table_privilege(oid, 'SELECT')")
-# Sequences that number the rows of a table.
+# Sequences that number the rows of our tables, and that this user may not use.
 NOT_NUMBERED = text(
     "SELECT DISTINCT 1 FROM pg_class JOIN pg_depend ON refobjid = pg_class.oid AND deptype = 'a'"
     " AND classid = 'pg_class'::regclass AND refclassid = 'pg_class'::regclass"
@@ -34,9 +34,9 @@ NOT_NUMBERED = text(
 
 
 def on_server(address: Address) -> Finding:
-    """Report whether the server answers, and whether the database is ours or empty and writable by this user.
+    """Return a finding: whether the database is empty or of this program, and whether this user may write to it.
 
-    Raise TuneError if it cannot be read.
+    Raise TuneError if the server does not answer or the database cannot be read.
     """
     with as_it_is(address) as connection:
         found = postgresql_schema.found_version(connection, str(address))
@@ -68,7 +68,10 @@ def _finding(address: Address, connection: Connection, found: int) -> Finding:
 
 
 def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[str]]:
-    """Return the missing privileges as a text ("" for none) and the statements that grant them."""
+    """Return a text with the user's missing privileges, and the SQL statements that grant them.
+
+    The text is "" if no privilege is missing. `where` is the schema.
+    """
     missing = {*connection.execute(NOT_WRITTEN, {"tables": WRITTEN}).scalars()}
     if connection.execute(VIEW, {"view": schema.best.name}).first():
         missing.add("SELECT")

@@ -1,4 +1,4 @@
-"""Probe Python, its packages, PyCUDA and the host's C++ compiler."""
+"""Check Python, its packages, PyCUDA and the C++ compiler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_too
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
 
-COMPILE_SECONDS = 25.0  # for a compiler to print its version and to compile a line
+COMPILE_SECONDS = 25.0  # time limit for a compiler to print its version and to compile one line of code
 ANSWER = 42
 LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
 # Module -> the distributions that provide it; one is enough.
@@ -34,13 +34,16 @@ EXTRAS = {
 
 
 def python(question: Question) -> list[Finding]:
-    """Report the versions of Python and packages in this process."""
+    """Return a finding with the versions of Python, of this package and of NumPy."""
     found = f"{platform.python_version()}, tsm2-tune {tsm2_tune.__version__}, numpy {version('numpy')}"
     return [ok("Python", f"{found}, {platform.system()} {platform.machine()}")]
 
 
 def extras(question: Question) -> list[Finding]:
-    """Report the optional packages: those of exports, of a GPU's clock, and of the other extras. None is imported."""
+    """Return a finding with the versions of the optional packages and the names of the missing ones.
+
+    No package is imported.
+    """
     found = {name: next(filter(None, map(_version, names)), None) for name, names in EXTRAS.items()}
     here = [f"{name} {text}" for name, text in found.items() if text]
     missing = [name for name, text in found.items() if not text]
@@ -59,7 +62,7 @@ def _version(distribution: str) -> str | None:
 
 
 def host_compiler(question: Question) -> list[Finding]:
-    """Compile a line with the flags of kernels, call it, and report the result."""
+    """Return a finding: whether the C++ compiler can compile a small library, and whether the library works."""
     name = "C++ compiler"
     means = "--device cpu cannot run"
     try:
@@ -69,7 +72,7 @@ def host_compiler(question: Question) -> list[Finding]:
 
 
 def _compiled(name: str, means: str, place: Path) -> Finding:
-    """Report whether a line that is compiled in this folder runs; kernels are loaded from there too."""
+    """Compile a small library in the folder `place` with the flags of kernels, call it, and return a finding."""
     remedy = "mend it, or name another in CXX"
     command = compiler_command()
     told = run([*command, "--version"], limit_seconds=COMPILE_SECONDS)
@@ -98,7 +101,7 @@ def _compiled(name: str, means: str, place: Path) -> Finding:
 
 
 def pycuda(question: Question) -> list[Finding]:
-    """Import PyCUDA, open the device, and report the result."""
+    """Return findings: whether PyCUDA can be imported, and whether the GPU opens."""
     from tsm2_tune.tuner.device import cuda
 
     name = "PyCUDA"
@@ -117,7 +120,7 @@ def pycuda(question: Question) -> list[Finding]:
 
 
 def _opened(drv: Any, ordinal: int) -> Finding:
-    """Report whether a context can be created on the device."""
+    """Return a finding: whether a CUDA context can be created on the GPU with this number."""
     try:
         context = drv.Device(ordinal).retain_primary_context()
         context.push()
@@ -131,7 +134,7 @@ def _opened(drv: Any, ordinal: int) -> Finding:
 
 
 def ending_of(ended: Ended) -> str:
-    """Return why a compiler failed, in one line: its first error, else its first message, else its exit status."""
+    """Return one line that says why a compiler failed: its first error, else its first message, else its status."""
     if ended.how is Ending.TIMED_OUT:
         return f"no answer within {ended.seconds:.0f} s"
     lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]

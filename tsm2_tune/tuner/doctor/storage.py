@@ -1,4 +1,4 @@
-"""Probe the cache of compiled kernels and the database's folder. A probe removes what it writes."""
+"""Check the cache of compiled kernels and the folder of the database. The checks remove the files that they write."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ PROBE_BYTES = 2**16
 LITTLE_BYTES = 2**30  # less free space than this gets a note
 LOCK_SECONDS = 10.0
 ELSEWHERE = "name a file elsewhere with --db"
-# A second process must not get the lock that the first one holds: SQLite's error code is then 5, busy.
+# A program that tries to lock a database which another process has locked. Its exit status is SQLite's error code: 5,
+# busy, if locks work.
 SECOND = """
 import sqlite3, sys
 try:
@@ -35,11 +36,11 @@ except sqlite3.OperationalError as error:
 
 @contextmanager
 def cache_left_as_it_was() -> Iterator[None]:
-    """Remove those of the cache's folders that the body created."""
+    """Remove the folders of the cache that the body of the with statement created."""
     try:
         place = Path(os.path.realpath(binaries.named_folder()), binaries.WORKING)
         missing = [one for one in (place, *place.parents) if not os.path.lexists(one)]
-    except TuneError:  # a probe reports it
+    except TuneError:  # the probe of the cache reports this error
         missing = []
     try:
         yield
@@ -50,11 +51,11 @@ def cache_left_as_it_was() -> Iterator[None]:
 
 
 def cache(question: Question) -> list[Finding]:
-    """Report the cache's place and size, whether it is writable, and the free space."""
+    """Return a finding about the cache: its folder and size, whether it is writable, and the free space."""
     name = "cache"
     try:
         folder = Path(os.path.realpath(binaries.named_folder()))
-        binaries.cache_folder()  # makes the folder, and refuses one that others can change
+        binaries.cache_folder()  # creates the folder, or raises TuneError if other users can change it
         _write(folder)
         kept, limit_bytes = list(binaries.entries()), binaries.cache_limit_bytes()
         free_bytes = free_bytes_of(folder)
@@ -70,13 +71,13 @@ def cache(question: Question) -> list[Finding]:
 
 
 def database(question: Question) -> list[Finding]:
-    """Report whether the database can be read and written, whether locks work there, and the free space."""
+    """Return a finding: whether the database can be read and written, whether file locks work, and the free space."""
     name, means = "database", "no trial is stored"
     try:
         place = place_of(question.database)
         if isinstance(place, Address):
             from tsm2_tune.tuner.doctor.privileges import (
-                on_server,  # a file does not wait for what speaks to a server
+                on_server,  # slow to import, and not needed for a file
             )
 
             return [on_server(place)]
@@ -109,7 +110,10 @@ def database(question: Question) -> list[Finding]:
 
 
 def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
-    """Return a finding about a folder, with the free space of its disk if that is known."""
+    """Return the finding for a usable folder, with a note or a problem if its disk has little free space.
+
+    `found` begins the finding's text. `free_bytes` is None if unknown.
+    """
     if free_bytes is None:
         return ok(name, found)
     found += f", {_mib(free_bytes)} free"
@@ -122,7 +126,7 @@ def _of_space(name: str, found: str, free_bytes: int | None) -> Finding:
 
 
 def _write(folder: Path) -> None:
-    """Raise OSError if no file can be written in the folder. The file is temporary."""
+    """Write a temporary file in the folder. Raise OSError if this fails."""
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(PROBE_BYTES))
         file.flush()
@@ -130,8 +134,8 @@ def _write(folder: Path) -> None:
 
 
 def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> tuple[str, str]:
-    """Return why writing to the folder failed, and the remedy."""
-    if isinstance(error, FileNotFoundError) and folder.is_dir():  # a virtual file system such as /proc
+    """Return a text that says why writing to the folder failed, and a text with the remedy."""
+    if isinstance(error, FileNotFoundError) and folder.is_dir():  # in a virtual file system such as /proc
         return f"no file can be made in {folder}", ELSEWHERE
     if isinstance(error, FileNotFoundError):
         return f"no folder {folder}", f"make it, or {ELSEWHERE}"
@@ -146,7 +150,7 @@ def _mib(size_bytes: int) -> str:
 
 
 def _unreadable(path: Path) -> str:
-    """Return why an existing file is not a readable database; "" if it is, or if there is none."""
+    """Return a text that says why the file is no readable SQLite database; "" if it is, or if it does not exist."""
     if not os.path.lexists(path):
         return ""
     if not path.is_file():
@@ -160,7 +164,7 @@ def _unreadable(path: Path) -> str:
 
 
 def _locks_hold(folder: Path) -> bool:
-    """Return whether a lock keeps a second process from a database that a first one writes."""
+    """Return whether SQLite's locks work in the folder: a second process cannot lock a database that is locked."""
     with tempfile.TemporaryDirectory(prefix=".tsm2-tune-probe-", dir=folder, ignore_cleanup_errors=True) as probe:
         file = os.path.join(probe, "locks.db")
         with closing(sqlite3.connect(file, isolation_level=None)) as first:

@@ -1,4 +1,4 @@
-"""Probe nvcc with its host compiler, and the vendor's libraries."""
+"""Check nvcc with its host compiler, and the vendor's libraries cuBLAS and cuBLASLt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.trial import in_a_line
 NAME = "CUDA toolkit"
 MEANS = "no kernel is compiled for a GPU"
 LINE = 'extern "C" __global__ void line(float *x) { *x = 1.0f; }\n'
-ANY_ARCHITECTURE = (9, 0)  # a placeholder: the flag is then removed
+ANY_ARCHITECTURE = (9, 0)  # a placeholder if there is no GPU: the flag -arch is then removed
 # Pattern of nvcc's message -> the remedy
 REMEDIES = {
     r"gpu.architecture|gpu-name": "install a toolkit that knows this GPU, and set CUDA_HOME to it",
@@ -34,7 +34,7 @@ ELF = b"\x7fELF"
 
 
 def toolkit(question: Question) -> list[Finding]:
-    """Compile a line for the device with the flags of kernels, and report the result."""
+    """Return findings: whether nvcc can compile a small kernel, and whether variables name folders without nvcc."""
     try:
         used = nvcc.find()
     except ToolMissing as error:
@@ -43,7 +43,7 @@ def toolkit(question: Question) -> list[Finding]:
 
 
 def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
-    """Report variables that name a folder without an executable nvcc."""
+    """Return a finding for each environment variable that names a folder without an executable nvcc."""
     return [
         note(
             name,
@@ -55,7 +55,7 @@ def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
 
 
 def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
-    """Report whether nvcc compiles a line."""
+    """Return a finding: whether nvcc compiles a small kernel for the device, and whether the driver can load it."""
     told = run([used.path, "--version"], limit_seconds=COMPILE_SECONDS)
     if told.how is Ending.TIMED_OUT:
         return problem(NAME, f"{used.path} --version: {ending_of(told)}", means=MEANS, remedy=_other_than(used))
@@ -82,14 +82,14 @@ def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
 
 
 def _other_than(used: nvcc.Nvcc) -> str:
-    """Return the remedy for an nvcc that does not work."""
+    """Return the text of the remedy for an nvcc that does not work."""
     if used.named_by:
         return f"mend that toolkit, set {used.named_by} to another, or unset it"
     return "mend that toolkit, or set CUDA_HOME to another"
 
 
 def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: float) -> str:
-    """Return how nvcc fails to compile one line of code; "" if it succeeds."""
+    """Compile one line of code with nvcc. Return a text that says how this fails, or "" if it succeeds."""
     flags = [flag for flag in toolchain.flags if has_architecture or not flag.startswith("-arch")]
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "line.cu"), Path(folder, "line.cubin")
@@ -104,7 +104,7 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: flo
 
 
 def vendor(question: Question) -> list[Finding]:
-    """Report the vendor's libraries, which finals time beside the kernels."""
+    """Return a finding with the versions of cuBLAS and cuBLASLt, or that one of them is missing."""
     name, means = "cuBLAS and cuBLASLt", "kernels are not compared with cuBLAS"
     versions = {}
     for which in (libraries.CUBLAS, libraries.CUBLASLT):
@@ -116,7 +116,7 @@ def vendor(question: Question) -> list[Finding]:
 
 
 def _version(which: str, library: ctypes.CDLL) -> str:
-    """Return the library's version from the library itself, without a context."""
+    """Return the version that the loaded library reports, without a CUDA context. `which` is the library's name."""
     if which == libraries.CUBLASLT:
         library.cublasLtGetVersion.restype = ctypes.c_size_t
         return libraries.version_text(library.cublasLtGetVersion())
