@@ -1,20 +1,22 @@
-"""The kernel families, found by their files: each module or package beside this one has one kernel, and defines its
-`FAMILIES`, one for each way to multiply.
+"""The kernel families. Each module or package in this folder has one kernel, and lists its families in `FAMILIES`.
 
-A name says the kernel, and then how it multiplies:
+A kernel has one family for each way to multiply. A family's name begins with the kernel:
 
-- stream_a: a large A streams past a skinny B;
-- resident_b: a small B stays on the multiprocessor, and a tall A goes by;
-- row_lanes: lanes lie along the rows of a row-major A, with B in shared memory (shared_b) or registers (register_b);
-- inner: the transpose of a tall matrix times another, whose inner dimension is huge;
-- staged: both operands go through shared memory; staged_symmetric: X^T X, each product once;
-- fma: fused multiply-adds; dmma: the f64 tensor cores, f32_dmma and complex_dmma: other types on these; mma16, tf32
-  and wgmma: the tensor cores for 16-bit floats, for TF32, and Hopper's that read shared memory;
-- ring: A, or both operands, through a ring in shared memory; held: whole rows of A in registers; fma_16bit: 16-bit
-  floats in few columns.
+- stream_a: a large A times a skinny B; A streams past a B in shared memory;
+- resident_b: a tall A times a small B, which stays in shared memory;
+- row_lanes: a row-major A, whose rows are shared by lanes; B is in shared memory (shared_b) or registers (register_b);
+- inner: the transpose of a tall matrix times a tall matrix, so that k is huge;
+- staged: both operands pass through shared memory; staged_symmetric: the same for X^T X, of which half is computed.
 
-tsm2 and ism2 are the published kernels; gemm, minplus (its semiring (min, +)) and ladder are for matrices that are
-not skinny, gemv for vectors. A search takes ladder only where it is named.
+Then the name has the way to multiply:
+
+- fma: fused multiply-adds; fma_16bit: fused multiply-adds of 16-bit floats, for few columns;
+- dmma: f64 tensor cores; f32_dmma and complex_dmma: f32 and complex numbers on f64 tensor cores;
+- mma16, tf32: tensor cores for 16-bit floats and for TF32; wgmma: Hopper's instructions that read shared memory;
+- ring: A, or both operands, pass through a multistage pipeline in shared memory; held: rows of A stay in registers.
+
+tsm2 and ism2 are published kernels. gemm, minplus (the semiring (min, +)) and ladder are for matrices that are not
+skinny, and gemv is for vectors. A search tries ladder only if the user names it.
 """
 
 from __future__ import annotations
@@ -42,14 +44,17 @@ FAMILIES: dict[str, Family[Any]] = {
 
 
 def family_named(name: str) -> Family[Any]:
-    """Return the family called `name`. Raise InputError for an unknown one."""
+    """Return the family called `name`. Raise InputError if there is none."""
     if name not in FAMILIES:
         raise InputError(f"unknown family {name!r}: expected one of {', '.join(FAMILIES)}")
     return FAMILIES[name]
 
 
 def parse_config(text: str) -> KernelConfig | None:
-    """Return the configuration with this text, of any family. Return None if no family has it."""
+    """Return the configuration of any family that `text` describes, such as tsm2:version=v3,threads=128,columns=8.
+
+    Return None if no family has it.
+    """
     family = FAMILIES.get(family_name_in(text))
     found: KernelConfig | None = family.config_type.parse(text) if family else None
     return found

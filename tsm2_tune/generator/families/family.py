@@ -1,7 +1,7 @@
-"""The interface of every kernel family.
+"""The base class of all kernel families.
 
-A kernel is a file or a folder beside this one. It lists its families, one for each way to multiply, each with a
-template.
+A kernel is a module or a package in this folder. Its `FAMILIES` has one family for each way to multiply, such as FMAs
+or tensor cores, and each family has a CUDA template.
 """
 
 from __future__ import annotations
@@ -25,61 +25,64 @@ from tsm2_tune.runtime.choice.predict import Division
 
 C = TypeVar("C", bound=KernelConfig)
 
-# How much longer a kernel takes, without its start, where lines of operands are not whole 16-byte vectors: on an H200
-# 0 to 6 % where they stream through registers, 13 to 59 % where shared memory gets them element by element.
+# The factor on a kernel's time, without its launch, if contiguous rows or columns of operands are not whole 16-byte
+# vectors. Measured on an H200: 0 to 6 % more for loads into registers, 13 to 59 % more for copies to shared memory.
 ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
-MOST_DEPTH = 64  # the most products that count as one step
+MOST_DEPTH = 64  # the largest step along k for which `division` counts a partial step as a whole one
 
 
 class Family(ABC, Generic[C]):
-    """One kernel template with its tunables, rules, resources and launch shape."""
+    """A kernel family: one CUDA template with its tunables, rules, resources and launch."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one sentence for people
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
-    rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, tried before the hardware's and the guidelines
+    rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, applied before those of hardware and guidelines
     odd_lines: ClassVar[float] = ODD_LINES  # see Division.odd_lines
     vectors_of_c: ClassVar[bool] = False  # see Division.vectors_of_c
-    on_tensor_cores: ClassVar[bool] = False  # whether it computes products there
-    beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables at which `resources` does not look, if it says so
-    only_by_name: ClassVar[bool] = False  # whether a search takes it only where it is named
+    on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
+    beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables that do not affect `resources`; others may
+    only_by_name: ClassVar[bool] = False  # whether a search skips the family unless the user names it
     config_type: type[C]
 
     def grids(self) -> Iterable[Grid[C]]:
-        """Yield every configuration before any rule, each once, in a fixed order; none where these are in tables."""
+        """Return the grids of all configurations, before any rule, in a fixed order.
+
+        Return none if the family has tables instead (`kept_in_tables`).
+        """
         return ()
 
     def configurations(self) -> Iterator[C]:
-        """Yield every configuration before any rule, each once, in a fixed order."""
+        """Yield every configuration once, in a fixed order, before any rule drops some."""
         return chain.from_iterable(self.every_grid)
 
     @abstractmethod
     def resources(self, config: C, problem: Problem) -> Resources:
-        """Return the resources of a block of this configuration, estimated before compiling."""
+        """Return the estimated resources of a thread block: threads, registers, shared memory, bytes in flight."""
 
     @abstractmethod
     def launch(self, config: C, problem: Problem) -> Launch:
-        """Return how the kernel is started; the same for every shape of the problem's dtype."""
+        """Return the kernel's launch. It is the same for every shape with this element type and layout."""
 
     @abstractmethod
     def traffic(self, config: C, problem: Problem) -> Traffic:
-        """Return the bytes that the design moves for this problem at beta = 0, re-reads included."""
+        """Return the bytes that the kernel reads and writes for this problem if beta = 0, with repeated reads."""
 
     @abstractmethod
     def periods(self, config: C, problem: Problem) -> Periods:
-        """The longest of the lengths by which the kernel divides each extent: verification tries every remainder."""
+        """Return the longest tile of the kernel in each of m, n and k. Verification tries every remainder of it."""
 
     def share_step(self, config: C, problem: Problem) -> int:
-        """Products of which every part of k but the last has a whole number."""
+        """Return the unit by which k is split: each split except the last is a multiple of it."""
         return self.periods(config, problem).k
 
     def deepest(self, config: C) -> int:
-        """Products of a sum after which C is written, to be read and written again for the next ones; 0: all."""
+        """Return the largest k for which C is written only once; 0 if C is written once for any k."""
         return 0
 
     def division(self, config: C, problem: Problem, resident: int) -> Division:
-        """Into what the kernel divides its work, on a device whose multiprocessors hold so many of its blocks."""
+        """Return how the kernel divides its work, with `resident` blocks per multiprocessor, to predict its time."""
         launch = self.launch(config, problem)
         tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables() else 1
         step = self.share_step(config, problem)
@@ -95,70 +98,74 @@ class Family(ABC, Generic[C]):
         )
 
     def has(self, config: C, problem: Problem) -> bool:
-        """Return whether the configuration is in the problem's space before any rule, or a variant of one that is."""
+        """Return whether the configuration is in the search space before any rule, or a variant of such a one."""
         return any(grid.holds(config) for grid in self.every_grid) and (
             config == config.early or config in self.later(config)
         )
 
     def later(self, config: C) -> tuple[C, ...]:
-        """Return variants to try if the configuration is among the fastest."""
+        """Return variants of the configuration that a search tries only if it is among the fastest."""
         return config.later
 
     @cached_property
     def every_grid(self) -> tuple[Grid[C], ...]:
-        """Return the grids, which are made once."""
+        """The grids of the family, computed once."""
         return tuple(self.grids())
 
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]] | None:
-        """Return the candidates that every rule keeps, as tables, and how many each rule is the first to drop.
+        """Return the candidates that every rule keeps, and rule name -> number of candidates that it drops first.
 
-        This is for spaces too large for one object a configuration. Return None if the space is small.
+        The candidates are stored as tables, for a space that is too large for one object per configuration. Return
+        None for other spaces.
         """
         return None
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """Return the default guidelines."""
+        """Return the default guidelines of the family: thresholds that the user may change."""
         return Guidelines()
 
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
-        """Return the occupancy of a multiprocessor by estimated resources."""
+        """Return the occupancy of a multiprocessor, computed from a block's estimated resources."""
         return occupancy(
             limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
         )
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """(m, n, k) of small problems at this configuration's edges: part-filled blocks, column groups, steps, tiles.
+        """Return (m, n, k) of small problems that reach every branch of the kernel, to verify it.
 
-        Every template has blocks of `rows_per_block` rows; `columns`, `prefetch` and `threads` are taken from the
-        tunables where the family has them.
+        Blocks of rows, groups of columns, and steps and tiles along k are whole or partial. The sizes follow from the
+        launch and from the tunables `columns`, `prefetch` and `threads` if the family has them.
         """
         rows, tunables = self.launch(config, problem).rows_per_block, config.tunables
         tile_of_rows = self.periods(config, problem).m
         columns, prefetch, tile = (int(tunables.get(name, 1)) for name in ("columns", "prefetch", "threads"))
-        one_over = (2 * tile // prefetch + 1) * prefetch + 1  # past two tiles, one element in the last step
-        one_short = (tile // prefetch + 1) * prefetch - 1  # past one tile, one element missing in the last step
+        one_over = (2 * tile // prefetch + 1) * prefetch + 1  # more than two tiles; the last step has one element
+        one_short = (tile // prefetch + 1) * prefetch - 1  # more than one tile; the last step lacks one element
         return (
             (2 * rows + 1, 1, max(prefetch - 1, 1)),
             (min(rows, 66), 2 * columns + 1, one_over),
             (max(min(rows - 1, 1021), 1), max(columns - 1, 1), max(one_short, 1)),
-            (tile_of_rows, columns + 1, 2 * prefetch),  # whole, with whole steps
+            (tile_of_rows, columns + 1, 2 * prefetch),  # a whole tile of rows with whole steps
         )
 
     def supports(self, problem: Problem) -> bool:
-        """Return whether the template can compute this problem at all: by default column-major products alone."""
+        """Return whether this family serves the problem, by element type, layout and size.
+
+        By default, return whether all matrices are column-major and `dtypes` has the element type.
+        """
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-        """Return configurations to try first, by a formula, best first."""
+        """Return the configurations that a search tries first, computed from the problem, best first."""
         return ()
 
     @property
     def proposes(self) -> bool:
-        """Whether it has a formula for its first choices; else they are what was fastest for other problems."""
+        """Whether the family overrides `proposals`. Else a search first tries what was fastest for other problems."""
         return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:
-        """Return the variables of the template besides the tunables, such as `about`, a line of its head."""
+        """Return the template's variables besides the tunables, such as `about`, a phrase for its first comment."""
         return {}

@@ -1,4 +1,4 @@
-"""GEMV: a matrix A times a vector x, n = 1, in each of the four decompositions that a lecture names.
+"""GEMV: a matrix A times a vector x (n = 1), with the work divided in each of the four ways that a lecture names.
 
 G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms" (Bremen, 2022), divides the rows of A among threads in
 four ways: one thread per row; several threads per row; several rows per thread; both. Here they are four cases of one

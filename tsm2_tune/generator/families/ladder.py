@@ -1,11 +1,11 @@
-"""The ladder: six kernels for matrices that are not skinny, each with one idea more than the one before.
+"""The ladder: six GEMM kernels for learning, each of which adds one optimization to the kernel before it.
 
-Source: R. Dhara, "6 Step Optimization of GeMMs in CUDA". Naive, coalesced, tiled, coarsened in one dimension and in
-two, and with vector loads. The kernels have the article's structure; its factors are tunables here. Its matrices are
-row-major. Of column-major ones the same kernels compute the transpose, C^T = B^T A^T, which is row-major: its rows
-are the columns of C.
+Source: R. Dhara, "6 Step Optimization of GeMMs in CUDA". The kernels are naive, coalesced, tiled, coarsened in one
+dimension, coarsened in two dimensions, and vectorised. They have the article's structure, and the article's constants
+are tunables here. The article's matrices are row-major. For column-major matrices the same kernels compute the
+transpose, C^T = B^T A^T, which is row-major: its rows are the columns of C.
 
-These kernels are for learning, and `gemm` is faster. A search tries them only if it is asked to.
+The family `gemm` is faster. A search tries the ladder only if the user names it.
 """
 
 from __future__ import annotations
@@ -26,21 +26,24 @@ from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.tiles import tile_traffic
 
-BLOCK_SIDES = (8, 16, 32)  # of the first two steps, and of the third one's square tiles
+BLOCK_SIDES = (8, 16, 32)  # options of block_m and block_n in steps 1 and 2; tiles of step 3 are square
 TILES_1D = (32, 64, 128)
 COARSE_1D = (2, 4, 8, 16)
 TILES_2D = (64, 128)
 DEPTHS_2D = (8, 16)
 COARSE_2D = (4, 8)
-MOST_THREADS = 1024  # of a block, on every GPU since Fermi
+MOST_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
 VECTOR_BYTES = 16
-LARGEST_VECTOR = 4  # elements of VECTOR_BYTES, of f32
+LARGEST_VECTOR = 4  # f32 elements in VECTOR_BYTES
 OPS = ("nn", "ttt")  # all matrices column-major, or all row-major
 
 
 @dataclass(frozen=True, slots=True)
 class LadderConfig(KernelConfig):
-    """Every choice that the ladder's template needs. Rows and columns are those of C where it is row-major."""
+    """A configuration of the family ladder: a value for each tunable.
+
+    If C is column-major, the tunables for rows are for its columns, and the tunables for columns for its rows.
+    """
 
     family: ClassVar[str] = "ladder"
 
@@ -60,7 +63,7 @@ class LadderConfig(KernelConfig):
 
     @property
     def threads(self) -> int:
-        """The threads of a block."""
+        """The number of threads per block."""
         return self.block_m * self.block_n // (self.coarse_rows * self.coarse_columns)
 
 
@@ -69,11 +72,11 @@ Factors = tuple[int, int, int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One kernel of the ladder, and what the article says of it."""
+    """One of the six kernels of the ladder, with the article's constants and rate."""
 
     name: str
     about: str
-    factors: Factors  # the article's; of the first two steps it names none
+    factors: Factors  # block_m, block_n, tile_depth, coarse_rows, coarse_columns of the article; own for steps 1, 2
     published_gflops: float  # at PUBLISHED_SHAPE in f32
     fastest_of_few: Factors  # in f32 on an H200, 1024 x 1024 x 1024
     fastest_of_many: Factors  # in f32 on an H200, 4096 x 4096 x 4096
@@ -85,7 +88,7 @@ class Step:
 
 PUBLISHED_SHAPE = "1024x1024x1024"
 PUBLISHED_ON = "a GPU that the article does not name"
-LARGEST_TILE = 128 * 128  # elements of C that a block computes
+LARGEST_TILE = 128 * 128  # the most elements of C that a block computes
 STEPS = {
     step.name: step
     for step in (
@@ -106,7 +109,10 @@ STEPS = {
 
 
 def _exists(config: LadderConfig) -> bool:
-    """Return whether a block is not too large, and in steps 5 and 6 each thread loads as many pieces of a tile."""
+    """Return whether a block has at most 1024 threads (steps 3 and 4).
+
+    In steps 5 and 6, return whether all threads load equally much of a tile.
+    """
     if config.step in ("tiled", "coarse1d"):
         return config.threads <= MOST_THREADS
     piece = config.threads * (LARGEST_VECTOR if config.step == "vectorised" else 1)
@@ -123,9 +129,9 @@ class Ladder(Family[LadderConfig]):
     config_type = LadderConfig
 
     def grids(self) -> Iterable[Grid[LadderConfig]]:
-        """Return the grids in which all threads load equally much of a tile.
+        """Yield the grids of the search space, one or more for each step.
 
-        In steps 3 and 4 that is one element, as in the article.
+        All threads of a block load equally much of a tile; in steps 3 and 4 one element, as in the article.
         """
         names = "block_m block_n tile_depth coarse_rows coarse_columns"
         steps = {
@@ -140,7 +146,7 @@ class Ladder(Family[LadderConfig]):
             yield Grid(LadderConfig, {"step": (step,), names: tiles}, {f"step {names}": _exists})
 
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """None: the steps are there to be compared, also those that keep a device idle."""
+        """Return guidelines that drop nothing: users compare all steps, also slow ones."""
         return Guidelines(min_threads_per_sm=0, min_blocks_per_sm=0, min_reuse=0)
 
     def resources(self, config: LadderConfig, problem: Problem) -> Resources:
@@ -168,7 +174,7 @@ class Ladder(Family[LadderConfig]):
         return Periods(launch.rows_per_block, launch.columns_per_block, config.tile_depth)
 
     def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
-        """A block's threads find one another's elements in shared memory, and in the L1 where they use none."""
+        """Return the traffic if the threads of a block share elements through shared memory or the L1."""
         launch = self.launch(config, problem)
         return tile_traffic(problem, block_m=launch.rows_per_block, block_n=launch.columns_per_block)
 
@@ -176,7 +182,11 @@ class Ladder(Family[LadderConfig]):
         return problem.dtype_name in self.dtypes and problem.op in OPS
 
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Tiles whole, one more and one less, a vector more, and smaller than a vector; k in part-filled tiles."""
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        C is whole tiles, one row or column more or fewer, a vector more, or smaller than a vector. k is whole k tiles
+        or has a partial one.
+        """
         launch, depth = self.launch(config, problem), config.tile_depth
         rows, columns = launch.rows_per_block, launch.columns_per_block
         return (
@@ -189,9 +199,9 @@ class Ladder(Family[LadderConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[LadderConfig, ...]:
-        """Return each step's winners on an H200 and the article's factors.
+        """Return, for each step, the fastest configurations on an H200 and the article's configuration.
 
-        Large tiles are first if there is one per SM.
+        The fastest for a large C comes first if C has a large tile for each multiprocessor.
         """
         many = problem.m * problem.n >= LARGEST_TILE * limits.sms
         return tuple(

@@ -1,5 +1,6 @@
-"""The published kernels, one row of A a thread at a time: TSM2, a large matrix times a skinny one, in four versions;
-ISM2, a tall and skinny matrix times a small one, in two optimisations.
+"""The published kernels: TSM2 multiplies a large matrix by a skinny one, ISM2 a tall and skinny matrix by a small one.
+
+A thread computes one row of C at a time. TSM2 has four versions, ISM2 has two optimisations.
 
 Source: Rivera, Chen, Xiong, Song, Tao, "ISM2: Optimizing Irregular-Shaped Matrix-Matrix Multiplication on
 GPUs", sections 3.2 to 3.6 (Algorithms 1 to 4), 4.2 (the versions V0 to V3) and 5.2 (Algorithms 6 and 7).
@@ -28,7 +29,7 @@ THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 PREFETCH = (1, 2, 4, 6, 8, 12, 16, 24, 32)
 ROW_TILES = (1, 2, 4, 8, 16, 32, 64)  # [tcf]; past 64 the paper saw the speed decline (section 5.2)
-SMALL_M, SMALL_K = 2**18, 16  # up to which starting the kernel takes longer than reading A
+SMALL_M, SMALL_K = 2**18, 16  # m and k up to which launching the kernel takes longer than reading A
 
 VERSIONS = {
     "v0": "Algorithm 1, inner product: a row of A is read again for every column of C",
@@ -50,7 +51,7 @@ Columns = Annotated[int, Tunable("columns of C that one thread accumulates in re
 
 @dataclass(frozen=True, slots=True)
 class Tsm2Config(KernelConfig):
-    """Every choice that the TSM2 template needs. The paper's symbol is in brackets."""
+    """A configuration of the family tsm2: a value for each tunable, with the paper's symbol for it."""
 
     family: ClassVar[str] = "tsm2"
 
@@ -62,7 +63,7 @@ class Tsm2Config(KernelConfig):
 
 @dataclass(frozen=True, slots=True)
 class Ism2Config(KernelConfig):
-    """Every choice that the ISM2 template needs. The paper's symbol is in brackets."""
+    """A configuration of the family ism2: a value for each tunable, with the paper's symbol for it."""
 
     family: ClassVar[str] = "ism2"
 
@@ -93,7 +94,7 @@ SHAPE_RULES = (
 
 
 def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
-    """Shared memory of one tile of B: the whole steps of `prefetch` rows that `threads` rows hold."""
+    """Return the bytes of a tile of B in shared memory: `threads` rows, or fewer for a multiple of `prefetch`."""
     return config.threads // config.prefetch * config.prefetch * config.columns * problem.dtype.element_bytes
 
 
@@ -111,7 +112,7 @@ class Published(Family[P]):
         return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
 
     def division(self, config: P, problem: Problem, resident: int) -> Division:
-        """Return a division in which a block reads its rows of A once for each group of columns."""
+        """Return how the kernel divides its work. A block reads its rows of A once per group of columns."""
         found = super().division(config, problem, resident)
         return replace(found, block_n=config.columns, depth=config.prefetch)
 
@@ -134,7 +135,7 @@ class Tsm2(Published[Tsm2Config]):
         ]
 
     def resources(self, config: Tsm2Config, problem: Problem) -> Resources:
-        """V3's registers are R_thread of section 3.6.2; the other versions hold less of A and B at a time."""
+        """Return a block's resources. V3 has the registers R_thread of section 3.6.2; other versions have fewer."""
         elements = {
             "v0": 3,
             "v1": 2 * config.columns + 1,
@@ -151,10 +152,10 @@ class Tsm2(Published[Tsm2Config]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
-        """Return the model's t1, t2 and t3. The other t1 that the paper profiles (section 3.6.3) are left to the
-        search.
+        """Return the configuration with the t1, t2 and t3 of the paper's model.
 
-        Before it, where all is small, what won on an H200: V2, all of a row at once.
+        For small m and k, return first what was fastest on an H200: V2 with a whole row of A at once. The paper
+        profiles other t1 too (section 3.6.3); the search tries them later.
         """
         choice = choose(problem, limits)
         threads = min(choice.t1, covering(THREADS, problem.m))
@@ -189,7 +190,7 @@ class Ism2(Published[Ism2Config]):
         return [Grid(Ism2Config, axes)]
 
     def resources(self, config: Ism2Config, problem: Problem) -> Resources:
-        # Optimisation 1 holds what TSM2's V3 holds; optimisation 2 also C before this tile and the next row's.
+        # Optimisation 1 has the registers of TSM2's V3. Optimisation 2 also has C of this row and of the next row.
         elements = (3 if config.optimisation == 1 else 5) * config.columns + 2 * config.prefetch
         return Resources(
             threads=config.threads,
@@ -203,7 +204,7 @@ class Ism2(Published[Ism2Config]):
         return with_tiles(super().launch(config, problem), rows_per_block=config.threads * config.row_tiles)
 
     def traffic(self, config: Ism2Config, problem: Problem) -> Traffic:
-        """Optimisation 2 writes C after every tile of B and reads it before all but the first."""
+        """Return the traffic. Optimisation 2 writes C after every tile of B and reads it before the next one."""
         found, tile_depth = super().traffic(config, problem), config.threads // config.prefetch * config.prefetch
         more = -(-problem.k // tile_depth) - 1 if config.optimisation == 2 else 0
         c = more * problem.written_bytes

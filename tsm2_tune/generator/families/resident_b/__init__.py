@@ -1,4 +1,4 @@
-"""A tall A times a small B: each block keeps B in shared memory and streams rows of A past it.
+"""A tall A times a small B, which each block keeps in shared memory while it streams rows of A past it.
 
 `kernel` has the base classes. In `fma` a thread loads its rows of A into registers, and the grid covers the rows of
 C. In `fma_ring` and `dmma` A passes through a pipeline in shared memory, and each persistent block computes many

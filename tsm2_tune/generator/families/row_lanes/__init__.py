@@ -1,7 +1,7 @@
-"""A row-major A with the lanes of a warp along its rows.
+"""Kernels for a row-major A, in which neighbouring lanes of a warp load neighbouring vectors of a row.
 
-`kernel` has what the families share. Where A is large and B skinny, k is split over blocks and B is in shared memory;
-where A is tall and B small, all of B is in registers.
+`kernel` has the base class. `shared_b` is for a large A and a skinny B: blocks split k, and B is in shared memory.
+`register_b` is for a tall A and a small B: all of B is in registers.
 """
 
 from __future__ import annotations

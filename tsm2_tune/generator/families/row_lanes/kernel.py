@@ -1,7 +1,7 @@
-"""The common part of kernels whose lanes lie along the rows of a row-major A.
+"""The base class of kernels in which several lanes share a row of a row-major A.
 
 Neighbouring lanes load neighbouring vectors of a row, so that a warp's loads are coalesced. Each lane multiplies its
-part of the row, and the lanes of a row add up their sums by shuffles.
+part of the row, and the lanes of a row add up their sums with warp shuffles.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ L = TypeVar("L", bound=RowLanesConfig)
 
 
 def widest_vector(problem: Problem) -> int:
-    """Return the bytes of the widest vector that divides rows of A; those of an element if there is none."""
+    """Return the bytes of the widest vector that divides rows of A; the bytes of an element if no vector does."""
     size = problem.dtype.element_bytes
     return max((b for b in VECTOR_BYTES if b >= size and problem.k * size % b == 0), default=size)
 

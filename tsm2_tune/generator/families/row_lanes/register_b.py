@@ -1,8 +1,8 @@
 """A tall row-major A times a small B, which stays in registers.
 
-A lane has a vector or two of each row of A and keeps the rows of B that match these in registers, so that no shared
-memory is needed. After the shuffles each lane has some columns of the row of C. Where rows of A are shorter than a
-vector and lie without gaps, a vector holds several of them, and rows of C are stored so too.
+A lane loads one vector or a few of each row of A, and keeps the matching rows of B in registers. So the kernel needs
+no shared memory. After the warp shuffles each lane has some columns of the row of C. If rows of A are shorter than a
+vector and have no gaps between them, a vector holds several rows of A, and a store writes several rows of C.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
 from tsm2_tune.runtime.choice.predict import Division
 
-THREADS = 128  # threads of a block
-# Of a row: lanes, vectors of each, teams of lanes.
+THREADS = 128  # threads per block
+# Options of (lanes, vectors, teams).
 LAYOUTS = (
     *((lanes, 1, teams) for lanes in (1, 2, 4, 8, 16, 32) for teams in (1, 2, 4) if lanes * teams <= 32),
     *((lanes, 2, teams) for lanes in (2, 4, 8, 16) for teams in (1, 2, 4) if lanes * teams <= 32),
@@ -44,13 +44,13 @@ COLUMNS = (1, 2, 4, 8, 16, 32)
 JOINED = (1, 2, 4, 8)
 ROWS_TILES = ((2, 1), (4, 1), (4, 2), (4, 4), (8, 1), (8, 2), (8, 4), (8, 8), (16, 4))
 MIN_BLOCKS = (2, 3, 4, 5, 6, 8)
-MOST_COLUMNS = 64  # of a block: more take two blocks
-MOST_REGISTERS = (170, 235)  # by the estimate, that a configuration to prefer may need: rather the first
-TIGHT = 1.04  # of the estimate to the registers that a thread gets
+MOST_COLUMNS = 64  # the most columns of C per block
+MOST_REGISTERS = (170, 235)  # the most estimated registers of a proposal; the second if none has the first
+TIGHT = 1.04  # the largest ratio of a proposal's estimated registers to the registers that a thread gets
 LARGE_M = 300_000
-MOST_16_BIT = 8  # rows and columns of a B of 16-bit elements: of more, tensor cores are faster
-UNPACKED = 8  # registers for 16-bit elements of A as f32
-# Rows of a lane and tiles of a block to prefer, best first.
+MOST_16_BIT = 8  # the largest n and k for 16-bit elements: above it, tensor cores are faster
+UNPACKED = 8  # registers for 16-bit elements of A that are converted to f32
+# Proposals of (rows, row_tiles), best first.
 LARGE_TILES = ((4, 2), (8, 2), (8, 4), (4, 4))
 LONG_ROWS_TILES = ((8, 4), (8, 2), (4, 2), (4, 4))
 HALF_TILES = ((8, 2), (4, 4), (8, 4), (4, 2))
@@ -58,13 +58,16 @@ WIDE_TILES = ((8, 4), (8, 2), (8, 8))
 SMALL_WIDE_TILES = ((8, 1), (2, 1), (4, 1))
 SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
 LONG_ROW_BYTES = 128
-ODD_ROWS = 2.8  # of a Division: the geometric mean of 11 odd shapes on an H200, 1.2 to 5.7, over what was expected
-WIDE = 4  # columns of C for each of A's
+ODD_ROWS = 2.8  # Division.odd_lines: measured over expected time of 11 odd shapes on an H200, mean of 1.2 to 5.7
+WIDE = 4  # the least n / k of a C that takes nearly all of the memory traffic
 
 
 @dataclass(frozen=True, slots=True)
 class RowLanesRegisterBConfig(RowLanesConfig):
-    """Every choice that the template needs. Where vectors hold several rows, one lane has all of a row."""
+    """A configuration of the family row_lanes_register_b: a value for each tunable.
+
+    If vectors hold several rows of A, one lane has all of a row.
+    """
 
     family: ClassVar[str] = "row_lanes_register_b"
 
@@ -83,25 +86,25 @@ class RowLanesRegisterBConfig(RowLanesConfig):
 
 
 def width(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Return the number of elements of a vector."""
+    """Return the number of elements in a vector of `vector_bytes` bytes."""
     return config.vector_bytes // problem.dtype.element_bytes
 
 
 def depth(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Return the number of columns of A that the lanes of a row have at once."""
+    """Return the number of columns of A that the lanes of a row load at a time."""
     return config.lanes * config.vectors * width(config, problem) // config.rows_per_vector
 
 
-OF_DEPTH = ("vector_bytes", "lanes", "vectors", "rows_per_vector")  # the tunables that `depth` reads
+OF_DEPTH = ("vector_bytes", "lanes", "vectors", "rows_per_vector")  # the tunables on which `depth` depends
 
 
 def block_rows(config: RowLanesRegisterBConfig) -> int:
-    """Return the number of rows of a tile."""
+    """Return the number of rows of C in a block's tile."""
     return config.threads // (config.lanes * config.teams) * config.rows
 
 
 def _work(config: RowLanesRegisterBConfig, problem: Problem) -> float:
-    """Instructions for a row of A, of all its lanes: products, sums of the lanes, loads and stores."""
+    """Return the estimated thread instructions per row of A: products, shuffles, loads and stores."""
     words = problem.dtype.registers
     products = config.vectors * width(config, problem) * config.columns
     shuffles = (config.columns - max(config.columns // config.lanes, 1)) * (words + 1)
@@ -114,12 +117,12 @@ def _config(candidate: Candidate) -> RowLanesRegisterBConfig:
 
 
 def _factors(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Return the number of registers for B's elements, of a lane."""
+    """Return the number of registers of a thread for its elements of B."""
     return depth(config, problem) // config.lanes * config.columns * problem.dtype.registers
 
 
 def _wide(problem: Problem) -> bool:
-    """Return whether to write C takes nearly all of the time."""
+    """Return whether writing C takes nearly all of the time: C is row-major, and its rows are long."""
     long = problem.n * problem.dtype.element_bytes >= 2 * LONG_ROW_BYTES
     return problem.row_major_c and problem.n >= WIDE * problem.k and long
 
@@ -146,7 +149,7 @@ def _joined_rows_fit(candidate: Candidate) -> bool:
 
 
 def _lanes_fit(candidate: Candidate) -> bool:
-    """Return whether the lanes of a row have all of it at once, and half of them would not."""
+    """Return whether the lanes of a row load all of it at once, and half as many lanes would not."""
     covered = depth(_config(candidate), candidate.problem)
     return covered // 2 < candidate.problem.k <= covered
 
@@ -215,7 +218,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         }
 
         def is_alone(config: RowLanesRegisterBConfig) -> bool:
-            """Return whether one lane has all of its rows."""
+            """Return whether one lane loads all of a row, with one 16-byte vector."""
             layout = (config.lanes, config.vectors, config.teams)
             return config.vector_bytes == VECTOR_BYTES[0] and layout == LAYOUTS[0]
 
@@ -229,7 +232,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return [Grid(RowLanesRegisterBConfig, axes, where)]
 
     def resources(self, config: RowLanesRegisterBConfig, problem: Problem) -> Resources:
-        row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # of A, that a lane has
+        row_bytes = config.vectors * config.vector_bytes // config.rows_per_vector  # bytes of a row of A per lane
         factors = row_bytes // problem.dtype.element_bytes * config.columns
         sums = (factors + config.rows_per_vector * config.columns) * problem.dtype.sum.registers
         sums += UNPACKED if problem.dtype.element_bytes == 2 else 0
@@ -256,12 +259,12 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes that reach every branch: tiles of rows, groups of columns, rows of vectors, whole and
-        partial.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first two, rows are whole vectors, in some of the lanes and in all. In the third, C's packs are whole
-        as well, and blocks go on to further tiles. In the fourth, rows are longer than all lanes load at once. If
-        vectors hold several rows, packs of C do as well in the last.
+        Tiles of rows and groups of columns are whole or partial. In the first, some lanes have no vector of a row. In
+        the second, all lanes have whole vectors. In the third, vectors of C are whole too, and a block computes
+        several tiles. In the fourth, a row is longer than its lanes load at a time. If vectors hold several rows of
+        A, vectors of C hold several rows in the last.
         """
         high, columns = block_rows(config), config.teams * config.columns
         whole, one = depth(config, problem), width(config, problem)
@@ -275,7 +278,11 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return (*shapes, (shapes[2][0], columns, whole)) if config.rows_per_vector > 1 else shapes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[RowLanesRegisterBConfig, ...]:
-        """Where the winners on an H200 lay: as few lanes a row as registers for B allow, many blocks of few tiles."""
+        """Return configurations like those that were fastest on an H200, best first.
+
+        They have as few lanes per row as the registers for B allow, and many blocks of few tiles. Return none for
+        16-bit elements and more than 8 columns of A or C.
+        """
         if problem.dtype.element_bytes == 2 and max(problem.n, problem.k) > MOST_16_BIT:
             return ()
         layouts = self._layouts(problem)
@@ -283,7 +290,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
             [c for c in layouts if self.resources(c, problem).registers <= most] for most in MOST_REGISTERS
         )
         fitting = sorted(light or heavy, key=lambda config: (-config.rows_per_vector, _work(config, problem)))
-        if _wide(problem):  # few of A's elements in several lanes, and registers for many rows
+        if _wide(problem):  # about 2 lanes per row, and about 32 registers for B, which leaves registers for rows
             fitting = sorted(fitting, key=lambda config: (abs(config.lanes - 2), abs(_factors(config, problem) - 32)))
             fitting = list({config.lanes: config for config in reversed(fitting)}.values())[::-1]
         return in_turns(
@@ -297,7 +304,10 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         )
 
     def _layouts(self, problem: Problem) -> list[RowLanesRegisterBConfig]:
-        """Return how lanes and vectors can divide rows of A, and lanes the columns of C."""
+        """Return configurations that differ in how lanes and vectors divide rows of A, and teams the columns of C.
+
+        Their other tunables have placeholder values.
+        """
         n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
         found = [
             RowLanesRegisterBConfig(THREADS, widest_vector(problem), *layout, columns, 8, 1, 1)
@@ -313,7 +323,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return found
 
     def _min_blocks(self, config: RowLanesRegisterBConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
-        """Return the most blocks whose registers are enough."""
+        """Return a list of the largest `min_blocks` that leaves a thread enough registers; empty if none does."""
         registers = self.resources(config, problem).registers
         enough = [b for b in MIN_BLOCKS if registers <= TIGHT * limits.registers_per_sm / (THREADS * b)]
         return enough[-1:]

@@ -1,9 +1,10 @@
-"""A large row-major A times a skinny B at the memory's rate, k split over blocks.
+"""A large row-major A times a skinny B at the bandwidth of device memory, with k split over blocks.
 
-A warp reads long pieces of a few rows of A at a time, or all warps of a block do so side by side. The rows of B for
-the block's share of k stay in shared memory while the block computes strip after strip of rows; what a lane reads of
-B feeds all of its rows. B leaves room for the L1, through which loads of A pass. At the end of a strip, once for all
-of the share, the lanes add up their sums by shuffles, and warps that lie along a row theirs through shared memory.
+A warp, or all warps of a block side by side, load long contiguous pieces of a few rows of A at a time. The rows of B
+for a block's split of k stay in shared memory while the block computes one strip of rows after another. A lane
+multiplies each element of B that it reads by all of its rows of A. B leaves room for the L1, through which A is
+loaded. At the end of a strip the lanes of a row add up their sums with warp shuffles, and warps that share a row add
+up theirs through shared memory.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
 from tsm2_tune.runtime.choice.predict import Division
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
-ALL = 0  # lanes of the block, along a row
+ALL = 0  # as `lanes`: all threads of a block share a row
 COLUMNS = (1, 2, 3, 4, 6, 8, 16, 32)
-# How rows of A are read: vector_bytes, lanes, rows, vectors, stages. Narrow vectors are for those not aligned.
+# Options of (vector_bytes, lanes, rows, vectors, stages). Narrow vectors are for rows of A that are not aligned.
 READS = (
     *((16, ALL, 4, *ahead) for ahead in ((2, 2), (1, 2))),
     *((16, 32, 4, *ahead) for ahead in ((2, 2), (1, 2))),
@@ -53,21 +54,22 @@ READS = (
     *((narrow, *along, 2, 2) for narrow in VECTOR_BYTES[1:] for along in ((32, 4), (8, 2))),
 )
 SPLITS = (1, 2, 4, 5, 8, 10, 16, 20, 32)
-# Of a block, for each split: at m = 20480 and 132 multiprocessors, a wave of 2 (80), 3 (54) or 4 blocks on each.
+# Rows per block, divided by `splits`. With m = 20480 and 132 multiprocessors, 80 rows are one wave of 2 blocks per
+# multiprocessor, and 54 rows one wave of 3.
 ROWS_OF_SPLIT = (5, 10, 20, 27, 40, 54, 60, 80, 100, 120)
-ROWS_OF_ONE_BLOCK = (40, 80, 120, 160, 200, 240)  # of a multiprocessor
-# Of the 256 KiB of a multiprocessor that are shared memory or L1: A's loads in flight need room in the L1. With
-# 60 KiB of it or more, 97 % of the memory's rate is reached, with 28 KiB 91 %.
+ROWS_OF_ONE_BLOCK = (40, 80, 120, 160, 200, 240)  # the same with one block per multiprocessor
+# Shared memory for B per multiprocessor, of 256 KiB for shared memory and L1. Loads of A in flight need the L1: with
+# at least 60 KiB of L1, A is loaded at 97 % of the bandwidth of device memory, with 28 KiB at 91 %.
 SHARED_BYTES = 196 << 10
-OTHER_BYTES = 1088  # of shared memory of a block: the driver's, and what k's splits meet by
-BUSY = 0.7  # of the resident blocks, that a grid should have at least
+OTHER_BYTES = 1088  # per block: shared memory of the driver, and for the reduction of splits
+BUSY = 0.7  # the least share of one wave of resident blocks that a grid should have
 MOST_WAVES = 8
-USUAL_SHARE = 2560  # of k: of longer ones more of B must be staged first, of shorter ones more sums added up last
-WASTE, MOST_WASTE = 0.07, 0.25  # of k, by which shares of whole loads may exceed it: better not, and at most
-# Up to which the tensor cores are slower, or no faster.
+USUAL_SHARE = 2560  # preferred k per split: a longer one needs more of B at first, a shorter one more sums at last
+WASTE, MOST_WASTE = 0.07, 0.25  # excess of the splits' whole loads over k, as a share of k: preferred, and at most
+# The most columns for which tensor cores are not faster.
 MOST_COLUMNS = {"f32": 8, "f64": 4, "c64": 4, "c128": 4, "bf16": 2, "f16": 2}
-SHORT_ROWS = 1024  # of A, that are read at once
-# Of the winners on an H200, by columns: threads, lanes, rows, vectors, stages, min_blocks.
+SHORT_ROWS = 1024  # the largest k for which other families are faster
+# Fastest on an H200, by `columns`: threads, lanes, rows, vectors, stages, min_blocks.
 PREFERRED = {
     1: (
         (512, 512, 4, 2, 2, 1), (256, 256, 4, 2, 2, 2), (512, 512, 4, 1, 2, 1),
@@ -80,8 +82,8 @@ PREFERRED = {
     8: ((256, 32, 4, 1, 2, 2), (192, 32, 4, 2, 2, 2), (256, 256, 4, 1, 2, 2)),
     16: ((256, 8, 2, 2, 2, 2), (192, 8, 2, 2, 2, 2), (192, 32, 4, 1, 2, 2)),
 }  # fmt: skip
-NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  # where rows of A are not aligned
-FEW_ROWS = 128  # of A: as many as a C has whose inner dimension is what is long
+NARROW = ((256, 32, 4, 2, 2, 2), (192, 32, 4, 2, 2, 2), (256, 8, 2, 2, 2, 2))  # if rows of A are not aligned
+FEW_ROWS = 128  # rows of A up to which families of inner products are faster
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +109,15 @@ class RowLanesSharedBConfig(RowLanesConfig):
 
 
 def strip_rows(config: RowLanesSharedBConfig) -> int:
-    """Return the rows of A that a warp computes at a time, or the block if its warps share a row."""
+    """Return the number of rows of a strip: the rows that a warp computes at a time.
+
+    If the warps of a block share rows, a strip is the rows that the block computes at a time.
+    """
     return max(WARP_THREADS // config.lanes, 1) * config.rows
 
 
 def run(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Neighbours in a row of A that one load moves; 0 if it is too narrow."""
+    """Return the number of elements of a row of A that one load moves; 0 if an element is wider than the load."""
     return config.vector_bytes // problem.dtype.element_bytes
 
 
@@ -122,40 +127,40 @@ def step(config: RowLanesSharedBConfig, problem: Problem) -> int:
 
 
 def prefetch(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Return the number of columns of A that the lanes of a row have in registers."""
+    """Return the number of columns of A that the lanes of a row have in registers, in all stages."""
     return config.stages * step(config, problem)
 
 
 def _chunk_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Shared memory for `step` rows of B: each pack of a lane's has a place more than there are lanes."""
+    """Return the bytes of shared memory for `step` rows of B, with padding of one lane's elements per load."""
     factors = max(run(config, problem), 1) * config.columns
     return config.vectors * factors * (config.lanes + 1) * problem.dtype.element_bytes
 
 
 def _left_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Shared memory for the sums of warps that lie along a row: of two strips."""
+    """Return the bytes of shared memory for partial sums, of two strips; 0 unless several warps share a row."""
     sums = config.rows * config.columns * problem.dtype.sum.element_bytes
     return 2 * config.threads // WARP_THREADS * sums if config.lanes > WARP_THREADS else 0
 
 
 def chunks(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Chunks of `step` rows of B in shared memory: as many as fit, two at least."""
+    """Return the number of chunks of `step` rows of B in shared memory: as many as fit, at least two."""
     room = SHARED_BYTES // config.min_blocks - OTHER_BYTES - _left_bytes(config, problem)
     return max(room // _chunk_bytes(config, problem), 2)
 
 
 def staged_rows(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Return the longest share of k whose rows of B all stay in shared memory: whole turns of the stages."""
+    """Return the largest k of a split whose rows of B fit in shared memory, a multiple of `prefetch`."""
     return chunks(config, problem) // config.stages * prefetch(config, problem)
 
 
 def smem_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Shared memory of a block."""
+    """Return the bytes of dynamic shared memory per block: for B, and for partial sums."""
     return chunks(config, problem) * _chunk_bytes(config, problem) + _left_bytes(config, problem)
 
 
 def _strips(rows_of_strip: int, splits: int, min_blocks: int) -> list[int]:
-    """Strips that make a block's rows the usual ones for each split."""
+    """Return the options of `strips` that give a block about the usual numbers of rows for this number of splits."""
     usual = ROWS_OF_SPLIT if min_blocks > 1 else ROWS_OF_ONE_BLOCK
     return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in usual))
 
@@ -199,7 +204,10 @@ def _registers_in_bound(candidate: Candidate) -> bool:
 
 
 def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float]:
-    """Return, for each split, the excess of its shares of whole loads over k, if a share's rows of B fit."""
+    """Return number of splits -> waste: the excess of all splits' whole loads over k, as a share of k.
+
+    It contains the numbers of splits with little waste whose rows of B fit in shared memory.
+    """
     once, depth = prefetch(variant, problem), staged_rows(variant, problem)
     shares = {splits: -(-problem.k // (splits * once)) * once for splits in SPLITS}
     return {
@@ -303,12 +311,11 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         return replace(found, block_m=strip_rows(config), longest=staged_rows(config, problem), flows=True)
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return shapes that reach every branch: strips, blocks, groups of columns, shares and chunks of k, whole and
-        partial.
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first, a strip is partial. In the second, the last strip overlaps the one before. In the third, all
-        shares but the first are empty. In the fourth, B does not stay in shared memory. In the last, rows are not
-        whole vectors.
+        In the first, a strip of rows is partial. In the second, the last strip overlaps the strip before it. In the
+        third, all splits of k but the first are empty. In the fourth, a split's rows of B do not fit in shared
+        memory. In the last, rows of A are not whole vectors.
         """
         high, once = strip_rows(config), prefetch(config, problem)
         width = PACK_BYTES // problem.dtype.element_bytes
@@ -323,15 +330,19 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[RowLanesSharedBConfig, ...]:
-        """Where the winners on an H200 lay: every column at once, shares of usual length, one wave of blocks."""
+        """Return configurations like those that were fastest on an H200, best first.
+
+        They compute all columns of C at once, with splits of a usual length, and all blocks are resident at the same
+        time. Return none if other families are faster.
+        """
         if problem.m <= FEW_ROWS or problem.k <= SHORT_ROWS:  # other families divide these better, or keep all of B
             return ()
         size = problem.dtype.element_bytes
         if problem.n > MOST_COLUMNS[problem.dtype_name] and (has_f64_tensor_cores(limits, problem) or size == 2):
             return ()
-        if problem.k * size % VECTOR_BYTES[-1] and size < VECTOR_BYTES[-1]:  # two rows in four begin within a word
+        if problem.k * size % VECTOR_BYTES[-1] and size < VECTOR_BYTES[-1]:  # some rows are not aligned to 4 bytes
             return ()
-        most_columns = COLUMNS[-1] // problem.dtype.registers  # whose sums leave registers for loads
+        most_columns = COLUMNS[-1] // problem.dtype.registers  # the most whose sums leave registers for loads
         columns = next(option for option in COLUMNS if option >= min(problem.n, most_columns))
         vector_bytes = widest_vector(problem)
         heavy = problem.dtype_name == "c128" and columns > 2  # sums that leave few registers for loads
@@ -350,9 +361,12 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def _divided(
         self, variant: RowLanesSharedBConfig, problem: Problem, limits: DeviceLimits
     ) -> tuple[float, RowLanesSharedBConfig] | None:
-        """Return the wasted share of k, and the variant that fills one wave of blocks best; None if there is none."""
+        """Return (waste, the variant with the `splits` and `strips` that fill one wave of blocks best).
+
+        The waste is the excess of all splits' whole loads over k, as a share of k. Return None if no splits fit.
+        """
         wastes = _wastes(variant, problem)
-        usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # of which one block has room for B
+        usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # one block per multiprocessor has room for all
         splits = min(wastes, key=lambda k: (max(wastes[k], WASTE), abs(log(problem.k / (k * usual)))), default=0)
         blocks = {
             config: self.launch(config, problem).blocks(problem.m, problem.n)
