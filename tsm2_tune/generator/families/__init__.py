@@ -4,7 +4,7 @@ A kernel has one family for each way to multiply. A family's name begins with th
 
 - stream_a: a large A times a skinny B; A streams past a B in shared memory;
 - resident_b: a tall A times a small B, which stays in shared memory;
-- row_lanes: a row-major A, whose rows are shared by lanes; B is in shared memory (shared_b) or registers (register_b);
+- row_lanes: a row-major A, whose rows lanes share; B is in shared memory (shared_b) or registers (register_b);
 - inner: the transpose of a tall matrix times a tall matrix, so that k is huge;
 - staged: both operands pass through shared memory; staged_symmetric: the same for X^T X, of which half is computed.
 
@@ -51,7 +51,7 @@ def family_named(name: str) -> Family[Any]:
 
 
 def parse_config(text: str) -> KernelConfig | None:
-    """Return the configuration of any family that `text` describes, such as tsm2:version=v3,threads=128,columns=8.
+    """Return the configuration of any family that `text` describes, such as tsm2:version=v3,threads=128,...
 
     Return None if no family has it.
     """

@@ -1,4 +1,4 @@
-"""The published kernels: TSM2 multiplies a large matrix by a skinny one, ISM2 a tall and skinny matrix by a small one.
+"""The published kernels: TSM2 multiplies a large matrix by a skinny one, ISM2 a tall matrix by a small one.
 
 A thread computes one row of C at a time. TSM2 has four versions, ISM2 has two optimisations.
 

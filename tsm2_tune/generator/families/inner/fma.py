@@ -52,7 +52,7 @@ class InnerFma(Streamed[InnerFmaConfig]):
     summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
     about = "C in registers, k over every thread"
     template = "inner/fma.cu.jinja"
-    dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # TF32 asks for no more than f32 gives
+    dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # f32 is more accurate than TF32 requires
     rules = (*tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
     rest_steps = 1
     moved_as_doubles = ("f64", "c64", "c128")

@@ -47,7 +47,7 @@ ROW_MAJOR: dict[int, tuple[tuple[int, int, int, int, int], ...]] = {
     32: ((128, 4, 128, 2, 3), (128, 2, 128, 2, 4)),
     64: ((128, 4, 128, 2, 1),),
 }
-FEW_SPLITS = 2  # if one wave of resident blocks has at most so many splits, USUAL_SPLITS are proposed instead
+FEW_SPLITS = 2  # if one wave of resident blocks has at most 2 splits, USUAL_SPLITS are proposed
 USUAL_SPLITS = (2, 3, 6)
 MOST_SPLITS = 3  # the most options of `splits` to propose for a configuration
 FEW_COLUMNS = 16
