@@ -1,4 +1,5 @@
-"""The Python API: what the commands do, as functions that take and return records. `tsm2_tune` exports its names.
+"""The Python API: one function for each main command. The package `tsm2_tune` exports the functions.
 
-`parse.py` reads shapes, types and ops, `selection.py` which stored results are meant; both raise InputError.
+`parse.py` parses shapes, element types and other arguments. `selection.py` selects stored results. Both raise
+InputError for invalid arguments.
 """

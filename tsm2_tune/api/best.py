@@ -1,4 +1,4 @@
-"""The winners of a database."""
+"""`best`: read the winners from a database."""
 
 from __future__ import annotations
 
@@ -26,18 +26,19 @@ def best(
     layout: str | None = None,
     cache: str | None = None,
 ) -> tuple[BestRow, ...]:
-    """Return the winners in a database, by device, op, element type and shape. `tsm2-tune best` shows them.
+    """Return the fastest kernel of each problem in a database. `tsm2-tune best` shows them.
 
     - `db`: the database.
-    - `device`: only winners on "cpu", on a CUDA ordinal, or on the device with this stored name or part of it.
-    - `products`, `dtype`, `op`, `layout`: only these shapes or problems, element types and ops, as for `problems`.
+    - `device`: select winners on "cpu", on the GPU with this CUDA ordinal, or on the device with this name, of which
+      a part suffices.
+    - `products`, `dtype`, `op`, `layout`: select these shapes or problems, element types and ops, as for `problems`.
       `layout` without `op` selects by the layout of C.
-    - `cache`: only winners in this state of the L2: "dirty", "clean" or "warm". The default is, for each problem, the
-      first of these that it has.
+    - `cache`: select winners that were timed with this state of the L2 cache: "dirty", "clean" or "warm". The default
+      is, for each problem, the first of these states with a winner.
 
-    The result is empty if the database has no such winner; the command refuses that. Raise InputError for an invalid
-    text, and for a device that the database does not have. Raise StoreError for a database that is missing or cannot
-    be used.
+    The rows are ordered by device, op, element type and shape. The result is empty if the database has no such
+    winner. Raise InputError for an invalid argument, and for a device that the database does not contain. Raise
+    StoreError for a database that is missing or cannot be used.
     """
     selection = selected(device, products, dtype, op, cache, layout)
     with Store.open(file_name("db", db), create=False) as store:

@@ -1,4 +1,4 @@
-"""Confirm stored winners by repeating their finals."""
+"""`confirm`: time the fastest stored kernels again."""
 
 from __future__ import annotations
 
@@ -34,21 +34,20 @@ def confirm(
     dtype: ElementTypes | None = None, op: Texts | None = None, layout: str | None = None, cache: str | None = None,
     wait: bool = False, on_event: Callable[[Event], object] | None = None,
 ) -> tuple[Confirmed, ...]:  # fmt: skip
-    """Repeat the finals of stored winners, in a new process on this device. `tsm2-tune confirm` does this.
+    """Time the fastest kernels of stored problems again, in a new process. `tsm2-tune confirm` does this.
 
-    The finalists, the fastest few, are compiled, verified in full, and timed in turns, with cuBLAS if the earlier
-    final had it. The new times are stored as the problem's next rounds; earlier ones stay. A kernel that gives a
-    wrong result now no longer competes.
+    For each problem the fastest few kernels are compiled, verified in full and timed in alternation, with cuBLAS if
+    the earlier final included it. The new times are stored besides the earlier ones. A kernel with a wrong result is
+    excluded from now on.
 
-    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as for `best`. The device must be
-      in this machine; the default is GPU 0, or this host.
-    - `wait`: whether to wait for another run on the device.
-    - `on_event`: called in this thread with each event, after its facts are stored. An exception from it ends the
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: the winners to confirm, as for `best`. The device
+      must be in this machine. The default is GPU 0, or this host if there is no GPU.
+    - `wait`: whether to wait until another run on the device ends.
+    - `on_event`: called in this thread with each event, after its results are stored. An exception from it ends the
       run.
 
-    The result is empty if the database has no such winner; the command refuses that. Raise DeviceError if the device
-    is not here or is in use. Raise StoreError for a database that is missing or cannot be used, and other errors as
-    `tune`.
+    The result is empty if the database has no such winner. Raise DeviceError if the device is not in this machine or
+    is in use. Raise StoreError for a database that is missing or cannot be used. Raise other errors like `tune`.
     """
     check_callable("on_event", on_event)
     tell: Callable[[Event], object] = on_event or (lambda event: None)
@@ -78,7 +77,7 @@ def confirm(
 
 
 def _target(selection: Selection, store: Store) -> target.Target:
-    """Return the selected device, which must be in this machine."""
+    """Return the selected device. Raise DeviceError if it is not in this machine."""
     asked = selection.device
     if asked is None or asked == target.HOST or target.is_ordinal(asked):
         return target.find_target(spec_of(asked))

@@ -1,4 +1,4 @@
-"""Devices as a caller or a command line names them: one device, or several that tune together."""
+"""Parser of the argument `device`, which names one device or several that tune together."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ Devices = OneDevice | Sequence[OneDevice] | None
 
 
 def targets_of(devices: Devices) -> tuple[Target, ...]:
-    """Return the devices, each once, with their compilers.
+    """Return the named devices, each with its compiler.
 
-    A text may name several, separated by commas; "all" is every GPU; None is GPU 0, or the host if there is none.
-    Raise InputError for a word that is no device, and for a device that is named twice. Raise DeviceError if one does
-    not respond.
+    A text may name several devices, separated by commas. "all" means every GPU. None means GPU 0, or the host if
+    there is no GPU. Raise InputError for a text that names no device, and for a device that is named twice. Raise
+    DeviceError if a device does not respond.
     """
     if devices is None:
         return (find_target(default_spec()),)
@@ -37,7 +37,7 @@ def targets_of(devices: Devices) -> tuple[Target, ...]:
 
 
 def names_of(targets: Iterable[Target]) -> dict[str, Target]:
-    """Return the devices by short names, such as "GPU 0"."""
+    """Return short name -> device, with names such as "GPU 0"."""
     found: dict[str, Target] = {}
     for target in targets:
         name = HOST if target.is_host else f"GPU {target.spec}"
@@ -62,5 +62,5 @@ def _all() -> list[str]:
 
 
 def _ordinal(item: str | Target) -> object:
-    """Return a key that differs between devices: a UUID, or the name that the caller gave."""
+    """Return a key that is unique for a device: its UUID, or the name that the caller gave."""
     return item.identity.uuid or item.spec if isinstance(item, Target) else check_spec(item)

@@ -1,4 +1,4 @@
-"""Write winners, or all trials of one problem, as a file."""
+"""`export`: write winners, or all trials of one problem, to a file."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tsm2_tune.tuner.runs.events import Noted
 from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.search.loop import Options
 
-TRIALS = "trials"  # the format that `import_trials` reads
-PACKS = ("module", "library")  # formats with kernels for all shapes
+TRIALS = "trials"  # a format that `import_trials` reads
+PACKS = ("module", "library")  # formats that choose a kernel for any shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Exported:
     """The result of an export."""
 
     files: tuple[Path, ...]  # the written files
-    text: str | None  # the content of the file; None for a library
+    text: str | None  # the content of the file; None for a C library
 
 
 def export(
@@ -56,30 +56,32 @@ def export(
     within: float | str | None = None, measure: bool = True, wait: bool = False, allow_unverified: bool = False,
     on_event: Callable[[ExportEvent], object] | None = None,
 ) -> Exported:  # fmt: skip
-    """Write the winners as a Python module, a C library, a table or a text of trials. `tsm2-tune export` does this.
+    """Write winners as a Python module, a C library, a table or a list of trials. `tsm2-tune export` does this.
 
-    It can also write all trials of one problem on one device in a format of other autotuners.
+    The formats "t4" and "kernel-tuner-cache" contain all trials of one problem on one device, for other autotuners.
 
-    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which winners, as for `best`.
-    - `family`: only trials of this kernel family, in a format of other autotuners.
-    - `format`: "module", "library", "csv", "json", "markdown", "latex", or "trials" for `import_trials`; of other
-      autotuners "t4" and "kernel-tuner-cache".
-    - `output`: the file; a library needs one that ends in .so. With None no file is written: the result has the text.
-    - `binaries`: whether a module has compiled kernels, if nvcc is here to make them.
-    - `launcher`: whether a module has a compiled launcher, which makes calls cheaper.
-    - `between`: whether a module or library has kernels for shapes between the tuned ones. The default is True
-      without `within`.
-    - `within`: a share from 0.0 to 1.0, or a text such as "3%": only the fewest kernels that keep each shape within
-      that share of its best time.
-    - `measure`: with `within`, whether to measure missing times, if the device is here.
-    - `wait`: with `within`, whether to wait for another run on the device.
-    - `allow_unverified`: whether a module or library may have binaries that are not the verified ones, as after an
-      update of the compiler. Otherwise they are verified if the device is here, or refused.
-    - `on_event`: called with each event, such as a note on a kernel that is left out.
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: the winners to export, as for `best`.
+    - `family`: only trials of this kernel family, with the format "t4" or "kernel-tuner-cache".
+    - `format`: "module", "library", "csv", "json", "markdown", "latex", "trials" (which `import_trials` reads), "t4"
+      or "kernel-tuner-cache".
+    - `output`: the name of the file, ending in .so for a library. If it is None, write no file; the result contains
+      the text.
+    - `binaries`: whether a module contains compiled kernels, if nvcc is installed.
+    - `launcher`: whether a module contains a compiled launcher, which makes calls faster.
+    - `between`: whether a module or library also contains kernels for shapes between the tuned ones. The default is
+      True without `within`.
+    - `within`: a share from 0.0 to 1.0, or a text such as "3%". Export as few kernels as possible, so that no shape
+      takes longer than its best time by more than this share.
+    - `measure`: with `within`, whether to measure missing times if the device is in this machine.
+    - `wait`: with `within`, whether to wait until another run on the device ends.
+    - `allow_unverified`: whether a module or library may contain binaries that differ from the verified ones, for
+      example after an update of the compiler. If not, verify them if the device is in this machine, or else refuse
+      the export.
+    - `on_event`: called with each event, such as a note that a kernel is omitted.
 
-    Raise InputError for invalid arguments, without winners, and for a file that cannot be written. Raise StoreError
-    for a database that cannot be used, and for a kernel that this version renders differently. Raise ToolMissing if a
-    compiler is missing. With `within` also raise the errors of `tune`.
+    Raise InputError for invalid arguments, if there are no winners, and for a file that cannot be written. Raise
+    StoreError for a database that cannot be used, and for a stored kernel whose code differs in this version. Raise
+    ToolMissing if a compiler is missing. With `within`, also raise the errors of `tune`.
     """
     check_named("format", format, FORMATS)
     if family is not None:
@@ -125,7 +127,7 @@ class _Export:
     tell: Callable[[ExportEvent], object]
 
     def exported(self, store: Store, selection: Selection, path: str | None) -> Exported:
-        """Return the selected winners, written to the path if there is one."""
+        """Export the selected winners, and write them to `path` unless it is None."""
         which: dict[str, Any] = {
             "device": selection.device_in(store),
             "chosen": selection.__contains__,
@@ -148,7 +150,7 @@ class _Export:
         return Exported((Path(path),), text)
 
     def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
-        """Return the function that replaces winners by the rows to export."""
+        """Return a function from a device's winners to the rows to export."""
         if self.within is not None:
             options = Options(vendor=True, budget_seconds=None)
             return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
@@ -157,7 +159,7 @@ class _Export:
         return partial(self._verified, store)
 
     def _verified(self, store: Store, winners: Sequence[BestRow]) -> Sequence[BestRow]:
-        """Return the winners that may be exported, with kernels for shapes between the tuned ones if asked for."""
+        """Return the fully verified winners and, unless disabled, kernels for shapes between the tuned ones."""
         found = exports.verified_in_full(winners, self._note)
         return found if self.between is False else exports.with_between(store, self._note, found)
 
@@ -177,7 +179,7 @@ def contradiction(
     wait: bool,
     allow_unverified: bool = False,
 ) -> str | None:
-    """Return a sentence on which of these options exclude one another; None if they fit."""
+    """Return a sentence that names options which exclude one another; None if there are none."""
     if family is not None and format not in EXCHANGE:
         return f"--family is for --format {' and '.join(EXCHANGE)}: winners are those of all families"
     if format == "library" and not binaries:
@@ -198,7 +200,7 @@ def contradiction(
 
 
 def _refuse_nothing(store: Store, selection: Selection) -> None:
-    """Raise InputError if there are winners but none is selected."""
+    """Raise InputError if the store has winners but the selection contains none of them."""
     device = selection.device_in(store)
     found, every = store.best(device=device, cache=selection.cache), store.best(device=device)
     if every and not any(row.problem in selection for row in found):

@@ -1,4 +1,4 @@
-"""Import trials from databases and files."""
+"""`import_trials`: copy trials from another database or a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tsm2_tune.tuner.results.merge.importer import Imported, merge, merge_parts
 from tsm2_tune.tuner.results.storage.addresses import Address, is_address, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 
-READING = 0.65  # share of an import's time for reading a text
+READING = 0.65  # share of an import's time that parsing a text takes
 
 
 def import_trials(
@@ -24,18 +24,18 @@ def import_trials(
     *,
     on_progress: Callable[[float], object] | None = None,
 ) -> Imported:
-    """Add the trials of another database or of a file of trials. `tsm2-tune import` does this.
+    """Copy the trials of another database or of a file into a database. `tsm2-tune import` does this.
 
-    - `source`: a database, which is only read; a file that `export` wrote with the format "trials", "t4" or
-      "kernel-tuner-cache"; or a text of the package, such as "pretuned:h200".
-    - `db`: the database to add them to, created if it is missing.
-    - `on_progress`: called with the share that is done, from 0 to 1.
+    - `source`: a database, which is not changed; a file that `export` wrote with the format "trials", "t4" or
+      "kernel-tuner-cache"; or trials in this package, such as "pretuned:h200".
+    - `db`: the database that receives the trials. It is created if it is missing.
+    - `on_progress`: called with the completed share, from 0 to 1.
 
-    Trials that exist already stay. Importing twice changes nothing, and the order of imports does not matter. After a
-    kill the same call adds what is missing.
+    Existing trials are unchanged. A second import of the same source changes nothing, and the order of imports does
+    not matter. After an interruption, the same call adds the missing trials.
 
-    Raise InputError for a source that cannot be read, or that this version would write differently. Raise StoreError
-    for a database that cannot be used. Nothing is added from a source that is refused.
+    Raise InputError for a source that cannot be read, or with a line that this version would not write. Raise
+    StoreError for a database that cannot be used. If an error is raised for the source, no trial is added.
     """
     check_callable("on_progress", on_progress)
     show = on_progress or (lambda share: None)
@@ -63,10 +63,10 @@ def import_trials(
 
 
 def refuse_others(source: str | PathLike[str]) -> None:
-    """Raise InputError or StoreError for a source that `import_trials` would refuse by its beginning.
+    """Raise InputError or StoreError if the first bytes of a source show that `import_trials` would refuse it.
 
-    Such a source cannot be read, has another program's data, or comes from a newer version. Damaged rows are found
-    only when they are read.
+    This is a source that cannot be read, that another program wrote, or that a newer version wrote. Damaged rows are
+    not found.
     """
     with _named(source) as place:
         refuse(place)

@@ -1,4 +1,4 @@
-"""Problems, and the search space of a problem on any device. No function here runs a kernel or needs a GPU."""
+"""`problems` and `plan_space`: problems and their search spaces, without running a kernel or needing a GPU."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from tsm2_tune.tuner.device.target import default_spec, limits_of
 def problems(
     products: Products, *, dtype: ElementTypes = "f32", op: Texts = "nn", layout: str = "column", math: str = "full"
 ) -> tuple[Problem, ...]:
-    """Return the problems that texts name, each once: every shape in every element type and op.
+    """Return the named problems, each once: every combination of a shape, an element type and an op.
 
-    - `products`: a text, a Problem, or several of them. A text is MxNxK, with commas, ranges and files as in
-      `--shapes`, or a printed problem such as `100000x8x16:f32:tnt`, with its own type and op.
-    - `dtype`: f32, f64, c64, c128, bf16, f16, or NumPy's types; several are a list, or a text with commas.
-    - `op`: the letters of A and of B as in `--op`, or "gram"; several as for `dtype`.
+    - `products`: a text, a Problem, or several of them. A text contains shapes MxNxK, with commas, ranges and files
+      as in `--shapes`, or problems such as `100000x8x16:f32:tnt`, which have their own element type and op.
+    - `dtype`: f32, f64, c64, c128, bf16, f16, or a NumPy type. Several are a list, or a text with commas.
+    - `op`: the letters of A and of B as in `--op`, or "gram". Several are a list, or a text with commas.
     - `layout`: "column", or "row" if every matrix is row-major.
-    - `math`: how elements are multiplied: "full", "tf32", "3xtf32", "minplus".
+    - `math`: the arithmetic: "full", "tf32", "3xtf32" or "minplus".
 
-    Raise InputError for an invalid text.
+    Raise InputError for an invalid argument.
     """
     return problems_of(products, dtype, op, layout, math)
 
@@ -48,16 +48,17 @@ def plan_space(
     family: Texts | None = None,
     guidelines: str | Thresholds | None = None,
 ) -> SearchSpace:
-    """Return the search space of one product: the configurations to try, and how many each rule dropped.
+    """Return the search space of one problem: the configurations to try, and how many each rule dropped.
 
-    - `product`, `dtype`, `op`, `layout`, `math`: one problem, as for `problems`.
-    - `device`: a CUDA ordinal, "cpu" for this host, a bundled card such as "h200", or limits of your own; None is GPU
-      0, or this host if there is none.
+    - `product`, `dtype`, `op`, `layout`, `math`: the problem, as for `problems`.
+    - `device`: a CUDA ordinal, "cpu" for this host, a known GPU such as "h200", or any DeviceLimits. None means GPU
+      0, or this host if there is no GPU.
     - `family`: only these kernel families, as a list or a text with commas.
-    - `guidelines`: changed thresholds of guidelines, as a text such as "none,min-reuse=2" or by name.
+    - `guidelines`: thresholds that replace the defaults, as a text such as "none,min-reuse=2" or as a mapping from
+      names to numbers.
 
-    Raise InputError for a text that names no problem or several, for a problem that no family computes, and for an
-    unknown device. Raise DeviceError if the device does not respond.
+    Raise InputError if the arguments do not name exactly one problem, for a problem that no family computes, and for
+    an unknown device. Raise DeviceError if the device does not respond.
     """
     found = problems(product, dtype=dtype, op=op, layout=layout, math=math)
     if len(found) != 1:
@@ -69,5 +70,5 @@ def plan_space(
 
 
 def spec_of(device: int | str | None) -> str:
-    """Return the device as the command takes it."""
+    """Return the device as a text, as in the option --device. None is the default device."""
     return default_spec() if device is None else device_name(device)

@@ -1,4 +1,4 @@
-"""Write the report: an HTML page on a database's results."""
+"""`report`: write an HTML page that shows a database's results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tsm2_tune.tuner.results.storage.addresses import tune_first
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import TrialLine
 
-EXPORTED = "window.vegaEmbed = vegaEmbed;"  # makes the bundle's name global
+EXPORTED = "window.vegaEmbed = vegaEmbed;"  # makes the name of the JavaScript bundle global
 Databases = str | PathLike[str] | Iterable[str | PathLike[str]]
 
 
@@ -29,15 +29,16 @@ def report(
     dtype: ElementTypes | None = None, op: Texts | None = None, layout: str | None = None, cache: str | None = None,
     title: str = "", note: str = "",
 ) -> Exported:  # fmt: skip
-    """Write a page that shows what is stored: one HTML file, which needs no network. `tsm2-tune report` does this.
+    """Write a page with charts and tables of stored results, as a single HTML file. `tsm2-tune report` does this.
 
-    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: which results, as for `best`.
-    - `output`: the file; None writes none: the result has the text.
-    - `compare`: another database, or several, to compare the winners with.
+    - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: the results to show, as for `best`.
+    - `output`: the name of the file. If it is None, write no file; the result contains the text.
+    - `compare`: another database, or several, whose winners are shown for comparison.
     - `title`, `note`: the heading of the page, and a text below it.
 
-    Raise InputError for invalid arguments, for a selection without results, and for a file that cannot be written.
-    Raise StoreError for a database that cannot be used, and ToolMissing without the package that draws charts.
+    The page needs no network. Raise InputError for invalid arguments, for a selection without results, and for a file
+    that cannot be written. Raise StoreError for a database that cannot be used. Raise ToolMissing if the package for
+    charts is not installed.
     """
     name, others = file_name("db", db), _names(compare)
     path = None if output is None else file_name("output", output)
@@ -56,7 +57,7 @@ def report(
 
 
 def _page_text(name: str, value: str) -> str:
-    """Return the text as a str. Raise InputError for anything else, and for characters that HTML cannot hold."""
+    """Return the text as a str. Raise InputError for another value, and for characters that HTML cannot contain."""
     text = plain_text(name, value)
     if re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", text):
         raise InputError(f"{name} = {text!r}: it has characters that a page cannot hold")
@@ -107,7 +108,7 @@ def _page(
 
 
 def _nothing(selection: Selection, store: Store, every: Sequence[TrialLine]) -> str:
-    """Return a sentence that the selection has no results."""
+    """Return the error message for a selection without results."""
     if not every:
         return f"{store.path} has no trial yet: {tune_first(str(store.path))}"
     return selection.none_of("trial", [(Problem.parse(line.problem), line.cache) for line in every], store.path)

@@ -1,4 +1,4 @@
-"""Selection of stored results by device, shape, element type, op and state of the L2."""
+"""`Selection`: a filter of stored results by device, shape, element type, op and state of the L2 cache."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from tsm2_tune.tuner.device.target import HOST, is_ordinal, limits_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
-MOST_NAMED = 8  # values in a sentence
+MOST_NAMED = 8  # the most values that an error message lists
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """A selection of stored results. An empty set, or None, selects all."""
+    """A filter of stored results. A field that is None or an empty set selects all."""
 
     device: str | None
     problems: frozenset[Problem]
     shapes: frozenset[Shape]
-    dtypes: frozenset[str]  # of element types, for all math, or of Dtypes
+    dtypes: frozenset[str]  # names of Dtypes; the name of an element type includes its Dtypes with other arithmetic
     ops: frozenset[str]
-    cache: Cache | None = None  # state of the L2
+    cache: Cache | None = None  # state of the L2 cache
 
     def __contains__(self, problem: Problem) -> bool:
         is_named = problem in self.problems or (problem.m, problem.n, problem.k) in self.shapes
@@ -55,11 +55,15 @@ class Selection:
 
     @property
     def is_of_problems(self) -> bool:
-        """Whether it can exclude a problem."""
+        """Whether the selection can exclude a problem."""
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
     def none_of(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> str:
-        """Return a sentence that the selection has none of these results, and which there are."""
+        """Return an error message that the selection contains no result, with options that would select one.
+
+        `what` names a result, such as "winner". `stored` contains the (problem, cache state) of all results. `place`
+        is the database.
+        """
         kinds: dict[str, tuple[Selection, Callable[[Problem, str], str]]] = {}
         if self.shapes or self.problems:
             others = replace(self, shapes=frozenset(), problems=frozenset())
@@ -81,7 +85,10 @@ class Selection:
         return f"no {what} of {len(stored)} matches: {place} has {' or '.join(known)}{rest}"
 
     def device_in(self, store: Store) -> str | None:
-        """Return the device's name in the store. Raise InputError if the store does not have it."""
+        """Return the stored name of the selected device; None if all devices are selected.
+
+        Raise InputError if the store has no trial on it, or if several names match.
+        """
         if self.device is None:
             return None
         is_here = self.device == HOST or is_ordinal(self.device)
@@ -91,7 +98,7 @@ class Selection:
             return name
         parts_of = [known for known in devices if name and re.search(rf"\b{re.escape(name)}\b", known, re.IGNORECASE)]
         if len(parts_of) == 1:
-            return parts_of[0]  # such as NVIDIA H100 80GB HBM3 for h100
+            return parts_of[0]  # such as NVIDIA H100 80GB HBM3 if h100 is selected
         if parts_of:
             raise InputError(
                 f"the device {name!r} may be {' or '.join(map(repr, parts_of))} in {store.path}: name more of it"
@@ -102,7 +109,7 @@ class Selection:
 
 
 def _few(values: Collection[str]) -> str:
-    """Return the first few values, sorted, as a text."""
+    """Return the first MOST_NAMED values in sorted order as text, with the number of further values."""
     first = sorted(values)[:MOST_NAMED]
     return ", ".join(first) + (f" and {len(values) - MOST_NAMED} more" if len(values) > MOST_NAMED else "")
 
@@ -115,10 +122,7 @@ def selected(
     cache: str | None = None,
     layout: str | None = None,
 ) -> Selection:
-    """Return the selection that is given by texts, as on a command line, or by records.
-
-    Raise InputError for an invalid text.
-    """
+    """Return the selection that these arguments of `best` describe. Raise InputError for an invalid argument."""
     problems, of_shapes = set[Problem](), set[Shape]()
     for item in items(products) if products is not None else ():
         problem = parsed_problem(item) if isinstance(item, str) else item

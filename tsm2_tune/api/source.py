@@ -1,4 +1,4 @@
-"""The CUDA source of a configuration that a user typed or copied."""
+"""Rendering of the CUDA source for a configuration's text, as in the command `tsm2-tune source`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.space import unfit
 from tsm2_tune.generator.space.tunables import declared
 
-OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # in the order in which they are tried
-MOST_LOOKED_AT = 400_000  # configurations searched for an error message
+OPS = ("nn", "tn", "nt", "tt", "gram", "nx")  # the ops to try if none is named, in this order
+MOST_LOOKED_AT = 400_000  # the most configurations that are enumerated for an error message
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """An element type, an op and a layout for which a kernel may be rendered."""
+    """A combination of Dtype, op and layout for which a kernel may be rendered."""
 
     dtype_name: str
     op: str  # as in --op
@@ -34,7 +34,7 @@ class Way:
         return Problem(size, size, size, self.dtype_name, op_in(self.layout, op_of(self.op, self.dtype_name)))
 
     def options(self, *given: str | None) -> str:
-        """Return the options that select this way, without defaults and without the `given` values."""
+        """Return the command-line options for this combination. Omit default values and `given` values."""
         dtype = dtype_named(self.dtype_name)
         values = (
             ("--dtype", dtype.element_name, "f32"),
@@ -47,19 +47,19 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A kernel's source."""
+    """The CUDA source of a configuration."""
 
     text: str
-    options: str  # options that were not given but that select this kernel
+    options: str  # options besides the given ones that select this kernel
 
 
 def source_of(
     configuration: str, *, dtype: str | None, math: str | None, op: str | None, layout: str | None
 ) -> Found:
-    """Return the source of the configuration for the first matching type, op and layout.
+    """Return the CUDA source of the configuration for the first matching element type, op and layout.
 
-    Raise InputError if the family, the configuration or the kernel does not exist; the message names options that
-    help.
+    An argument of None matches all values. Raise InputError if the family, the configuration or the kernel does not
+    exist. The message suggests other options.
     """
     family_name = family_name_in(configuration)
     check_named("family", family_name, list(FAMILIES))
@@ -98,9 +98,9 @@ def source_of(
 def _ways(
     family: Family[Any], dtype: str | None, math: str | None, op: str | None, layout: str | None
 ) -> Iterator[Way]:
-    """Yield every type, op and layout asked for.
+    """Yield the combinations of element type, op and layout that match the arguments.
 
-    If no type is named, try all of the family; if no op is, try all ops and layouts.
+    Without `dtype` and `math`, yield all element types of the family. Without `op`, yield all OPS.
     """
     if dtype is None and math is None:
         names = sorted(family.dtypes, key=list(DTYPES).index)
@@ -113,15 +113,15 @@ def _ways(
 
 
 def _supported(family: Family[Any], way: Way) -> Problem | None:
-    """Return a problem of this way that the family supports.
+    """Return a problem with this type, op and layout that the family supports; None if there is none.
 
-    A small and a large one suffice: all shapes share the source.
+    It is enough to test a small and a large problem, since all shapes have the same source.
     """
     return next(filter(family.supports, map(way.problem, (1, LARGE))), None)
 
 
 def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:
-    """Return what is wrong with the spelling: its form, an unknown tunable, or a value that no configuration has."""
+    """Return the part of an error message that explains why the family has no configuration with this text."""
     if config is None:
         example = f"an example is {next(iter(family.configurations())).text}"
         _, has_words, words = spelling.partition(":")

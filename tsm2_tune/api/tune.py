@@ -1,4 +1,4 @@
-"""Tune problems: take products, return winners, and report progress as events."""
+"""`tune`: search the fastest kernel of each problem, store all trials, and report progress as events."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from tsm2_tune.tuner.search.strategies import strategy_named
 @dataclass(frozen=True, slots=True)
 @plain
 class TuningResult:
-    """The result of a tuning run. All trials are in the database."""
+    """The result of `tune`. All trials are in the database."""
 
     targets: tuple[Target, ...]  # the devices, which can be passed to later calls
-    ended: tuple[ProblemEnded, ...]  # one end for each problem and kind of device, in the order of ends
+    ended: tuple[ProblemEnded, ...]  # one event for each problem and device model, in order of time
     winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
-    interrupted: int  # trials and finals that the machine interrupted: the same call repeats them
-    unfinished: tuple[Problem, ...] = ()  # problems that no run finished, since runs ended early
+    interrupted: int  # the number of trials and finals that the machine interrupted; the same call repeats them
+    unfinished: tuple[Problem, ...] = ()  # problems that were not finished because runs ended early
 
     @property
     def target(self) -> Target:
@@ -74,7 +74,7 @@ class TuningResult:
 
     @property
     def changed(self) -> tuple[Problem, ...]:
-        """The problems whose winner changed after their search, as another problem's kernel was faster."""
+        """The problems whose winner changed after their search, because another problem's kernel was faster."""
         before = {one.problem: one.winner.config for one in self.ended if one.winner is not None}
         return tuple(row.problem for row in self.winners if before.get(row.problem, row.config) != row.config)
 
@@ -94,37 +94,38 @@ def tune(
     strategy: str = "model", gain: float | str | None = None, wait: bool = False,
     on_event: Callable[[Event], object] | None = None,
 ) -> TuningResult:  # fmt: skip
-    """Tune products: enumerate, prune, generate, compile, verify, time and store. `tsm2-tune --shapes` does this.
+    """Search the fastest kernel of each problem, and store all trials. `tsm2-tune --shapes` does this.
 
-    - `products`, `dtype`, `op`, `layout`, `math`: what to tune, as for `problems`.
-    - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result; None is GPU 0, or this host.
-      Several devices, as a list or a text with commas, and "all" GPUs divide the work, each in a process of its own.
-    - `cluster`: the address of a Dask scheduler. Each of its workers has a run on the first GPU that it sees. A
-      worker without a GPU, or with `device` "cpu", uses its host. All of them must reach `db`.
-    - `db`: the database, created if it is missing. The same call again continues where the last one stopped.
-    - `budget`, `max_trials`: the most seconds and configurations for each problem, including earlier runs'; None, or
-      a budget of 0, is no limit.
-    - `compile_limit`, `run_limit`: seconds for compiling one configuration, and for each stage of its trial.
-    - `cache`: the state of a GPU's L2 before a trial is timed: "dirty", "clean" or "warm".
+    - `products`, `dtype`, `op`, `layout`, `math`: the problems, as for `problems`.
+    - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result. None means GPU 0, or this
+      host if there is no GPU. Several devices are a list, a text with commas, or "all" GPUs. They share the problems,
+      each in a process of its own.
+    - `cluster`: the address of a Dask scheduler. Each Dask worker runs on the first GPU that it has, or on its host
+      without a GPU or with `device` "cpu". All workers must have access to `db`.
+    - `db`: the database, created if it is missing. The same call again continues an earlier run.
+    - `budget`, `max_trials`: the most seconds and configurations for each problem, including those of earlier runs.
+      None, or a budget of 0, means no limit.
+    - `compile_limit`, `run_limit`: the most seconds for compiling one configuration, and for each stage of its trial.
+    - `cache`: the state of the GPU's L2 cache before a trial is timed: "dirty", "clean" or "warm".
     - `family`, `guidelines`: the kernel families to search, and thresholds of guidelines, as for `plan_space`.
-    - `retry`: outcomes to try again, such as "timed-out"; "failed" is all but ok.
-    - `seed`: the seed of inputs and order.
-    - `full_trials`: whether to verify and time also configurations that cannot win. Otherwise, on a GPU, a trial ends
-      as "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
-    - `strategy`: the order in which configurations are tried: "model", "exhaustive", "random", or a sampler of
-      Optuna, such as "optuna:tpe".
-    - `gain`: end a problem's search when the expected gain of going on is less than this share of the best time, such
-      as 0.005 or "0.5%"; None is no such end.
-    - `vendor`: whether to time cuBLAS and cuBLASLt beside the fastest kernels.
+    - `retry`: stored outcomes whose configurations are tried again, such as "timed-out". "failed" means all failures.
+    - `seed`: the random seed of input matrices and of the order of trials.
+    - `full_trials`: whether to verify and time configurations that cannot win too. If not, a trial on a GPU ends with
+      the outcome "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
+    - `strategy`: the order in which configurations are tried: "model", "exhaustive", "random", or an Optuna sampler,
+      such as "optuna:tpe".
+    - `gain`: end a problem's search if the expected gain of more trials is less than this share of the best time,
+      such as 0.005 or "0.5%". None means no such condition.
+    - `vendor`: whether to time cuBLAS and cuBLASLt along with the fastest kernels.
     - `pairs`: whether to time kernels at the other tuned shapes too, beyond `budget` and `max_trials`.
-    - `wait`: whether to wait for another run on the device.
-    - `on_event`: called in this thread with each event, after its facts are stored. An exception from it ends the
+    - `wait`: whether to wait until another run on the device ends.
+    - `on_event`: called in this thread with each event, after its results are stored. An exception from it ends the
       run.
 
-    Ctrl-C ends the run too, by KeyboardInterrupt. Every trial that ended is stored, unless the server is unreachable.
+    Ctrl-C raises KeyboardInterrupt. Every completed trial is stored, unless the database server is unreachable.
 
-    Raise InputError for invalid arguments, before anything is tried. Raise DeviceError if the device does not respond
-    or is in use. Raise ToolMissing without the device's compiler, or without Optuna if `strategy` needs it. Raise
+    Raise InputError for invalid arguments, before the first trial. Raise DeviceError if the device does not respond
+    or is in use. Raise ToolMissing if the device's compiler is missing, or Optuna if `strategy` needs it. Raise
     StoreError for a database that cannot be used. Raise WorkerError if the device fails.
     """
     name = file_name("db", db)
@@ -160,9 +161,9 @@ def options_of(
     retry: Texts | None, seed: int, vendor: bool = False, reach: float | None = None, strategy: str = "model",
     gain: float | str | None = None,
 ) -> Options:  # fmt: skip
-    """Return the options of a run from the arguments of `tune`.
+    """Return the options of a run from these arguments of `tune`.
 
-    Raise InputError for invalid ones. Raise ToolMissing if Optuna is asked for and not installed.
+    Raise InputError for an invalid argument. Raise ToolMissing if `strategy` needs Optuna and it is not installed.
     """
     check_named("strategy", strategy, STRATEGIES)
     strategy_named(strategy)
@@ -188,9 +189,10 @@ def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
 
 
 def _of_several(members: ChildRuns, run: Run, tell: Callable[[Event], object]) -> TuningResult:
-    """Return the joint result of several runs on one database. If none of them succeeds, raise the first one's error.
+    """Run several child runs on one database, and return their joint result. Raise an error if all of them fail.
 
-    Raise StoreError if the server is unreachable now. A run waits for a server that goes away later.
+    Raise StoreError if the database server is unreachable at the start. Runs wait for a server that becomes
+    unreachable later.
     """
     place = place_of(run.db)
     if isinstance(place, Address):
@@ -212,7 +214,7 @@ def _of_several(members: ChildRuns, run: Run, tell: Callable[[Event], object]) -
 
 
 def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:
-    """Return the time in seconds. Raise InputError for anything else, and outside these bounds."""
+    """Return the value as seconds. Raise InputError unless 0 < value <= most, or it is 0 if `may_be_zero`."""
     expected = f"seconds, above 0 and at most {most:g}"
     seconds = real(name, value, expected)
     if not (0 < seconds <= most or (may_be_zero and seconds == 0)):

@@ -1,5 +1,5 @@
-"""Facts of devices, without a driver: limits of cards, occupancy, rooflines.
+"""Properties of devices that can be computed without a GPU driver: limits, occupancy and rooflines.
 
-`cards.py` has bundled cards, `occupancy.py` resident blocks, `roofline.py` the least time of a problem.
-`tuner/device` asks real devices.
+`cards.py` contains the limits of some GPUs, `occupancy.py` computes resident blocks, and `roofline.py` the least time
+of a problem. `tuner/device` queries the devices of this machine.
 """

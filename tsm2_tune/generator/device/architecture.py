@@ -1,4 +1,4 @@
-"""Facts of each compute capability that drivers do not report, with the source of each row."""
+"""Properties of each compute capability that drivers do not report, with their sources."""
 
 from __future__ import annotations
 
@@ -33,31 +33,32 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """One compute capability. Latencies are unloaded and in clocks of the multiprocessor."""
+    """Properties of one compute capability. Latencies are without load, in clocks of the multiprocessor."""
 
     compute_capability: ComputeCapability
     name: str
     registers_per_thread: int  # the most that one thread can have
     register_unit: int  # registers are allocated to a warp in multiples of this
-    register_partitions: int  # equal parts of the register file; a warp lives in one
+    register_partitions: int  # equal parts of the register file; the registers of a warp are in one part
     smem_unit_bytes: int  # shared memory is allocated to a block in multiples of this
     f32_cores: int  # single-precision FMAs per clock per multiprocessor
     f64_cores: int  # double-precision FMAs per clock per multiprocessor
     memory_latency_clocks: float
-    f32_latency_clocks: float  # of a dependent FMA
+    f32_latency_clocks: float  # from an FMA to another one that needs its result
     f64_latency_clocks: float
     sources: tuple[str, ...]
     # Fermi rounds a warp's registers up to twice the unit if a thread has one of these counts.
     double_unit_at: tuple[int, ...] = ()
-    # Register partitions of a second chip of the family, whose check a block must pass too.
+    # Register partitions of another chip of the family. A block must fit that chip too, since the driver checks both.
     checked_partitions: int | None = None
 
     def cores(self, dtype_name: str) -> float:
-        """Return the real products added up per clock per multiprocessor, without tensor cores.
+        """Return the real multiply-adds per clock per multiprocessor, without tensor cores.
 
-        Without an FMA a product takes two instructions. In f32 since compute capability 9.0, which has a minimum of
-        three numbers, two products take three. In f64 the f64 cores execute all of them. In f32 other units compute
-        minima, so the issue rate is the bound: 128 thread instructions per clock since compute capability 7.0.
+        A semiring without FMA instruction needs two instructions for one multiply-add. In f32, since compute
+        capability 9.0, three instructions suffice for two of them, by a minimum of three numbers. In f64, the f64
+        cores execute all instructions. In f32, other units compute minima, so the issue rate is the limit: 128 thread
+        instructions per clock since compute capability 7.0.
         """
         dtype = dtype_named(dtype_name)
         is_f64, instructions = dtype.sum.component.name == "f64", dtype.semiring.instructions
@@ -68,7 +69,7 @@ class Architecture:
         return min(cores, issued / (1.5 if self.compute_capability >= (9, 0) else instructions))
 
     def fma_latency_clocks(self, dtype_name: str) -> float:
-        """Return the clocks from one FMA to another that needs its result."""
+        """Return the latency in clocks from an FMA to another FMA that needs its result."""
         latencies = {"f32": self.f32_latency_clocks, "f64": self.f64_latency_clocks}
         return latencies[dtype_named(dtype_name).sum.component.name]
 
@@ -77,10 +78,10 @@ FERMI_DOUBLE_UNIT = (21, 22, 29, 30, 37, 38, 45, 46)
 OLD = ("guide", "throughput", "calculator")
 NEW = ("guide", "throughput", "occupancy.h")
 
-# Columns: capability, name, registers a thread, register unit, partitions, shared-memory unit, f32 and f64 cores,
+# Columns: capability, name, registers per thread, register unit, partitions, shared-memory unit, f32 and f64 cores,
 # latencies of memory, f32 FMA and f64 FMA, sources.
 _ROWS = (
-    # The host runs one block at a time a core; two 256-bit FMA units are assumed, latencies are those of DRAM.
+    # The CPU runs one block at a time per core. Two 256-bit FMA units and the latency of DRAM are assumed.
     Architecture(HOST, "host", 255, 1, 1, 1, 16, 8, 300, 4, 4, ("assumed",)),
     Architecture(
         (2, 0), "Fermi GF100", 63, 64, 2, 128, 32, 16, 600, 22, 22,
@@ -90,7 +91,7 @@ _ROWS = (
         (2, 1), "Fermi GF10x", 63, 64, 2, 128, 48, 4, 600, 22, 22,
         (*OLD, "latency-guide"), FERMI_DOUBLE_UNIT,
     ),
-    # cuda_occupancy.h of CUDA 13.0 says 255 registers for all of 3.x; the guide says 63 for 3.0.
+    # 63 registers are from the guide; cuda_occupancy.h of CUDA 13.0 has 255 for all of 3.x.
     Architecture((3, 0), "Kepler GK10x", 63, 256, 4, 256, 192, 8, 331, 9, 10, (*NEW, "calculator", "arafa")),
     Architecture((3, 2), "Kepler GK20A", 255, 256, 4, 256, 192, 8, 331, 9, 10, (*NEW, "arafa")),
     Architecture((3, 5), "Kepler GK110", 255, 256, 4, 256, 192, 64, 331, 9, 10, (*NEW, "arafa")),
@@ -98,11 +99,11 @@ _ROWS = (
     Architecture((5, 0), "Maxwell GM10x", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
     Architecture((5, 2), "Maxwell GM20x", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
     Architecture((5, 3), "Maxwell GM20B", 255, 256, 4, 256, 128, 4, 379, 6, 48, (*NEW, "arafa")),
-    # A block that cannot run on GP10x, with 4 partitions, may not run on GP100 either.
+    # A block that does not fit on GP10x, which has 4 partitions, may not run on GP100 either.
     Architecture(
         (6, 0), "Pascal GP100", 255, 256, 2, 256, 64, 32, 482, 6, 8, (*NEW, "arafa"), checked_partitions=4
     ),
-    # The double-precision latency of the chips with 4 f64 cores is taken from Maxwell's.
+    # The f64 latency of the chips with 4 f64 cores is assumed to be Maxwell's.
     Architecture((6, 1), "Pascal GP10x", 255, 256, 4, 256, 128, 4, 482, 6, 48, (*NEW, "arafa", "neighbour")),
     Architecture((6, 2), "Pascal GP10B", 255, 256, 4, 256, 128, 4, 482, 6, 48, (*NEW, "arafa", "neighbour")),
     Architecture((7, 0), "Volta GV100", 255, 256, 4, 256, 64, 32, 362, 4, 8, (*NEW, "arafa")),
@@ -115,7 +116,7 @@ _ROWS = (
     Architecture((9, 0), "Hopper GH100", 255, 256, 4, 128, 128, 64, 690, 4, 8, (*NEW, "dewing", "neighbour")),
     Architecture((10, 0), "Blackwell B200", 255, 256, 4, 128, 128, 64, 860, 4, 8,
                  (*NEW, "dewing", "neighbour")),
-    # f64 cores of these two: 2, as of every chip that is not made for double precision (B300: 1.2 TFLOPS).
+    # The next two chips are assumed to have 2 f64 cores, as other chips with slow f64 have (B300: 1.2 TFLOPS).
     Architecture((10, 3), "Blackwell B300", 255, 256, 4, 128, 128, 2, 860, 4, 40, (*NEW, "neighbour", "assumed")),
     Architecture((11, 0), "Blackwell Thor", 255, 256, 4, 128, 128, 2, 860, 4, 40, (*NEW, "neighbour", "assumed")),
     Architecture((12, 0), "Blackwell GB20x", 255, 256, 4, 128, 128, 2, 936, 4, 40,
@@ -126,10 +127,10 @@ _ROWS = (
 ARCHITECTURES = {row.compute_capability: row for row in _ROWS}
 OLDEST_GPU = (2, 0)
 
-# Dense FMAs per clock per multiprocessor of the tensor cores, by element type; 16-bit products are added up in f32.
-# From NVIDIA's white papers of Volta, Turing, A100, GA102, Ada and H100, and the data sheets' rates over
-# multiprocessors x clock x 2 of the others. It is the chip's rate: some products of a chip are held to half of it in
-# 16 bits. f64 is left out if it is no faster than FMAs.
+# Dense FMAs per clock per multiprocessor of the tensor cores, by element type. 16-bit products are added up in f32.
+# Sources: NVIDIA's white papers of Volta, Turing, A100, GA102, Ada and H100; for other chips, the rate in the data
+# sheet over multiprocessors x clock x 2. Some cards with these chips have half the rate in 16 bits. f64 is omitted if
+# tensor cores are no faster than FMA units.
 _HALF_OF_7 = {"f16": 512}
 _OF_8_6 = {"f16": 512, "bf16": 512, "tf32": 256}
 _OF_10 = {"f16": 4096, "bf16": 4096, "tf32": 2048}
@@ -151,10 +152,10 @@ TENSOR_FMAS: dict[ComputeCapability, dict[str, int]] = {
 
 
 def architecture_of(compute_capability: ComputeCapability) -> Architecture:
-    """Return the row of this compute capability, or the newest known row that is not newer.
+    """Return the properties of this compute capability. Raise InputError for a GPU older than Fermi.
 
-    A chip newer than the table therefore gets the table's last row; its `compute_capability` then differs from the
-    one asked for, which is how a caller can tell. Raise InputError for a GPU older than Fermi.
+    For an unknown capability return the newest known one that is older. Its `compute_capability` then differs from
+    the argument.
     """
     if compute_capability in ARCHITECTURES:
         return ARCHITECTURES[compute_capability]
@@ -165,14 +166,14 @@ def architecture_of(compute_capability: ComputeCapability) -> Architecture:
 
 
 def tensor_fmas(compute_capability: ComputeCapability) -> dict[str, int]:
-    """Return dense FMAs per clock per multiprocessor of the tensor cores, by element type; empty without any."""
+    """Return element type -> dense tensor-core FMAs per clock per multiprocessor; empty without tensor cores."""
     return TENSOR_FMAS.get(architecture_of(compute_capability).compute_capability, {})
 
 
 def peak_gflops(limits: DeviceLimits, dtype_name: str) -> float:
-    """Return the peak arithmetic rate in GFLOPS, two for each FMA: multiprocessors x cores x clock x 2.
+    """Return the peak GFLOPS without tensor cores: multiprocessors x cores x clock x 2. An FMA counts as two.
 
-    The clock is the driver's highest, so the result can exceed the data sheet's, which uses the boost clock.
+    The clock is the highest that the driver reports. Data sheets use the boost clock, so their rate can be lower.
     """
     cores = architecture_of(limits.compute_capability).cores(dtype_name)
     return limits.sms * cores * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3

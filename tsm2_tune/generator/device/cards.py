@@ -1,4 +1,4 @@
-"""DeviceLimits of real cards, so that spaces and models need no GPU, and published peaks."""
+"""Limits of some GPUs, for search spaces and models without a GPU, and peak rates that papers publish."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 KIB = 1024
 MIB = 1024**2
 
-# What every card below shares. CUDA C++ Programming Guide, technical specifications per compute capability.
+# Limits that most cards share. Source: CUDA C++ Programming Guide, technical specifications per compute capability.
 _CARD: dict[str, Any] = {
     "warp_threads": 32,
     "threads_per_block": 1024,
@@ -25,7 +25,7 @@ _CARD: dict[str, Any] = {
 }
 
 _CARDS = (
-    # Tesla S2050: one of its four GF100 GPUs, whose clock is 1.147 GHz; 148 GB/s without ECC.
+    # Tesla S2050: one of its four GF100 GPUs, at 1.147 GHz; 148 GB/s without ECC.
     DeviceLimits(**_CARD | {
         "name": "s2050", "compute_capability": (2, 0), "sms": 14, "sm_clock_mhz": 1147.0,
         "threads_per_sm": 1536, "blocks_per_sm": 8,
@@ -70,8 +70,8 @@ _CARDS = (
         "smem_bytes_reserved_per_block": 1 * KIB,
         "l2_bytes": 50 * MIB, "dram_gbytes_per_s": 3350.0, "memory_bytes": 81920 * MIB,
     }),
-    # H200, SXM, as its driver reports it (driver 580, CUDA 13.0): memory at 3201 MHz x 2 on 6016 bits, which
-    # the data sheet rounds to 4.8 TB/s.
+    # H200, SXM, as driver 580 (CUDA 13.0) reports it. The memory has 3201 MHz x 2 and 6016 bits; the data sheet
+    # rounds this to 4.8 TB/s.
     DeviceLimits(**_CARD | {
         "name": "h200", "compute_capability": (9, 0), "sms": 132, "sm_clock_mhz": 1980.0,
         "smem_bytes_per_block_optin": 232448, "smem_bytes_per_sm": 233472,
@@ -84,7 +84,7 @@ _CARDS = (
 PROFILES: dict[str, DeviceLimits] = {card.name: card for card in _CARDS}
 
 
-# What the driver of each card calls it, and so what its results are stored under.
+# Profile -> the device name that the driver reports, under which results are stored.
 DRIVER_NAMES = {
     "s2050": "Tesla S2050",
     "k40c": "Tesla K40c",
@@ -99,14 +99,14 @@ DRIVER_NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedPeak:
-    """Peaks of one card and element type as a paper states them."""
+    """Peak rates of one GPU and element type as a paper states them."""
 
-    gflops: float  # two for each FMA
+    gflops: float  # an FMA counts as two operations
     gbytes_per_s: float
     source: str
 
 
-# (profile, dtype) -> peaks. The TSM2 paper states the double-precision rates only.
+# (profile, dtype) -> peak rates. The TSM2 paper states those of f64 only.
 PUBLISHED_PEAKS = {
     ("k40c", "f64"): PublishedPeak(1430.0, 288.0, "TSM2 paper, section 4.1"),
     ("m40", "f64"): PublishedPeak(213.0, 288.0, "TSM2 paper, section 4.1"),
@@ -115,7 +115,7 @@ PUBLISHED_PEAKS = {
 
 
 def profile_named(name: str) -> DeviceLimits:
-    """Return the bundled profile called `name`, in capitals or not. Raise InputError for an unknown one."""
+    """Return the limits of the GPU called `name`, such as "h200" or "H200". Raise InputError for an unknown name."""
     if name.lower() not in PROFILES:
         known = ", ".join(PROFILES)
         raise InputError(f"unknown device {name!r}: expected a CUDA ordinal, cpu, or a profile: {known}")

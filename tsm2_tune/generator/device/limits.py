@@ -1,4 +1,4 @@
-"""The limits of a device, under the driver's names."""
+"""`DeviceLimits`: the hardware limits of a device."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ POSITIVE = (
 @dataclass(frozen=True, slots=True)
 @plain
 class DeviceLimits:
-    """The limits that configurations are pruned by. Driver attribute names are in brackets.
+    """The hardware limits of a device, which determine its search spaces.
 
-    `architecture` has facts that drivers do not report, by compute capability; (0, 0) is the host.
+    The description of a field is the name of the CUDA driver attribute, if there is one. The compute capability
+    (0, 0) stands for this machine's CPU.
     """
 
     name: str
@@ -44,8 +45,5 @@ class DeviceLimits:
                 raise ValueError(f"limits of {self.name}: {name} = {getattr(self, name)} is not positive")
 
     def __hash__(self) -> int:
-        """Hash only fields that differ between most devices.
-
-        Caches hash a device hundreds of thousands of times a search.
-        """
+        """Hash only two fields, which is fast: a search hashes the limits hundreds of thousands of times."""
         return hash((self.name, self.sms))

@@ -1,4 +1,4 @@
-"""Occupancy: resident blocks of a kernel on a multiprocessor, and what limits them."""
+"""Occupancy: the resident blocks of a kernel on a multiprocessor, and the resources that limit them."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from tsm2_tune.generator.device.architecture import Architecture, architecture_o
 from tsm2_tune.generator.device.limits import DeviceLimits
 
 Ints = np.ndarray[Any, np.dtype[Any]]
-UNLIMITED = 2**31 - 1  # blocks of a kernel that does not use a resource
+UNLIMITED = 2**31 - 1  # the blocks that a resource allows if the kernel does not use it
 
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Blocks, warps and threads resident on one multiprocessor."""
+    """The blocks, warps and threads of a kernel that are resident on one multiprocessor."""
 
     blocks_per_sm: int
     warps_per_sm: int
     threads_per_sm: int
-    limited_by: tuple[str, ...]  # one or more of "warps", "blocks", "registers", "shared memory"
-    registers_per_thread_limit: int  # the architecture's
+    limited_by: tuple[str, ...]  # resources: "warps", "blocks", "registers", "shared memory"
+    registers_per_thread_limit: int  # the most registers that the architecture allows for a thread
 
 
-@lru_cache(maxsize=8192)  # a space has few different resources
+@lru_cache(maxsize=8192)  # a search space has few different arguments
 def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes: int) -> Occupancy:
-    """Return the occupancy of a kernel with `threads` and `smem_bytes` a block and `registers` a thread.
+    """Return the occupancy of a kernel with `threads` and `smem_bytes` per block and `registers` per thread.
 
-    `smem_bytes` is static and dynamic shared memory together, without the driver's reserve. No block fits if the
-    kernel needs more than a block or a thread may have. The result equals the driver's
-    cuOccupancyMaxActiveBlocksPerMultiprocessor for a kernel that opted in to its shared memory and left the split
-    between shared memory and L1 to the driver. The module `architecture` cites the sources of the limits.
+    `smem_bytes` is static and dynamic shared memory together, without the driver's reserved bytes. The result is 0
+    blocks if the kernel exceeds a limit per block or thread. It equals the result of the CUDA driver function
+    cuOccupancyMaxActiveBlocksPerMultiprocessor for a kernel that has opted in to large shared memory and lets the
+    driver divide the memory between shared memory and L1 cache. `architecture.py` cites the sources of the limits.
     """
     if threads < 1 or registers < 0 or smem_bytes < 0:
         raise ValueError(f"no kernel has {threads} threads, {registers} registers, {smem_bytes} shared bytes")
@@ -56,7 +56,7 @@ def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes:
 
 
 def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_bytes: Ints) -> Occupancy:
-    """Return `occupancy` of many kernels: every number is an array, and `limited_by` is empty."""
+    """Return the occupancy of many kernels: arguments and results are arrays, and `limited_by` is empty."""
     architecture = architecture_of(limits.compute_capability)
     warps = -(-threads // limits.warp_threads)
     by_registers = _table_by_registers(limits, int(warps.max(initial=1)))
@@ -79,7 +79,10 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
 
 @cache
 def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
-    """Return `_blocks_by_registers` by (registers, warps - 1). The last row has more registers than a thread may."""
+    """Return an array of `_blocks_by_registers`, indexed by registers per thread and by warps per block minus 1.
+
+    The last row is for any number of registers above a thread's limit.
+    """
     architecture = architecture_of(limits.compute_capability)
     rows = range(architecture.registers_per_thread + 2)
     warps = range(1, most_warps + 1)
@@ -89,7 +92,7 @@ def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
 
 
 def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: Ints) -> Ints:
-    """Return `_blocks_by_smem` of each kernel."""
+    """Return the result of `_blocks_by_smem` for each element of `smem_bytes`."""
     reserved, unit = limits.smem_bytes_reserved_per_block, architecture.smem_unit_bytes
     units = -(-(smem_bytes + reserved) // unit)
     allocated = unit * np.arange(int(units.max(initial=0)) + 1)
@@ -99,7 +102,7 @@ def _many_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: 
 
 
 def rounded_up(count: int, unit: int) -> int:
-    """Return the least multiple of `unit` that is not below `count`."""
+    """Return `count` rounded up to a multiple of `unit`."""
     return -(-count // unit) * unit
 
 
@@ -123,9 +126,10 @@ def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, regis
 
 
 def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_warp: int, warps: int) -> int:
-    """Return the number of blocks that fit a register file of `partitions`. A warp lies wholly in one of them.
+    """Return the number of blocks whose registers fit in a register file with this number of partitions.
 
-    The launch check counts a block as if it used every partition alike, so its warps are rounded up.
+    The registers of a warp are all in one partition. A limit per block applies too: for it, the warps of a block are
+    rounded up to a multiple of the partitions.
     """
     if registers_per_warp * rounded_up(warps, partitions) > limits.registers_per_block:
         return 0
@@ -136,7 +140,7 @@ def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_w
 def _blocks_by_smem(limits: DeviceLimits, architecture: Architecture, smem_bytes: int) -> int:
     reserved = limits.smem_bytes_reserved_per_block
     allocated = rounded_up(smem_bytes + reserved, architecture.smem_unit_bytes)
-    # Cards older than Volta know no opt-in; their drivers report the plain limit for it, or 0.
+    # GPUs older than Volta have no opt-in limit; their drivers report the normal limit for it, or 0.
     if allocated > max(limits.smem_bytes_per_block, limits.smem_bytes_per_block_optin) + reserved:
         return 0
     return limits.smem_bytes_per_sm // allocated if allocated else UNLIMITED

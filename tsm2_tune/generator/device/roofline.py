@@ -1,4 +1,4 @@
-"""The roofline of any problem on any device: bytes, operations, intensity, machine balance, bound and least time.
+"""Roofline model: the least time of a problem on a device, by its bytes and operations.
 
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures",
 Communications of the ACM 52 (2009).
@@ -19,33 +19,33 @@ from tsm2_tune.generator.problem import DTYPES, TF32_DTYPES, Dtype, Problem
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The rates that bound every kernel on a device, in 1e9 a second, measured in a run or from the data sheet."""
+    """The peak rates of a device in 1e9 per second, measured or from the data sheet."""
 
-    read_gbytes_per_s: float  # streaming read
-    copy_gbytes_per_s: float  # bytes read plus bytes written
-    gflops: tuple[tuple[str, float], ...]  # dtype name -> rate of the fastest unit, two operations an FMA
+    read_gbytes_per_s: float  # of a kernel that only reads
+    copy_gbytes_per_s: float  # of a copy, counting bytes read plus bytes written
+    gflops: tuple[tuple[str, float], ...]  # (dtype name, GFLOPS of the fastest unit); an FMA counts as two
 
     def memory_us(self, problem: Problem) -> float:
-        """Return the least time for the problem's bytes, in microseconds, with cold caches."""
+        """Return the least microseconds for reading A and B and writing C, with cold caches."""
         us: float = self.bytes_us(problem.read_bytes, problem.written_bytes)
         return us
 
     def bytes_us(self, read_bytes: Any, written_bytes: Any) -> Any:
-        """Return the least time for these bytes, in microseconds. Arrays give an array.
+        """Return the least microseconds for reading and writing these bytes. The arguments may be arrays.
 
-        Bytes are read at the read ceiling and written at the rate w that explains the measured copy, which writes a
-        byte for each byte read: 2/copy = 1/read + 1/w.
+        The read rate is `read_gbytes_per_s`. The write rate w follows from the rate of a copy, which writes a byte
+        for each byte read: 2/copy = 1/read + 1/w.
         """
         read, copy = self.read_gbytes_per_s, self.copy_gbytes_per_s
         us_per_written_kb = max(2 / copy - 1 / read, 1 / read)
         return (read_bytes / read + written_bytes * us_per_written_kb) * 1e-3
 
     def arithmetic_us(self, problem: Problem) -> float:
-        """Return the least time for the problem's operations, in microseconds."""
+        """Return the least microseconds for the problem's floating-point operations."""
         return problem.flops / dict(self.gflops)[problem.dtype_name] * 1e-3
 
     def floor_us(self, problem: Problem) -> float:
-        """Return the least time for the problem in microseconds: the larger of its memory and arithmetic times."""
+        """Return the least microseconds for the problem: the larger of its memory and arithmetic times."""
         return max(self.memory_us(problem), self.arithmetic_us(problem))
 
 
@@ -53,25 +53,25 @@ class Ceilings:
 class Roofline:
     """The bytes and operations of a problem, and the least time that a device needs for them."""
 
-    read_bytes: int  # at beta = 0: each of A and B once
+    read_bytes: int  # A and B once each, if beta = 0
     written_bytes: int  # C once
-    least_bytes: int  # both together
+    least_bytes: int  # read and written bytes together
     flops: int  # an FMA counts as two
-    intensity: float  # flops for each byte
+    intensity: float  # flops per byte
     unit: str  # the device's fastest unit for products of this type
-    gflops: float  # of that unit
-    gbytes_per_s: float  # of the memory, at this problem's bytes read for each byte written
-    balance: float  # flops for each byte at which arithmetic takes as long as memory
+    gflops: float  # peak rate of this unit
+    gbytes_per_s: float  # peak rate of the memory for this problem's ratio of reads to writes
+    balance: float  # the intensity at which arithmetic takes as long as memory traffic
     bound: Bound
     memory_us: float
     arithmetic_us: float
-    least_us: float  # the longer of the two
+    least_us: float  # the larger of memory_us and arithmetic_us
 
 
 def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roofline:
-    """Return the roofline of the problem on a device with these ceilings.
+    """Return the roofline of the problem on a device with these peak rates.
 
-    Raise InputError if the device has no unit for the problem's products, or if the ceilings lack their type.
+    Raise InputError if the device cannot compute the problem's element type, or if `ceilings` has no rate for it.
     """
     _check_unit(problem.dtype, limits)
     unit, _ = _fastest(problem.dtype, *_rates(limits))
@@ -102,25 +102,26 @@ def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roof
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """The models' numbers for a problem on a device."""
+    """The results of the roofline model and of the TSM2 model for a problem on a device."""
 
     problem: Problem
     roofline: Roofline
-    tsm2: ModelChoice | None  # the choice of the paper's model; None if it does not cover the problem
-    unmodelled: str | None  # the reason if it does not
+    tsm2: ModelChoice | None  # the result of the TSM2 model; None if it does not cover the problem
+    unmodelled: str | None  # the reason if `tsm2` is None
 
 
 def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Modelled:
-    """Return the roofline and the TSM2 model of the problem. Raise InputError as `roofline`."""
+    """Return the results of both models for the problem. Raise InputError in the cases of `roofline`."""
     why_not = unmodelled(problem)
     choice = choose(problem, limits) if why_not is None else None
     return Modelled(problem, roofline(problem, limits, ceilings), choice, why_not)
 
 
 def data_sheet(limits: DeviceLimits) -> Ceilings:
-    """Return the ceilings by limits alone: multiprocessors x operations a clock x clock, and the memory's bandwidth.
+    """Return the peak rates of a device by calculation from its limits.
 
-    The clock is the highest. The data sheets of H100 and H200 state 16 bits and TF32 at 1830 MHz, 8 % less.
+    The arithmetic rates are multiprocessors x operations per clock x highest clock. The data sheets of H100 and H200
+    state 16-bit and TF32 rates at 1830 MHz, which is 8 % less than the highest clock.
     """
     bandwidth = limits.dram_gbytes_per_s
     return Ceilings(bandwidth, bandwidth, gflops_by_dtype(*_rates(limits)))
@@ -129,16 +130,17 @@ def data_sheet(limits: DeviceLimits) -> Ceilings:
 def gflops_by_dtype(
     fma: Mapping[str, float], mma: Mapping[str, float] | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Return each element type's rate, the faster of FMAs (by `Dtype.rate_name`) and tensor cores.
+    """Return (dtype name, GFLOPS) of all Dtypes, each with the faster of FMA units and tensor cores.
 
-    Complex products take real FMAs or f64 tensor cores: c128 takes four real products, c64 three, since f64 has twice
-    its digits. The rate counts four either way.
+    `fma` and `mma` contain the GFLOPS of FMA units and of tensor cores by real type. Complex products use FMA units
+    or f64 tensor cores. There, a product of c128 consists of four real products. Three suffice for c64, since f64 has
+    twice the precision, but the rate counts four.
     """
     return tuple((dtype.name, _fastest(dtype, fma, mma or {})[1]) for dtype in DTYPES.values())
 
 
 def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -> tuple[str, float]:
-    """Return the unit that computes products of the type fastest, and its rate."""
+    """Return the name of the unit that is fastest for this type, and its GFLOPS."""
     real_products = {"c64": 3, "c128": 4}  # on tensor cores; the rate counts four
     of_mma = {"c64": "f64", "c128": "f64", "3xtf32": "tf32"}.get(dtype.name, dtype.name)
     gflops = fma[dtype.rate_name]
@@ -149,7 +151,7 @@ def _fastest(dtype: Dtype, fma: Mapping[str, float], mma: Mapping[str, float]) -
 
 
 def _rates(limits: DeviceLimits) -> tuple[dict[str, float], dict[str, float]]:
-    """Return GFLOPS of FMAs, and of tensor cores, by type."""
+    """Return two mappings from element type to peak GFLOPS: of FMA units, and of tensor cores."""
     fma = {name: peak_gflops(limits, name) for name, dtype in DTYPES.items() if name == dtype.rate_name}
     a_clock = limits.sms * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3
     return fma, {name: fmas * a_clock for name, fmas in tensor_fmas(limits.compute_capability).items()}
@@ -166,5 +168,5 @@ def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
 
 
 def rate_text(gbytes_per_s: float) -> str:
-    """Return the rate in TB/s, or in GB/s below 100 GB/s."""
+    """Return the rate as text in TB/s, or in GB/s below 100 GB/s."""
     return f"{gbytes_per_s / 1e3:.3g} TB/s" if gbytes_per_s >= 100 else f"{gbytes_per_s:.3g} GB/s"

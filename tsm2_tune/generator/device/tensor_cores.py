@@ -1,4 +1,4 @@
-"""Which devices have the tensor-core instructions that kernels use."""
+"""Tests and rules for whether a device has the tensor-core instructions that kernels use."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.rules import Rule
 
-# Compute capabilities: m16n8k8 of doubles is Hopper's, m16n8k16 of 16-bit floats is Ampere's.
+# Oldest compute capabilities with mma.m16n8k8 of f64 (Hopper), and with mma.m16n8k16 of 16-bit types (Ampere).
 OLDEST_WITH_F64_MMA, OLDEST_WITH_HALF_MMA = (9, 0), (8, 0)
-WITH_WARPGROUP_PRODUCTS = (9, 0)  # no other architecture has them
+WITH_WARPGROUP_PRODUCTS = (9, 0)  # the only compute capability with wgmma instructions
 
 
 def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
-    """Return whether the device has f64 tensor cores that are at least as fast as the element type's FMAs.
+    """Return whether the device has f64 tensor cores that are at least as fast as FMA units for the element type.
 
-    The host emulates them. Hopper's f64 tensor cores are as fast as f32 FMAs; chips that are not made for double
-    precision reach a 64th of that.
+    The result is True for the host, which emulates them. On Hopper, f64 tensor cores are as fast as f32 FMA units. On
+    chips with slow f64, they have a 64th of this rate.
     """
     return _has_f64_tensor_cores(limits.compute_capability, problem.dtype_name)
 
