@@ -1,4 +1,4 @@
-"""Export winners: as a Python module (`module.py`), a C library (`library.py`), tables, or text of trials."""
+"""Export of the fastest kernels (winners): as a Python module, a C library, tables, or text of trials."""
 
 from __future__ import annotations
 
@@ -60,10 +60,11 @@ def export_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,
 ) -> str:
-    """Return the winners in one of FORMATS.
+    """Return the text of the winners `rows` in one of FORMATS.
 
-    `sources` has the kernels by trial; `database` names the winners' origin. `known`, `cubins` and `launcher` are for
-    a module. Raise InputError for an unknown format, or without winners.
+    `sources` maps a trial's id to its kernel. `database` is the name of the database that the text mentions. Only the
+    format "module" uses `known`, `cubins` and `launcher`. Raise InputError if the format is unknown or `rows` is
+    empty.
     """
     if format_name not in FORMATS:
         raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
@@ -95,18 +96,20 @@ def export(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """Return the store's winners in one of FORMATS, filtered by device, chosen problems and state of the L2.
+    """Return the text of the store's winners in one of FORMATS.
 
-    `among` replaces rows, for example by rows of fewer kernels. With `binaries` a module holds cubins; `tell` gets
-    the reason for each missing one, and `unverified` is the policy for cubins that cannot be verified here. With
-    `launcher` the module holds the compiled launcher. InputError without winners. Raise StoreError if a
-    module's kernel is not as this program makes it. Raise ToolMissing if what builds the launcher is missing, before
-    `among` is asked.
+    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. `among`
+    replaces the winners, for example by fewer kernels. With `binaries` a module contains cubins. `tell` is called
+    with the reason for each missing cubin, and `unverified` is the policy for cubins that cannot be verified on this
+    machine. With `launcher` a module contains the compiled launcher.
+
+    Raise InputError if there is no winner, StoreError if a stored kernel differs from the kernel that this program
+    generates, and ToolMissing if a tool that builds the launcher is missing.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     has_launcher = launcher and bool(rows) and format_name == "module"
     if has_launcher:
-        launcher_binary()  # before what may take long: whatever builds it is there
+        launcher_binary()  # raises ToolMissing before the slow steps
     rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}

@@ -1,4 +1,4 @@
-"""Export the trials of one problem on one device in the format of another autotuner: T4, Kernel Tuner."""
+"""Export of the trials of one problem on one device in formats of other autotuners: T4 and Kernel Tuner."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Outcome
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
-EXCHANGE = tuple(DOCUMENTS)  # formats
+EXCHANGE = tuple(DOCUMENTS)  # names of the formats
 OF_ONE_FAMILY = "kernel-tuner-cache"
 
 
@@ -31,11 +31,11 @@ def export_exchange(
     cache: Cache | None = None,
     family: str | None = None,
 ) -> str:
-    """Return the current trials of the one chosen problem in a format of EXCHANGE.
+    """Return the text of the trials of one problem in the format `form`, one of EXCHANGE.
 
-    They are of this state of the L2, by default the first in PREFERRED that has trials, and of `family` if named.
-    Raise InputError if there are none, or if there are several problems, devices or families and the format takes
-    one. Raise StoreError if a row is corrupt.
+    Trials are those timed in L2 state `cache`; the default is the first state in PREFERRED with trials. `family`
+    restricts them to one kernel family. Raise InputError if there is no trial, if several problems or devices match,
+    or if several families match and the format allows one family. Raise StoreError if a row is corrupt.
     """
     device, problem = _place(store, form, device, chosen)
     every = [one for one in store.current(device, problem) if is_of_this_version(one.config, problem)]
@@ -55,7 +55,7 @@ def export_exchange(
 
 
 def _place(store: Store, form: str, device: str | None, chosen: Callable[[Problem], bool]) -> tuple[str, Problem]:
-    """Return the device and problem. Raise InputError unless there is exactly one."""
+    """Return the device and problem that match. Raise InputError unless there is exactly one such pair."""
     with store.database.transaction() as connection:
         found = [(on, problem) for on, problem in places(connection) if device in (None, on) and chosen(problem)]
     if not found:
@@ -70,7 +70,7 @@ def _place(store: Store, form: str, device: str | None, chosen: Callable[[Proble
 
 
 def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]) -> Part:
-    """Return these trials with all tunables, also those that were added after a trial."""
+    """Return the stored facts of the trials. Tunables that a trial's version lacked are added with their defaults."""
     with store.database.transaction() as connection:
         part = Reader(connection).part(device, problem)
     trials = dict[TrialKey, Tried]()

@@ -1,4 +1,4 @@
-"""Bundle `tsm2_tune.runtime` into one text: its modules one after another, with the imports merged."""
+"""Bundling of `tsm2_tune.runtime` into one Python text: the code of all its modules, with merged imports."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 
 PACKAGE = "tsm2_tune.runtime"
-# In order of their imports. Without `module_data`, which an export fills.
+# A module is after the modules that it imports. `module_data` is not included: an export writes its contents.
 MODULES = (
     "elements",
     "arrays/protocols",
@@ -49,14 +49,14 @@ MODULES = (
 )
 
 
-# A module's docstring and imports. Parsing the rest would take long.
+# Matches a module's docstring and imports. Only this part is parsed, because parsing all takes long.
 _HEAD = re.compile(r'"""[^"]*"""\n(?:(?:import |from |[ )#]).*\n|\n)*')
 
 
 @cache
 def runtime_parts() -> tuple[str, str]:
-    """Return the merged imports, and the modules' bodies, each below its docstring as a comment."""
-    imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # the data needs json
+    """Return two texts: the merged imports of all modules, and their code with docstrings as comments."""
+    imports, bodies = defaultdict[str, set[str]](set, json=set()), []  # the exported data uses json
     for name in MODULES:
         text = resources.files(PACKAGE).joinpath(f"{name}.py").read_text(encoding="utf-8")
         docstring, body = _without_imports(text, imports)
@@ -69,7 +69,7 @@ def runtime_parts() -> tuple[str, str]:
 
 
 def _without_imports(text: str, imports: dict[str, set[str]]) -> tuple[str, str]:
-    """Return a module's docstring and its text after the imports. Add the imports to `imports`."""
+    """Return a module's docstring and its code after the imports. Add its imports to `imports`."""
     head = _HEAD.match(text)
     tree, end = ast.parse(head[0] if head else text), 0
     for node in tree.body:

@@ -1,4 +1,4 @@
-"""Verify the kernels that an exported module would choose, and time them beside cuBLAS, without tuning."""
+"""Verification of the kernels that an exported module would choose, and their timing in turns with cuBLAS."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ EFFORT = Effort(spread=0.005, min_samples=21, max_samples=101, limit_seconds=1.0
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A kernel's times beside the vendor's."""
+    """The times of a chosen kernel and of cuBLAS or cuBLASLt for one problem."""
 
     choice: Choice
     config: KernelConfig
-    row: BestRow | None  # its times; None if its result is wrong, or it could not be timed
+    row: BestRow | None  # the times; None if the result is wrong or could not be timed
     trouble: str = ""  # why `row` is None
 
 
@@ -49,9 +49,10 @@ def compared(
     *,
     wait: Callable[[str], object] | None,
 ) -> Iterator[Compared]:
-    """Verify each choice's kernel and time it in turns with the vendor, with the L2 in this state.
+    """Verify each chosen kernel and time it in turns with cuBLAS and cuBLASLt, with the L2 in state `state`.
 
-    Trials go to a temporary database. Raise the errors of `tune`.
+    Trials are stored in a temporary database. `wait` is called while another run uses the device. Raise the same
+    errors as `tune`.
     """
     wanted = [candidate_of(target, one) for one in choices]
     options = Options(vendor=True, cache=state, final_caches=(), final_effort=EFFORT)
@@ -85,7 +86,10 @@ def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate)
 
 
 def candidate_of(target: Target, choice: Choice) -> Candidate:
-    """Return the choice's kernel with the module's launch. Raise InputError if this version does not have it."""
+    """Return a candidate with the chosen kernel and the launch nearest to the module's.
+
+    Raise InputError if the problem does not fit in memory, or if this version does not have the kernel.
+    """
     own, launch = parse_config(choice.match.winner.config), choice.match.launch
     needed, there = needed_bytes(choice.problem), target.limits.memory_bytes
     if needed > there:

@@ -1,4 +1,4 @@
-"""Select cubins whose machine code was verified, and verify others."""
+"""Selection of cubins whose machine code was verified, and verification of other cubins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 
 class Unverified(StrEnum):
-    """How an export treats binaries that were never verified and cannot be verified here."""
+    """Policy of an export for cubins that were not verified and cannot be verified on this machine."""
 
     REFUSED = "refused"
     ALLOWED = "allowed"
@@ -34,11 +34,11 @@ class Unverified(StrEnum):
 def verified_cubins(
     store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
 ) -> tuple[Cubins, list[str]]:
-    """Return the winners' cubins by kernel and index width, and why some are missing.
+    """Return the winners' cubins by kernel and index width, and the reasons for missing cubins.
 
-    A cubin is verified if its machine code has the digest that is stored with the verdict. Another one, or one whose
-    verdict has no digest, is verified now if its device is here. Raise InputError if some cannot be and the
-    policy refuses them. Raise ToolMissing if a compiler is needed and missing.
+    A cubin is verified if the digest of its machine code is stored with the verdict of a full verification. Other
+    cubins are verified now if their device is in this machine. Raise InputError if a cubin cannot be verified and the
+    policy is REFUSED. Raise ToolMissing if a compiler is needed and missing.
     """
     codes = _codes(store, rows)
     cubins, missing = compiled_cubins(rows, sources, tell, codes)
@@ -60,7 +60,7 @@ def verified_cubins(
 
 
 def _codes(store: Store, rows: Sequence[BestRow]) -> Codes:
-    """Return the digests of verified machine code by kernel and index width."""
+    """Return (kernel's digest, index width) -> digest of the verified machine code, for winners that have one."""
     found: Codes = {}
     for row in rows:
         verdict = store.full_verdict(row)
@@ -74,7 +74,7 @@ def _by_width(row: BestRow, codes: str) -> Codes:
 
 
 def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[BestRow]:
-    """Return one row of each kernel that has an unverified cubin."""
+    """Return one winner of each kernel that has an unverified cubin."""
     found = {}
     for row in rows:
         for bits in INDEX_BITS if row.compute_capability else ():
@@ -85,7 +85,10 @@ def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[B
 
 
 def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
-    """Verify kernels on their devices, if present, and store the verdicts. Raise InputError for a wrong result."""
+    """Verify kernels on devices in this machine, and store the verdicts. Raise InputError for a wrong result.
+
+    Return the digests of the verified machine code.
+    """
     found: Codes = {}
     for device, group in groupby(sorted(rows, key=lambda row: row.device), key=lambda row: row.device):
         of_device, spec = list(group), spec_of(device)
@@ -96,7 +99,7 @@ def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
         with device_lock(target), Tuner(target, Options()) as tuner:
             for row in of_device:
                 config = parse_config(row.config)
-                assert config is not None  # it has a source
+                assert config is not None  # because its kernel was rendered
                 result = tuner.verify_in_full(row.problem, config)
                 if result.outcome is Outcome.OK and result.verified_code is not None:
                     detail = result.verdict.detail if result.verdict else ""

@@ -1,4 +1,4 @@
-"""Compile winners' cubins for the architectures on which they were tuned."""
+"""Compilation of winners to cubins, each for the architecture on which it was tuned."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def compiled_cubins(
     tell: Callable[[str], None],
     codes: Codes | None = None,
 ) -> tuple[Cubins, list[str]]:
-    """Return the cubin of each GPU kernel for each index width, and why some are missing.
+    """Return the cubin of each GPU kernel for each index width, and the reasons for missing cubins.
 
-    A cubin comes from the package if it has one with the digest in `codes`, else from the cache or the compiler.
-    `tell` gets the progress of compiling. Raise ToolMissing if a compiler is needed and there is none.
+    A cubin whose machine code has the digest in `codes` is read from this package if the package contains it. Other
+    cubins are read from the cache or compiled. `tell` is called with the progress. Raise ToolMissing if a compiler is
+    needed and missing.
     """
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
@@ -57,7 +58,7 @@ def compiled_cubins(
 
 
 def _with_progress(results: Iterator[bytes | str], count: int, tell: Callable[[str], None]) -> Iterator[bytes | str]:
-    """Yield the results. Every few seconds tell their number and the remaining time."""
+    """Yield the results. Every few seconds call `tell` with the number of results and the remaining time."""
     begin = last = time.monotonic()
     for done, result in enumerate(results, 1):
         if time.monotonic() - last >= NEWS_SECONDS and done < count:
@@ -68,18 +69,18 @@ def _with_progress(results: Iterator[bytes | str], count: int, tell: Callable[[s
 
 
 def key_of(row: BestRow, bits: int) -> tuple[str, int, str]:
-    """Return the key in Cubins of a winner's cubin for an index width."""
+    """Return the key of Cubins for a winner and an index width: (digest, index width, architecture)."""
     return row.source_digest, bits, architecture_flag(capability(row.compute_capability))
 
 
 def capability(text: str) -> tuple[int, int]:
-    """Parse a compute capability such as "9.0"."""
+    """Convert the text of a compute capability to numbers: "9.0" to (9, 0)."""
     major, minor = text.split(".")
     return int(major), int(minor)
 
 
 def cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
-    """Return the kernel's cubin for an index width, or why there is none."""
+    """Compile the kernel for an index width. Return the cubin, or an error message if it does not compile."""
     found = compile_text(
         source.text,
         kernel=source.kernel,

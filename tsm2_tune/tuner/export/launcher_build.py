@@ -1,4 +1,4 @@
-"""Build the compiled launcher of an exported module."""
+"""Compilation of an exported module's launcher, a CPython extension in C that chooses and launches kernels."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from tsm2_tune.tuner.export.library import EXACT, PACK, Winners, pack_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"
-OF_THE_LIBRARY = ("choose.c", "predict.c", "product.c")  # the choice of a winner is the library's
+OF_THE_LIBRARY = ("choose.c", "predict.c", "product.c")  # sources shared with the C library: the choice of a kernel
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra", EXACT)
-# The interpreter provides Python's functions; the launcher links only the C library.
+# The launcher is linked only with the C library: the running interpreter provides Python's functions.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,noexecstack")
 LIBRARIES = ("-lm", "-lc", "-lgcc")
 
 
 def launcher_binary(winners: Winners = (), known: Known = NOTHING_KNOWN) -> bytes:
-    """Return the launcher for this machine and CPython 3.11 or later, which chooses among these winners.
+    """Compile the launcher that chooses among these winners. Return the bytes of the shared object.
 
-    Raise ToolMissing without a C compiler or Python.h.
+    It runs on this machine with CPython 3.11 or later. Raise ToolMissing if a C compiler or Python.h is missing.
     """
     headers = Path(sysconfig.get_path("include"))
     compiler = compiler_command()

@@ -1,4 +1,4 @@
-"""Export winners as a C library: a shared object with their cubins, a header, and a Fortran module."""
+"""Export of winners as a C library: a shared object that contains their cubins, a header, and a Fortran module."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
-BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # files written beside the shared object, and their sources
+BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # suffix of a file written with the library -> its source
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
 PACK, BINARIES = "pack.c", "pack.bin"
-ALIGNMENT = 64  # bytes, of each cubin
-EXACT = "-ffp-contract=off"  # without fused operations, so that the choice equals Python's
+ALIGNMENT = 64  # of each cubin, in bytes
+EXACT = "-ffp-contract=off"  # no fused multiply-add, so that C chooses the same kernels as Python
 FLAGS = (
     "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
     EXACT,
 )  # fmt: skip
-# Without the default libraries: a C++ compiler would link C++'s.
+# Without the default libraries, because a C++ compiler would link the C++ library.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
 LAUNCH = (
@@ -68,11 +68,15 @@ def export_library(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
-    """Write the store's winners as the library `output`, with its header and Fortran module: all files or none.
+    """Write the store's winners to the shared object `output`, with a header and a Fortran module beside it.
 
-    `unverified` is the policy for cubins that cannot be verified here. `among` replaces the rows that a library can
-    have. `tell` gets what is left out, and why. Raise InputError for an invalid name, or without winners,
-    ToolMissing without nvcc or a C++ compiler, StoreError as `export`.
+    All files are written, or none. Winners are filtered by `device`, by `chosen` (a function of the problem) and by
+    L2 state `cache`. `among` replaces the winners, for example by fewer kernels. `unverified` is the policy for
+    cubins that cannot be verified on this machine. `tell` is called with a sentence about each excluded winner or
+    kernel.
+
+    Raise InputError if the name is invalid or there is no winner, ToolMissing if nvcc or the C++ compiler is missing,
+    StoreError if a stored kernel differs from the kernel that this program generates.
     """
     refuse_output(output)
     path, files = Path(output), _files(output)
@@ -90,7 +94,7 @@ def export_library(
             f"nothing to export: {store.path} has no winner of what was asked for that was tuned on a GPU for one of"
             f" {', '.join(ELEMENT_TYPES)} without --math; tune it first"
         )
-    compiler_command()  # before kernels are compiled, which may take long
+    compiler_command()  # raises ToolMissing before the slow compilation
     winning = store.winning(found)
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
     cubins, missing = verified_cubins(store, found, sources, unverified, tell)
@@ -101,7 +105,7 @@ def export_library(
 
 
 def refuse_output(output: str) -> None:
-    """Raise InputError for an invalid name of a library, or if one of its files could not be written."""
+    """Raise InputError if `output` is no valid name of a library, or if one of its files cannot be written."""
     path = Path(output)
     if path.suffix != ".so" or not path.stem:
         raise InputError(f"cannot write a library to {output}: name a file that ends in .so, such as libtsm2.so")
@@ -110,12 +114,12 @@ def refuse_output(output: str) -> None:
 
 
 def _files(output: str) -> dict[str, Path]:
-    """Return the files of a library by their suffixes."""
+    """Return suffix -> path for the files of a library."""
     return {suffix: Path(output).with_suffix(suffix) for suffix in LIBRARY_SUFFIXES}
 
 
 def _usable(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
-    """Return the winners whose type the library has functions for."""
+    """Return the GPU winners whose element type the library supports. Call `tell` with the number of others."""
     of_gpus = [row for row in rows if row.compute_capability]
     usable = [row for row in of_gpus if row.dtype in ELEMENT_TYPES]
     for count, what in ((len(rows) - len(of_gpus), "of a host"), (len(of_gpus) - len(usable), "of --math")):
@@ -131,7 +135,7 @@ def _with_binaries(
     missing: Sequence[str],
     tell: Callable[[str], None],
 ) -> tuple[Winners, Cubins]:
-    """Return the winners with all their cubins, and these. Raise ToolMissing if there are none."""
+    """Return the winners whose cubins all exist, and these cubins. Raise ToolMissing if there is no such winner."""
     for why in missing:
         tell(f"left out: {why.rstrip('.')}")
     whole = [row for row in rows if all(key in cubins for key in _keys(row))]
@@ -142,12 +146,12 @@ def _with_binaries(
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:
-    """Return the keys of a winner's cubins, one for each index width."""
+    """Return the keys of Cubins for a winner, one for each index width."""
     return [key_of(row, bits) for bits in INDEX_BITS]
 
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
-    """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
+    """Return the bytes of the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
     return built(pack_text(winners, cubins, known), b"".join(_aligned(cubins)), name)
 
 
@@ -157,7 +161,10 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
 
 
 def built(pack: str, binaries: bytes, name: str) -> bytes:
-    """Build the shared object of this name from the text of its pack. Raise ToolMissing if that fails."""
+    """Compile the shared object `name` with the text of pack.c and the bytes of the cubins. Return its bytes.
+
+    Raise ToolMissing if the compiler is missing or fails.
+    """
     texts = c_texts(SOURCES)
     sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
     files = {**texts, PACK: pack.encode(), BINARIES: binaries}
@@ -165,18 +172,21 @@ def built(pack: str, binaries: bytes, name: str) -> bytes:
 
 
 def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> list[str]:
-    """Return the compiler's command for the shared object of this name."""
+    """Return the compiler's command line for the shared object `name`."""
     command = [*compiler_command(), *FLAGS, "-I", str(folder)]
-    command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # where .incbin looks
+    command += ["-Xassembler", "-I", "-Xassembler", str(folder)]  # the folder in which .incbin searches
     command += [*LINKING, "-Xlinker", "-soname", "-Xlinker", name, "-o", str(output)]
     return [*command, *as_c(folder / file for file in sources), *LIBRARIES]
 
 
-# The pack's text
+# The text of pack.c
 
 
 def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
-    """Return pack.c, with tables of cubins if there are any. Texts from the database become string literals."""
+    """Return the text of pack.c: C tables of winners, GPU rates and cubins; no table of cubins if `cubins` is None.
+
+    Texts from the database become C string literals.
+    """
     kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
     points: list[list[str]] = []
@@ -198,13 +208,16 @@ def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
 
 
 def _card(card: Card) -> list[str]:
-    """Return the members of pack.h's `struct card`."""
+    """Return the C initializers of `struct card` in pack.h: the measured rates of a GPU."""
     gflops = _list(repr(card.gflops.get(dtype, 0.0)) for dtype in ELEMENT_TYPES)
     return [str(card.sms), repr(card.read_gbytes_per_s), repr(card.copy_gbytes_per_s), gflops]
 
 
 def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
-    """Return the members of pack.h's `struct winner` from `card` on. Add its points to `points`."""
+    """Return the C initializers of `struct winner` in pack.h, from the member `card` on.
+
+    They are the data that predict the winner's time. Its measured points are appended to `points`.
+    """
     cards = known.cards
     if w.device not in cards:
         return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0", "0"]
@@ -224,7 +237,7 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
         str(list(cards).index(w.device)),
         _list(repr(+getattr(w.division, field.name)) for field in fields(Division))
         if w.division
-        else "{0}",  # True: 1
+        else "{0}",  # unary plus converts True to 1
         *map(repr, busy),
         str(first_vendor),
         str(len(vendors)),
@@ -234,12 +247,12 @@ def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
 
 
 def _points(interpolated: Interpolated) -> list[list[str]]:
-    """Return the members of pack.h's `struct point` for the only kernel."""
+    """Return the C initializers of `struct point` in pack.h, for the first kernel of `interpolated`."""
     return [list(map(repr, point)) for point in interpolated.points(0)]
 
 
 def _row(row: BestRow, source: KernelSource, kernel: int, known: Known, points: list[list[str]]) -> list[str]:
-    """Return the members of pack.h's `struct winner`."""
+    """Return the C initializers of `struct winner` in pack.h. The winner's points are appended to `points`."""
     w = winner(row, source, known)
     vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
     return [
@@ -263,7 +276,7 @@ def _list(members: Iterator[str]) -> str:
 
 
 def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str]]:
-    """Yield the members of pack.h's `struct cubin`."""
+    """Yield the C initializers of `struct cubin` in pack.h for each cubin."""
     offset = 0
     for ((digest, bits, architecture), binary), aligned in zip(cubins.items(), _aligned(cubins), strict=True):
         sha256 = _list(str(byte) for byte in hashlib.sha256(binary).digest())
@@ -273,6 +286,6 @@ def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str
 
 
 def literal(value: str) -> str:
-    """Return the text as a C string literal in ASCII, other bytes, quotes and ? (trigraphs) as octal escapes."""
+    """Return the text as a C string literal in ASCII. Other bytes, quotes, \\ and ? (trigraphs) are octal escapes."""
     plain = (chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in value.encode())
     return f'"{"".join(plain)}"'

@@ -1,6 +1,7 @@
-"""The data for predictions of winners' times at other shapes.
+"""Data from which an exported module predicts the times of its kernels at other shapes.
 
-These are the kernels' times at other shapes, their divisions of work, and the rates of their cards.
+They are the kernels' measured times at other shapes, their model parameters (`Division`), and measured rates of GPUs
+(`Card`).
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
-MOST_ELSEWHERE = 24  # nearest other shapes of a kernel
+MOST_ELSEWHERE = 24  # maximum number of other shapes per kernel, the nearest ones
 
-Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows of a block, splits, microseconds
+Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows per block, splits, microseconds
 
 
 VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microseconds
@@ -30,7 +31,7 @@ VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microsecon
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Data by the winner's trial, and by device name for cards. Unknown values are absent."""
+    """Data for predictions, by the id of a winner's trial; `cards` by device name. Unknown values are absent."""
 
     divisions: Mapping[int, Division] = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
@@ -42,11 +43,11 @@ NOTHING_KNOWN = Known()
 
 
 def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
-    """Return the measurements, divisions and cards of these winners by trial.
+    """Return the data for predictions of these winners' times.
 
-    A card has the ceilings that the device's latest run measured. Without `vendor` the vendor's times between tuned
-    shapes are left out. A trial without a count of resident blocks has no division. A device whose number of
-    multiprocessors was not stored has no card.
+    The rates of a GPU are those of the device's latest run. With `vendor`, cuBLAS's times at shapes between tuned
+    shapes are included. A trial without a stored occupancy (resident blocks) has no Division. A device with an
+    unknown number of multiprocessors has no Card.
     """
     divisions, cards, of_runs = dict[int, Division](), dict[str, Card](), dict[str, str]()
     for trial_id, record in winners.items():
@@ -62,7 +63,7 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool =
 
 
 def _card(run: TuningRun) -> Card | None:
-    """Return the card of a run; None if its multiprocessors are not known."""
+    """Return the measured rates of a run's device; None if its number of multiprocessors is unknown."""
     profile = next((name for name, driver_name in DRIVER_NAMES.items() if driver_name == run.identity.name), None)
     sms = run.sms or (PROFILES[profile].sms if profile is not None else None)
     if sms is None:
@@ -71,7 +72,7 @@ def _card(run: TuningRun) -> Card | None:
 
 
 def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
-    """Yield the measurements of each winner's kernel at other shapes, in order."""
+    """Yield (trial id, sorted measurements of the winner's kernel at other shapes) for each winner."""
     for trial_id, trials in trials_elsewhere(store, winners):
         yield trial_id, tuple(sorted(map(_point, trials)))
 
@@ -79,7 +80,10 @@ def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tup
 def trials_elsewhere(
     store: Store, winners: Mapping[int, TrialRecord]
 ) -> Iterator[tuple[int, Sequence[CurrentTrial]]]:
-    """Yield the trials of each winner's kernel at the nearest other shapes, each with the best launch there."""
+    """Yield (trial id, trials of the winner's kernel at the nearest other shapes) for each winner.
+
+    At each shape the trial is the one with the fastest launch.
+    """
     for (device, *_), alike in _alike(winners).items():
         fastest = dict[tuple[str, str], dict[Problem, CurrentTrial]]()
         for one in store.current(device, alike=next(iter(alike.values())).problem):
@@ -94,12 +98,12 @@ def trials_elsewhere(
 
 
 def _time_and_text(trial: CurrentTrial) -> tuple[float, str]:
-    """Return the sort key of trials: the time, then the configuration, so that the order is unique."""
+    """Return a unique sort key of trials: the time, then the text of the configuration."""
     return trial.median_us or math.inf, trial.config.text
 
 
 def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dict[int, Trial]]:
-    """Return (device, element type, op) -> id -> trial of a winner."""
+    """Return the winners' trials, grouped: (device, element type, op) -> trial id -> trial."""
     found: dict[tuple[str, str, str], dict[int, Trial]] = {}
     for trial_id, record in winners.items():
         kind = (record.run.identity.name, record.trial.problem.dtype_name, record.trial.problem.op)
@@ -108,9 +112,10 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
 
 
 def vendor_between(store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool) -> dict[int, VendorElsewhere]:
-    """Return the vendor's right times between tuned shapes, by the trial of the nearest winner.
+    """Return the vendor's times at shapes between tuned shapes, by the trial id of the nearest winner.
 
-    They are of cuBLAS's gemm, or else of the faster one of cuBLAS and cuBLASLt.
+    With `of_gemm` they are the times of cuBLAS's GEMM, else of the faster one of cuBLAS and cuBLASLt. Times of wrong
+    results are excluded.
     """
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():

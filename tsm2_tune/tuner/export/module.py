@@ -1,4 +1,4 @@
-"""Export winners as one Python file with the runtime, kernels and data. On a GPU it does not need tsm2_tune."""
+"""Export of winners as one Python file with runtime, kernels and data. On a GPU it does not need tsm2_tune."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ PUBLIC = (
     "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "remember",
     "target_of_xla", "text_of", "uninstall",
 )  # fmt: skip
-COPIED = (  # fields that BestRow and Winner share
+COPIED = (  # fields that are copied from BestRow to Winner
     "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
     "median_us", "gbytes_per_s", "percent_of_floor", "cache",
 )  # fmt: skip
-# dataclasses look up a class's module in sys.modules, where a loader need not put it.
+# dataclasses look up a class's module in sys.modules, but some loaders do not add the module there.
 FOUND_BY_DATACLASSES = """
 _is_unlisted = __name__ not in sys.modules
 if _is_unlisted:
     sys.modules[__name__] = type(sys)(__name__)
 """
-LINE_CHARACTERS = 100  # of a line of embedded data
-LEVEL = 7  # of zlib: 9 takes four times as long and saves 1.5 %
+LINE_CHARACTERS = 100  # per line of embedded data
+LEVEL = 7  # compression level of zlib: 9 takes four times as long and saves 1.5 %
 
 Cubins = Mapping[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
 
@@ -47,11 +47,12 @@ def module_text(
     database: str,
     known: Known,
     cubins: Cubins | None = None,
-    launcher: bytes | None = None,  # compiled here
+    launcher: bytes | None = None,  # shared object, compiled on this machine
 ) -> str:
-    """Return the module's text.
+    """Return the text of an exported Python module with the winners `rows`.
 
-    Texts from the database appear only as ASCII string literals, or quoted in a comment.
+    `sources` maps a trial's id to its kernel. `known` contains the data for predictions. Texts from the database,
+    which may be malicious, are written only as ASCII string literals or as JSON strings in comments.
     """
     cubins = cubins or {}
     texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
@@ -85,7 +86,7 @@ def module_text(
 
 
 def packed(data: bytes) -> list[str]:
-    """Return the data, compressed and in base 85, as string literals, one a line."""
+    """Compress the data and encode it in base 85. Return it as Python string literals, one per line."""
     text = base64.b85encode(zlib.compress(data, LEVEL)).decode()
     return [ascii(text[at : at + LINE_CHARACTERS]) for at in range(0, len(text), LINE_CHARACTERS)]
 
@@ -95,10 +96,10 @@ def _digest(binary: bytes) -> str:
 
 
 def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
-    """Return the winner's record in an exported module.
+    """Return the record of a winner for an exported module.
 
-    Its vendor is cuBLAS's own routine, never another algorithm of cuBLASLt: PyTorch, CuPy and most programs
-    use that routine without the winner.
+    Its vendor times are those of cuBLAS, not of cuBLASLt, because PyTorch, CuPy and most programs would call cuBLAS
+    instead of the winner.
     """
     found = Winner(
         **{name: getattr(row, name) for name in COPIED},
@@ -120,6 +121,6 @@ def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
 
 
 def provenance(rows: Sequence[BestRow]) -> list[str]:
-    """Return a line for each device, toolkit and day, as JSON strings: no line break ends the comment."""
+    """Return one comment line for each device, toolkit and day. JSON strings exclude line breaks from the comment."""
     lines = (f"{json.dumps(row.device)}, {json.dumps(row.tuned_at[:10])}: {json.dumps(facts(row))}" for row in rows)
     return list(dict.fromkeys(lines))

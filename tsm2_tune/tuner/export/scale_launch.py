@@ -1,4 +1,4 @@
-"""Choose a kernel's launch for a shape at which it was not tried."""
+"""Choice of a kernel's launch dimensions for a shape at which the kernel was not tried."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.split_k import ROW_TILES, SPLITS, WIDE_SPLITS
 
-OPTIONS: Mapping[str, tuple[int, ...]] = {  # launch tunables of several families
+OPTIONS: Mapping[str, tuple[int, ...]] = {  # values of launch tunables that several families share
     "splits": tuple(sorted({*SPLITS, *WIDE_SPLITS})),
     "row_tiles": (1, *ROW_TILES),
 }
@@ -25,11 +25,11 @@ OPTIONS: Mapping[str, tuple[int, ...]] = {  # launch tunables of several familie
 def configuration_for(
     known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits, blocks: float | None = None
 ) -> KernelConfig | None:
-    """Return the kernel's configuration for the problem; None if it cannot compute it.
+    """Return the kernel's configuration, with a launch for the problem; None if the kernel cannot compute it.
 
-    `known` has its best configurations for other problems. Of the family's launches it takes the one that breaks the
-    fewest of the family's rules, then the one whose number of blocks is nearest to `blocks`, by default to that at
-    the nearest known shape.
+    `known` contains the kernel's best configurations for other problems. Among the possible launches, those that
+    break the fewest rules of the kernel family are considered. Among these, the launch with the number of thread
+    blocks nearest to `blocks` is chosen. The default of `blocks` is the number of blocks at the nearest known shape.
     """
     nearest = min(known, key=lambda one: (distance(one, problem), one))
     config = known[nearest]
@@ -37,7 +37,9 @@ def configuration_for(
     if not family.supports(problem):
         return None
     wanted = blocks or family.launch(config, nearest).blocks(nearest.m, nearest.n)
-    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # it met the device's own limits elsewhere
+    limit_rules = [
+        rule for rule in family.rules if rule.kind == "limit"
+    ]  # the device's limits were met at own shapes
     shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
 
     def rank(candidate: Candidate) -> tuple[int, float, str]:
@@ -56,7 +58,7 @@ def configuration_for(
 
 @cache
 def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
-    """Return the configurations with the same kernel and other launches."""
+    """Return all configurations with the same kernel, for all values of the launch tunables."""
     return tuple(_launches(config))
 
 
@@ -71,12 +73,12 @@ def _launches(config: KernelConfig) -> Iterator[KernelConfig]:
 
 @cache
 def _options(family: str, name: str) -> tuple[int, ...]:
-    """Return the values of a launch tunable: those in OPTIONS, else those in the family's space."""
+    """Return the values of a launch tunable: OPTIONS if it is in OPTIONS, else all values in the family's space."""
     if name in OPTIONS:
         return OPTIONS[name]
     return tuple(sorted({int(config.tunables[name]) for config in family_named(family).configurations()}))
 
 
 def distance(one: Problem, other: Problem) -> float:
-    """Return the distance of two shapes: the norm of the logarithms of the ratios of m, n and k."""
+    """Return the distance of two shapes: the Euclidean norm of log(m1/m2), log(n1/n2) and log(k1/k2)."""
     return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))

@@ -1,4 +1,4 @@
-"""Make a `Pack` from a store: the winners that an exported module would choose among."""
+"""Conversion of a store to a `Pack`: the winners among which an exported module would choose."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ def pack_of(
     problems: Sequence[Problem] = (),
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Pack:
-    """Return the pack of the store's kernels for the device, only those that these problems may get if any are given.
+    """Return the pack of the store's winners for the device.
 
-    `tell` gets what is left out. Raise InputError without winners.
+    With `problems`, only winners of the same element types and ops are included, or of those of transposed products.
+    `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
     """
     every = [each for one in problems for each in (one, one if SAME in one.op else transposed(one))]
     kinds = {(one.dtype_name, one.op) for one in every}
@@ -46,7 +47,7 @@ def pack_of(
 
 
 def _beside(one: Winner, row: BestRow, between: VendorElsewhere) -> Winner:
-    """Return the winner with the times of the faster one of cuBLAS and cuBLASLt."""
+    """Return a copy of the winner with the times of the faster one of cuBLAS and cuBLASLt as vendor times."""
     return replace(
         one,
         vendor_us=row.vendor_us,

@@ -1,6 +1,6 @@
-"""Export winners as tables: CSV and JSON with all columns, Markdown and LaTeX with the main ones.
+"""Export of winners as tables: CSV and JSON with all columns, Markdown and LaTeX with the main columns.
 
-Texts from the database are untrusted: each format escapes its special characters.
+Texts from the database may be malicious: each format escapes its special characters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tsm2_tune.tuner.results.records import BestRow
 Escape = Callable[[str], str]
 Columns = Mapping[str, Callable[[BestRow], str]]
 
-# Heading -> the cell's text. Times are medians with the 95 % confidence interval of the median.
+# Heading -> function that returns a cell's text. Times are medians with their 95 % confidence intervals.
 COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "dtype": lambda row: row.dtype,
     "op": lambda row: row.op,
@@ -51,7 +51,7 @@ TEXT_COLUMNS = {
     "stale",
     "verified",
     "tuned (UTC)",
-}  # set to the left, numbers to the right
+}  # left-aligned; numbers are right-aligned
 
 LATEX = {
     "\\": r"\textbackslash{}",
@@ -69,18 +69,18 @@ LATEX = {
     "|": r"\textbar{}",
     '"': r"\char34{}",
 }
-FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are as wide as ideographs
+FORMULA = ("=", "+", "-", "@", "\uff1d", "\uff0b", "\uff0d", "\uff20")  # the last four are full-width forms
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
 MARKDOWN = {character: f"\\{character}" for character in "\\`*_[]<>|~&#$"}
 
 
 def visible(text: str) -> str:
-    """Return the text with a space for each unprintable character: controls, line ends, changes of direction."""
+    """Replace each unprintable character (control, line end, change of direction) by a space. Return the text."""
     return "".join(c if c.isprintable() else " " for c in text)
 
 
 def one_line(text: str) -> str:
-    """Return the text with every run of white space and unprintable characters as one space."""
+    """Return the text with every run of white space and unprintable characters replaced by one space."""
     return " ".join(visible(text).split())
 
 
@@ -89,12 +89,12 @@ def escaped(text: str, table: Mapping[str, str]) -> str:
 
 
 def facts_of(record: Any) -> dict[str, Any]:
-    """Return the record's fields for CSV and JSON, where its `cache` is `l2_state`."""
+    """Return field name -> value of a record for CSV and JSON. The field `cache` is renamed `l2_state`."""
     return {"l2_state" if name == "cache" else name: value for name, value in asdict(record).items()}
 
 
 def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """Return a header and a line a winner, quoted as in RFC 4180. No cell is a formula."""
+    """Return CSV text (RFC 4180): a header, and one line for each winner. No cell is a formula."""
     file = io.StringIO()
     writer = csv.DictWriter(file, list(facts_of(rows[0])))
     writer.writeheader()
@@ -103,22 +103,22 @@ def csv_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], datab
 
 
 def csv_cell(value: object) -> object:
-    """Return a cell that no spreadsheet evaluates: an apostrophe goes before a formula, as OWASP recommends."""
+    """Return the value of a CSV cell. A text that looks like a formula gets an apostrophe, as OWASP recommends."""
     if not isinstance(value, str):
-        return value  # a number, also a negative one
+        return value  # a number, which may be negative
     text = visible(value)
     return f"'{text}" if text.lstrip().startswith(FORMULA) and not NUMBER.fullmatch(text) else text
 
 
 def json_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """Return an object with the winners as `best`, parameters as objects."""
+    """Return the text of a JSON object. Its member `best` is the list of winners."""
     best = [facts_of(row) | {"parameters": row.tunables} for row in rows]
     document = {"program": f"tsm2-tune {__version__}", "database": database, "best": best}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
 
 
 def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """Return a table for each device and toolkit under its heading."""
+    """Return Markdown text: for each device, toolkit and L2 state a heading and a table of winners."""
 
     def escape(text: str) -> str:
         return escaped(text, MARKDOWN)
@@ -134,7 +134,7 @@ def markdown_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], 
 
 
 def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], database: str) -> str:
-    """Return a `table` for each device and toolkit; needs no package."""
+    """Return LaTeX text: a `table` environment for each device, toolkit and L2 state. No package is needed."""
 
     def escape(text: str) -> str:
         return escaped(text, LATEX)
@@ -166,7 +166,7 @@ def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], dat
 
 
 def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]]]:
-    """Yield the rows by device, tools and state of the L2, each group with its first row."""
+    """Group the rows by device, driver, toolkit, flags, version and L2 state. Yield first row and rows of each."""
 
     def setting(row: BestRow) -> tuple[str, ...]:
         return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version, row.cache)
@@ -177,7 +177,7 @@ def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]
 
 
 def facts(row: BestRow) -> str:
-    """Return a sentence with the device's and the tools' versions, and one with the state of a GPU's L2."""
+    """Return sentences with the compute capability, the versions of driver and tools, and a GPU's L2 state."""
     capability = f"Compute capability {row.compute_capability}" if row.compute_capability else "The host's CPU"
     driver = f", driver {row.driver}" if row.driver else ""
     state = f" Times with the L2 {row.cache}." if row.compute_capability else ""
@@ -185,7 +185,7 @@ def facts(row: BestRow) -> str:
 
 
 def columns_of(rows: Sequence[BestRow]) -> Columns:
-    """Return COLUMNS with the rows' times in other states of the L2, after the vendor's columns."""
+    """Return COLUMNS, with additional columns for the rows' times in other L2 states after the cuBLAS columns."""
     names = list(COLUMNS)
     place = names.index("cuBLAS routine") + 1
     others = table_cells.other_states(rows, us="{} (us)", digits=2)

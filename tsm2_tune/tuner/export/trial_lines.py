@@ -1,4 +1,4 @@
-"""Export trials as text: the winners, and all trials that a module or library of them needs."""
+"""Export of trials as text: the winners, and the other trials that an exported module or library needs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tsm2_tune.tuner.results.trial import Cache
 
 KEYED = tuple(
     schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
-)  # the columns that key_of reads
+)  # the columns that key_of needs
 
 
 def export_trials(
@@ -34,9 +34,10 @@ def export_trials(
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
 ) -> str:
-    """Return the text of the store's winners, filtered by device, chosen problems and state of the L2.
+    """Return the text of the trials of the store's winners, and of all trials that an export of them needs.
 
-    Raise InputError without winners, StoreError if a row is corrupt.
+    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. Raise
+    InputError if there is no winner, StoreError if a row is corrupt.
     """
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if not rows:
@@ -45,9 +46,10 @@ def export_trials(
 
 
 def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
-    """Return the text of these winners, of trials that tie with them, and of kernels for shapes between them.
+    """Return the text of all trials that an export of these winners needs.
 
-    It has these kernels' trials at the other shapes that an export uses, and the vendor's times at all of the shapes.
+    They are the trials of the winners, of kernels that tie with them, and of kernels for shapes between the winners'
+    shapes. For each of these kernels, trials at other shapes are included too, and cuBLAS's times at the shapes.
     Raise StoreError if a row is corrupt.
     """
     known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
@@ -62,20 +64,23 @@ def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
 
 
 def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
-    """Return one row of each device, state of the L2, element type and op."""
+    """Return one row of each combination of device, L2 state, element type and op."""
     found = {(row.device, row.cache, row.dtype, row.op): row for row in rows}
     return [found[key] for key in sorted(found)]
 
 
 def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
-    """Yield the fastest trials between the winners' shapes, if the vendor was timed beside them."""
+    """Yield the fastest trial at each shape between tuned shapes, if cuBLAS was timed at the shape too."""
     for kind in _kinds(winners):
         rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
         yield from (row for row in rows if row.cublas_us is not None)
 
 
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
-    """Yield the winners of this kind, and the trials that tie with them, each with its problem."""
+    """Yield (trial id, problem) of winners, and of trials that tie with them.
+
+    They have the device, L2 state, element type and op of `kind`.
+    """
     view = ties(is_alike=True).c
     query = select(view.trial_id, *(view[column.name] for column in records.PROBLEM_KEY))
     values = Among((kind.device,), kind.problem, is_alike=True).values
@@ -84,7 +89,7 @@ def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
 
 
 def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
-    """Return (device, problem) -> keys of these trials."""
+    """Return the keys of these trials, grouped: (device, problem) -> keys."""
     trial = schema.trial.c
     query = select(trial.id, trial.device_name, *KEYED, *records.PROBLEM_KEY).join(schema.problem)
     found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
@@ -96,7 +101,7 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
 
 
 def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
-    """Yield the stored facts of these trials, with the vendor's times at the places of `of_vendor`."""
+    """Yield the stored facts of the trials `wanted`. Vendor times are included for pairs in `of_vendor`."""
     for (device, problem), keys in _places(store, wanted).items():
         with store.database.transaction() as connection:
             part = Reader(connection).part(device, problem)
@@ -107,7 +112,7 @@ def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Pro
 
 
 def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[str]:
-    """Return the rounds in which the last time of a trial in a state of the L2 was taken."""
+    """Return the finals that contain the last time of a trial in some L2 state."""
     found = dict[tuple[TrialKey, str], str]()
     for one in part.rounds:
         found |= {(key, timed.values["cache"]): one.final for key, timed in one.timed.items() if key in trials}

@@ -1,6 +1,7 @@
-"""Sets of few kernels for many shapes: the kernels that an exported module holds.
+"""Selection of the kernels that an exported module contains: few kernels for many shapes.
 
-`smallest_set.py` chooses the fewest kernels that keep every shape within a share of its best time: `losses.py` reads
-the times from the database, `pair_timing.py` measures missing ones, `set_cover.py` searches. `near_winners.py` and
-`intermediate_winners.py` add kernels for shapes between the tuned ones, `rate_fit.py` fits a kernel's rates.
+`smallest_set.py` chooses the fewest kernels so that no shape's time exceeds the best time by more than a given share.
+For this, `losses.py` reads times from the database, `pair_timing.py` measures missing times, and `set_cover.py`
+searches. `near_winners.py` and `intermediate_winners.py` add kernels for shapes between tuned shapes. `rate_fit.py`
+fits the rates by which a kernel's time is predicted.
 """

@@ -1,4 +1,4 @@
-"""Kernels without a won shape that are predicted to be faster at shapes between the tuned ones."""
+"""Kernels that are the fastest at no tuned shape, but are predicted to be the fastest between tuned shapes."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
-MEASURED = 4  # tuned shapes at which a kernel must have been measured
-MOST_PROBES = 96  # shapes between the tuned ones at which gains are predicted
-GAIN = 1.03  # speedup from which a further kernel is worth it
+MEASURED = 4  # least number of tuned shapes at which a kernel must have been timed
+MOST_PROBES = 96  # number of shapes between tuned shapes at which times are predicted
+GAIN = 1.03  # least predicted speedup at some shape for which a kernel is added
 
 
 def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
-    """Return the rows that were verified in full; tell that others, such as imported ones, are left out.
+    """Return the winners that were verified in full. Call `tell` if others, such as imported ones, are excluded.
 
-    Return all rows if none was verified: the export then refuses them with advice.
+    Return all winners if none was verified in full: the export then raises an error with advice.
     """
     found = [row for row in rows if row.verified_in_full]
     if not found or len(found) == len(rows):
@@ -48,8 +48,8 @@ def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Se
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
     """Return the winners, followed by rows of the kernels that `rows_between` adds for shapes between them.
 
-    All winners of a type and op determine these kernels, not only the given ones; a run verifies the same ones in
-    full. Kernels that were not verified in full are left out, which is told.
+    The added kernels depend on all stored winners of the same element types and ops, not only on `winners`. Kernels
+    that were not verified in full are excluded, and `tell` is called with their number.
     """
     kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
     every = [row for cache in sorted({row.cache for row in winners}) for row in store.best(cache=Cache(cache))]
@@ -66,11 +66,12 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
 
 
 def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
-    """Return rows of kernels to add to the winners, each at the tuned shape where it is nearest to the winner's time.
+    """Return kernels to add to the winners, because they are predicted to be faster at shapes between tuned shapes.
 
-    A kernel is added if at a shape between the winners' it is predicted to be GAIN times faster than all others;
-    the largest gain comes first. There is no prediction for hosts, nor for a GPU with an unknown number of
-    multiprocessors.
+    A kernel is added if at some shape its predicted time is GAIN times lower than the times of all winners and of the
+    kernels added before it. The kernel with the largest total gain is added first. The row of a kernel is its trial
+    at the tuned shape at which its time is nearest to the winner's time. No kernel is added on the host, or on a GPU
+    with an unknown number of multiprocessors.
     """
     of_gpus = [row for row in winners if row.compute_capability and not row.stale]
     ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
@@ -95,7 +96,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
 def kernels_of(
     store: Store, rows: Iterable[BestRow]
 ) -> tuple[dict[int, Winner], dict[int, KernelConfig], Mapping[str, Card]]:
-    """Return trial id -> winner and configuration of these rows, and the devices' cards."""
+    """Return three mappings: trial id -> Winner, trial id -> configuration, and device name -> measured rates."""
     rows = list(rows)
     records = {row.trial_id: store.trial(row.trial_id) for row in rows}
     known = known_of(store, records, vendor=False)
@@ -105,9 +106,10 @@ def kernels_of(
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
-    """Return the nearest trial to a winner of each kernel that won nothing and was measured at enough of the shapes.
+    """Return one trial of each kernel that won no shape and was timed at MEASURED of the winners' shapes or more.
 
-    The winners are of one device, state of the L2, element type and op.
+    The trial is the one at the shape at which the kernel is nearest to the winner's time. All winners have the same
+    device, L2 state, element type and op.
     """
     best_us, won = {row.problem: row.median_us for row in winners}, {row.trial_id for row in winners}
     measured: dict[str, list[CurrentTrial]] = {}
@@ -131,9 +133,10 @@ def _us(trial: CurrentTrial) -> float:
 
 
 def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
-    """Return the predicted time of each kernel at each shape with its best launch, and the launch's blocks.
+    """Return the predicted time of each kernel (row) at each shape (column) with its best launch, and its blocks.
 
-    Each kernel needs a division.
+    Times are in microseconds. The second array contains the launch's number of thread blocks. No kernel's `division`
+    may be None.
     """
     measured = [measured_of(one, card) for one in kernels]
     divisions = [one.division for one in kernels if one.division is not None]
@@ -149,7 +152,7 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:
-    """Yield the kernels to add: of those with enough gain at a shape, the largest total gain first."""
+    """Yield the row indices of kernels to add, largest total gain first, while a kernel is GAIN times faster."""
     candidates = dict(enumerate(times))
     while True:
         gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in candidates.items()}

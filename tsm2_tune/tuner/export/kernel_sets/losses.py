@@ -1,4 +1,4 @@
-"""Losses of kernels at tuned shapes, from the database: how much slower than the best each kernel is."""
+"""Losses of kernels at tuned shapes: by which share each kernel is slower than the fastest kernel of the shape."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
-Known = dict[str, dict[Problem, CurrentTrial]]  # a kernel's text, a shape: the fastest trial of that kernel there
+Known = dict[str, dict[Problem, CurrentTrial]]  # kernel's text -> shape -> the kernel's fastest trial
 
-DIGITS = 9  # of a loss: in floating point 102 / 100 exceeds 1.02
+DIGITS = 9  # decimals of a loss: 102 / 100 exceeds 1.02 in floating point
 
 
 class Comparable:
-    """Whether a trial has a time, its kernel is unchanged in this version, and it has the basis, if one is given."""
+    """Predicate of trials that can be compared: with a time, and with the same kernel code in this version.
+
+    With `basis`, the trial's basis (compiler, flags and L2 state) must be equal to it.
+    """
 
     def __init__(self, basis: str | None = None) -> None:
         self._basis = basis
@@ -43,12 +46,12 @@ class Selected:
 
     device: str
     within: float
-    rows: tuple[BestRow, ...]  # of each shape: the row of its kernel there
-    kernels: tuple[str, ...]  # the kernel of each row
+    rows: tuple[BestRow, ...]  # for each shape: the trial of its chosen kernel
+    kernels: tuple[str, ...]  # the text of each row's kernel
     losses: tuple[float, ...]
     table: tuple[Bought, ...]
-    unmeasured: int  # pairs of a candidate and a shape that count as not served
-    is_proven: bool  # no fewer of the measured kernels suffice
+    unmeasured: int  # pairs of a kernel and a shape without a verified time
+    is_proven: bool  # whether no smaller set of measured kernels suffices
 
     @property
     def dtype(self) -> str:
@@ -60,12 +63,12 @@ class Selected:
 
 
 class Tuned:
-    """The tuned shapes of one device, element type and op, and what was tried at them.
+    """The tuned shapes of one device, element type and op, with their winners and trials.
 
-    A kernel is all configurations of one `kernel_text`. Its time at a shape is the least newest median of its right
-    trials there, in the winner's state of the L2: of finals where it was in some. A loss is what that is above the
-    median of the shape's winner, as a share; a kernel that is faster than the winner, whose time is within the
-    noise then, loses nothing.
+    Configurations with the same `kernel_text`, which differ only in the launch, are one kernel. The time of a kernel
+    at a shape is the least median of its correct trials in the winner's L2 state. If a trial took part in finals, its
+    median is that of its last final. The loss of a kernel is its time divided by the winner's time, minus 1, and at
+    least 0.
     """
 
     def __init__(
@@ -81,9 +84,9 @@ class Tuned:
             self.read(problem)
 
     def read(self, problem: Problem) -> None:
-        """Read the shape's trials from the database.
+        """Read the shape's winner and trials from the database, again if they were read before.
 
-        Raise InputError if it has no winner, or a stale one.
+        Raise InputError if there is no winner, or if the winner's kernel code has changed.
         """
         winner = next(iter(self.store.best(device=self.device, problem=problem, cache=self._cache)), None)
         if winner is None:
@@ -95,34 +98,34 @@ class Tuned:
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
 
     def keep_to(self, basis: str | None) -> None:
-        """Count only trials with this basis, to which new measurements can be compared; all trials if None."""
+        """Use only trials with this basis (compiler, flags, L2 state) from now on; None: use all trials."""
         self._counts = Comparable(basis)
         for problem, trials in self._trials.items():
             self._right[problem] = tuple(filter(self._counts, trials))
 
     def tried(self, problem: Problem) -> frozenset[str]:
-        """Return the texts of all configurations that were tried at the shape."""
+        """Return the texts of all configurations that were tried at the shape, whatever the outcome."""
         return frozenset(trial.config.text for trial in self._trials[problem])
 
     def is_alone(self, problem: Problem) -> bool:
-        """Return whether one configuration alone gave a right result at the shape."""
+        """Return whether fewer than two configurations gave a correct result at the shape."""
         return len(self._right[problem]) < 2
 
     def is_right(self, trial: CurrentTrial) -> bool:
-        """Return whether the trial still has a right result."""
+        """Return whether the trial is still stored as correct."""
         return any(one.id == trial.id for one in self._right[trial.problem])
 
     def families(self) -> frozenset[str]:
-        """Return the families of all trials at these shapes."""
+        """Return the names of the kernel families of all trials at these shapes."""
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
     def winners_count(self) -> bool:
-        """Return whether all winners have trials that count."""
+        """Return whether the trials of all winners have the basis set by `keep_to`."""
         right = {one.id for of_problem in self._right.values() for one in of_problem}
         return all(winner.trial_id in right for winner in self.winners.values())
 
     def candidates(self) -> Known:
-        """Return the trials of the kernels that are within the share at one of the shapes."""
+        """Return the trials of kernels whose loss at one or more shapes is at most `within`."""
         known = fastest(one for of_problem in self._right.values() for one in of_problem)
         return {
             kernel: at
@@ -131,20 +134,21 @@ class Tuned:
         }
 
     def loss(self, trial: CurrentTrial) -> float:
-        """Return the share by which the trial is slower than the shape's best one."""
+        """Return the share by which the trial is slower than the shape's winner; 0.03 is 3 %. Not negative."""
         assert trial.median_us is not None
         return max(0.0, round(trial.median_us / self.winners[trial.problem].median_us - 1, DIGITS))
 
     def _verified(self) -> Known:
-        """Return the trials of kernels whose launch was verified in full at any shape."""
+        """Return the trials whose kernel was verified in full with the same launch, at any shape."""
         started = {_started(one) for one in self.store.current(self.device) if one.is_verified_in_full}
         right = (one for of_problem in self._right.values() for one in of_problem)
         return fastest(one for one in right if _started(one) in started)
 
     def selected(self) -> Selected:
-        """Return the fewest kernels by stored trials, of pairs that were measured and verified in full.
+        """Return the fewest kernels with a loss of at most `within` at every shape.
 
-        Raise InputError if no kernel serves a shape.
+        Only stored trials that were verified in full are used. Raise InputError if no kernel is fast enough at some
+        shape.
         """
         verified = self._verified()
         costs = {
@@ -185,7 +189,7 @@ class Tuned:
 
 
 def refuse_stale(winner: BestRow, store: Store) -> None:
-    """Raise InputError if the winner's kernel has changed since: then no present kernel can be compared with it."""
+    """Raise InputError if the code of the winner's kernel has changed since its trial: its time is then invalid."""
     if winner.stale:
         raise InputError(
             f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"
@@ -194,17 +198,17 @@ def refuse_stale(winner: BestRow, store: Store) -> None:
 
 
 def percent(share: float) -> str:
-    """Return the share as text, such as 3 %."""
+    """Return the text of a share as a percentage, such as 3 % for 0.03."""
     return f"{100 * share:.3g} %"
 
 
 def _started(trial: CurrentTrial) -> tuple[str, str, str]:
-    """Return the key of a full verification: the kernel, its launch and its basis."""
+    """Return the key of a full verification: the kernel's digest, the configuration and the basis."""
     return trial.source_digest, trial.config.text, trial.basis
 
 
 def fastest(trials: Iterable[CurrentTrial]) -> Known:
-    """Return each kernel's fastest trial at each shape."""
+    """Return kernel's text -> shape -> the kernel's fastest trial at the shape."""
     found: Known = {}
     for trial in trials:
         at = found.setdefault(trial.config.kernel_text, {})

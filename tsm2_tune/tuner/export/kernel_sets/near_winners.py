@@ -1,4 +1,4 @@
-"""Kernels predicted to be nearly the fastest, at tuned shapes and between them: an export may choose them nearby."""
+"""Kernels that are predicted to be nearly the fastest, at tuned shapes and between tuned shapes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
-NEARLY = 1.15  # times the fastest
-MOST_CONTENDING = 6  # kernels at a shape, the fastest by prediction
+NEARLY = 1.15  # largest ratio of a kernel's predicted time to the fastest time
+MOST_CONTENDING = 6  # maximum number of kernels per shape
 
 
 @dataclass(frozen=True, slots=True)
 class Contender:
-    """A kernel of an export, at a shape where it is predicted to be nearly the fastest."""
+    """An exported kernel, and a shape at which it is predicted to be nearly the fastest."""
 
     config: KernelConfig
-    own: Problem  # the problem of this configuration
+    own: Problem  # the problem for which the configuration was tuned
     at: Problem
-    us: float  # its predicted time there
-    blocks: float  # with this launch
+    us: float  # predicted time at the shape `at`
+    blocks: float  # number of thread blocks of the predicted launch
 
 
 def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contender], bool]) -> Iterator[Contender]:
-    """Yield, for each tuned shape and each shape between them that no search covered, the kernels that fit, fastest
-    first.
+    """Yield kernels that are predicted to be nearly the fastest at a shape, fastest first for each shape.
 
-    The winners are of one device, state of the L2, element type and op. There is no prediction for hosts, nor for a
-    GPU whose number of multiprocessors is unknown.
+    Shapes are the tuned ones, and shapes between them for which no search was run. Kernels for which `fits` returns
+    False are skipped. All winners must have the same device, L2 state, element type and op. Nothing is yielded for
+    the host, or for a GPU with an unknown number of multiprocessors.
     """
     rows = [*winners, *rows_between(store, winners)]
     kernels, configs, cards = kernels_of(store, rows)
@@ -60,7 +60,7 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
 
 
 def unsearched_between(store: Store, winners: Sequence[BestRow]) -> list[Problem]:
-    """Return the shapes between the winners' that no search covered; none if there are few winners."""
+    """Return the shapes between the winners' shapes for which no search was run; [] for few winners."""
     if len(winners) < MEASURED:
         return []
     kind = winners[0]

@@ -1,8 +1,8 @@
-"""Time a kernel at a tuned shape only if that can change the smallest set of kernels.
+"""Timing of kernels at tuned shapes, only where a time can change the smallest set of kernels.
 
-An untimed kernel is assumed to be fast enough at the shape. The smallest set under this assumption is chosen, the
-assumptions that it relies on are measured, and the set is chosen again, until it relies on none. Most pairs of a
-kernel and a shape are never measured.
+A kernel without a time at a shape is assumed to be fast enough there. The smallest set of kernels under this
+assumption is chosen. The missing times on which this set depends are measured. These steps are repeated until the set
+depends on measured times only. Most pairs of a kernel and a shape are never measured.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.resume import Retries
 
-UNKNOWN = 1e6  # cost of an unknown pair: large, so that a choice uses as few as possible
-MOST_TURNS = 3  # finals of a shape: each may change the choice and the best kernel
+UNKNOWN = 1e6  # cost of an unmeasured pair: large, so that a set uses few such pairs
+MOST_TURNS = 3  # maximum number of finals of a shape
 
-Pair = tuple[str, Problem]  # a kernel's text, a shape
+Pair = tuple[str, Problem]  # (kernel's text, shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +54,12 @@ Event = ProblemEvent | Narrowed
 
 @dataclass(slots=True)
 class Bench:
-    """A device that measures for an export: a context manager that locks the device at its first use."""
+    """Context manager for measurements of an export on a device. The device is locked at the first measurement."""
 
     target: Target
     options: Options
     store: Store
-    wait: Callable[[str], object] | None = None  # called with the reason while another run holds the device
+    wait: Callable[[str], object] | None = None  # called with the reason while another run has locked the device
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _stack: ExitStack = field(default_factory=ExitStack)
     _opened: tuple[Tuner, Claims] | None = None
@@ -72,21 +72,21 @@ class Bench:
 
     @property
     def basis(self) -> str:
-        """The basis of its trials: compiler, flags and state of the L2."""
+        """The hash of compiler, flags and L2 state of the trials. Only times with equal hashes are comparable."""
         return self.target.basis(self.cache)
 
     @property
     def cache(self) -> Cache:
-        """The state of the L2 in which trials are timed."""
+        """The L2 state in which trials are timed."""
         return self.target.cache(self.options.cache)
 
     def turn(self, tuned: Tuned, problem: Problem) -> session.ProblemSession:
-        """Return a turn of the shape that tries kernels suggested by winners of other shapes."""
+        """Return a session that can try kernels of the families in `tuned` at the shape."""
         tuner, claims = self.opened()
         return fixed_list.problem_session(problem, tuned.families(), tuner, self.store, claims, self.started_at)
 
     def opened(self) -> tuple[Tuner, Claims]:
-        """Lock the device for this run at the first call. Return its tuner and claims."""
+        """Return the device's tuner and claims. The first call locks the device and opens them."""
         if self._opened is None:
             self._stack.enter_context(device_lock(self.target, self.wait))
             tuner = self._stack.enter_context(Tuner(self.target, self.options))
@@ -96,19 +96,17 @@ class Bench:
 
 @dataclass(slots=True)
 class Search:
-    """A search for the fewest kernels. It measures only what the choice depends on."""
+    """A search for the fewest kernels for all tuned shapes, which measures only times on which the result depends."""
 
     tuned: Tuned
     bench: Bench
     least: int | None = None  # proven lower bound of the number of kernels
-    _closed: set[Pair] = field(default_factory=set)  # pairs that need no more trials
-    _unverified: set[Pair] = field(
-        default_factory=set
-    )  # pairs whose verification failed for another reason than the kernel
+    _closed: set[Pair] = field(default_factory=set)  # pairs (kernel, shape) that need no more trials
+    _unverified: set[Pair] = field(default_factory=set)  # pairs whose verification was interrupted
     _turns: Counter[Problem] = field(default_factory=Counter)
 
     def events(self) -> Iterator[Event]:
-        """Yield events, each after it is stored. The stored trials decide the choice."""
+        """Measure the missing times. Yield each event after it is stored. `Tuned.selected` then has the result."""
         tuned = self.tuned
         while True:
             known = tuned.candidates()
@@ -120,7 +118,7 @@ class Search:
             yield Narrowed(len(choice.kernels), len(unknown))
             wanted = self._suited(unknown or self._untried(choice, known), known)
             if len(wanted) < len(unknown):
-                continue  # some have nothing to try
+                continue  # some pairs were closed: choose again
             if wanted:
                 yield from self._tried(wanted, stops=bool(unknown))
             else:
@@ -131,7 +129,7 @@ class Search:
                     yield from self._settled(pair, known)
 
     def _choice(self, known: Known) -> Choice | None:
-        """Return the fewest kernels, counting unknown pairs as served."""
+        """Return the fewest kernels, if kernels are fast enough at all shapes without a time. None if impossible."""
         costs: dict[str, dict[Problem, float]] = {}
         for kernel in known:
             costs[kernel] = {}
@@ -149,7 +147,7 @@ class Search:
         return trial is not None and pair not in self._unverified and self.tuned.loss(trial) <= self.tuned.within
 
     def _resting_on(self, choice: Choice, known: Known) -> list[Pair]:
-        """Return the kernel that is to serve each shape: the fastest one known to be within the share, else any."""
+        """Return, for each shape, the shape and its fastest chosen kernel, or any if no chosen kernel has a time."""
         pairs = []
         for problem in self.tuned.problems:
             within = [one for one in choice.kernels if self._is_within((one, problem), known)]
@@ -159,13 +157,12 @@ class Search:
         return pairs
 
     def _untried(self, choice: Choice, known: Known) -> list[Pair]:
-        """Return the untried pairs of chosen kernels and shapes that others serve: they show what fewer kernels would
-        cost."""
+        """Return untried pairs of a chosen kernel and a shape. Their times show the loss with fewer kernels."""
         pairs = ((kernel, problem) for kernel in choice.kernels for problem in self.tuned.problems)
         return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
 
     def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
-        """Return the pairs with the configuration to try. Close pairs without one, or with a tried one."""
+        """Return each pair with the configuration to try. Close the pairs without an untried configuration."""
         found = []
         for kernel, problem in pairs:
             started = {one: trial.config for one, trial in known[kernel].items()}
@@ -177,7 +174,7 @@ class Search:
         return found
 
     def _tried(self, wanted: list[tuple[Pair, KernelConfig]], *, stops: bool) -> Iterator[Event]:
-        """Try the pairs, shapes with the fewest fast kernels first; with `stops`, until one is not fast enough."""
+        """Try the pairs, shapes with the fewest fast kernels first. With `stops`, end at the first slow pair."""
         known = self.tuned.candidates()
         pairs = ((kernel, problem) for kernel, at in known.items() for problem in at)
         serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
@@ -187,7 +184,7 @@ class Search:
         candidates = [fixed_list.candidate_of(config, problem, limits) for (_, problem), config in wanted]
         begun = tuner.compile_ahead(candidates)
         if self.bench.target.is_host:
-            wait(begun)  # a running compiler would disturb its times
+            wait(begun)  # a running compiler would disturb the timing
         for (pair, _), candidate in zip(wanted, candidates, strict=True):
             yield from fixed_list.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
             self._closed.add(pair)
@@ -196,7 +193,7 @@ class Search:
                 return
 
     def _is_due(self, pair: Pair, known: Known) -> bool:
-        """Return whether the kernel still needs a final beside the best one, or a full verification."""
+        """Return whether the kernel still needs a full verification, or a final together with the shape's winner."""
         kernel, problem = pair
         row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
         if not row.verified_in_full:
@@ -206,14 +203,14 @@ class Search:
         return row.round == 0 or row.round != winner.round
 
     def _settled(self, pair: Pair, known: Known) -> Iterator[Event]:
-        """Yield the finals of the shape in which the kernel takes part, and its full verification."""
+        """Run finals of the shape in which the kernel takes part, and verify the kernel in full. Yield the events."""
         kernel, problem = pair
         trial = known[kernel][problem]
         turn = self.bench.turn(self.tuned, problem)
         self._turns[problem] += 1
         for event in turn.settled(Retries(self.bench.options.limits), {trial.config.text}):
             if isinstance(event, FinalFailure):
-                self._turns[problem] = MOST_TURNS  # the present times decide
+                self._turns[problem] = MOST_TURNS  # the present times must suffice
             yield event
         self.tuned.read(problem)
         verified = (

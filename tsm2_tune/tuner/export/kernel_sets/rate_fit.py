@@ -1,7 +1,7 @@
-"""Fit a kernel's rates of arithmetic and of rereading to its times at several shapes.
+"""Fit of a kernel's arithmetic rate and cached bandwidth to its measured times at several shapes.
 
-A kernel with partly filled tiles, or with several passes over an operand, does additional work. The rate of that work
-depends on the kernel and shows only at such shapes.
+At some shapes a kernel does additional work: it computes partly filled tiles, or reads an operand several times. The
+rate of this work differs between kernels, and can be measured only at such shapes.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ from tsm2_tune.runtime.choice.predict import CACHED_RATE, Division, Kernels
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.choice.work import Card
 
-FITTED = ("arithmetic_rate", "cached_rate", "odd_lines")  # fields of a division
-# Tried: shares of the card's arithmetic rate, which tensor cores exceed; of the memory's rate; factors of odd lines.
+FITTED = ("arithmetic_rate", "cached_rate", "odd_lines")  # fitted fields of Division
+# Values that are tried: arithmetic rate as a multiple of the GPU's rate (tensor cores exceed 1), bandwidth of cached
+# reads as a multiple of the memory's, and the time factor for lines that are not a multiple of vector loads.
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (8.0, 4.0, 2.0, CACHED_RATE, 0.7, 0.35, 0.17)
 ODD_LINES = (1.0, 1.15, 1.4, 1.8, 2.4)
-# Usual shares of the card's arithmetic rate by family; 1 for others. Means of what was fitted to 276
-# winners on an H100: threads that fetch most operands of their multiplications from shared memory reach less.
+# Kernel family -> usual share of the GPU's arithmetic rate; 1 for other families. They are the means for 276 winners
+# on an H100. Families whose threads read most operands from shared memory have lower rates.
 USUAL_ARITHMETIC = {
     "tsm2": 0.5,
     "ism2": 0.5,
@@ -35,14 +36,15 @@ USUAL_ARITHMETIC = {
     "row_lanes_register_b": 0.35,
     "inner_fma_ring": 0.4,
 }
-USUAL = 0.1  # weight of the squared log-ratio of a rate to its usual one; times have weight 1
-FAR = 4.0  # times the least time by the card's rates, beyond which a time counts little
+USUAL = 0.1  # weight of a rate's squared log-ratio to its usual value; times have weight 1
+FAR = 4.0  # ratio of a time to the least possible time beyond which its weight is small
 
 
 def fitted(winner: Winner, card: Card) -> Division:
-    """Return the winner's division with the rates that explain its times best and are near the usual ones.
+    """Return the winner's Division (its model parameters) with rates fitted to its measured times.
 
-    The usual ones are returned if it was measured only where it won.
+    The fit also prefers rates near the usual ones. If the winner was timed only at its own shape, the usual rates are
+    returned.
     """
     division = winner.division
     assert division is not None
@@ -57,7 +59,7 @@ def fitted(winner: Winner, card: Card) -> Division:
     tried = list(product(ARITHMETIC_RATES, CACHED_RATES, odd_lines))
     facts = {field.name: getattr(division, field.name) for field in fields(division)}
     divisions: Any = [SimpleNamespace(**{**facts, **dict(zip(FITTED, rates, strict=True))}) for rates in tried]
-    kernels = Kernels(divisions, [winner.launch], [measured[0].work], [measured], card)  # the same for all of them
+    kernels = Kernels(divisions, [winner.launch], [measured[0].work], [measured], card)  # launch and times are shared
     us = np.array([one.us for one in measured])
     least_us = START_US + np.array([one.work.least_us for one in measured])
     weights = 1 / (1 + (us / (FAR * least_us)) ** 2)

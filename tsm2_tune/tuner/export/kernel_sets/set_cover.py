@@ -1,6 +1,6 @@
-"""Set cover: the fewest kernels that serve every shape, and the loss with each number of kernels.
+"""Set cover: the fewest kernels so that each shape has a fast enough kernel, and the loss with fewer or more kernels.
 
-A pure algorithm on a table of costs, without a database or measurements.
+The input is a table of costs. No database and no device is used.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from numpy.typing import NDArray
 
 from tsm2_tune.generator.problem import Problem
 
-Costs = Mapping[str, Mapping[Problem, float]]  # kernel's text -> shape that it serves -> cost
-MOST_STEPS = 20_000  # of the search for fewer kernels: about a second
-MOST_STEPS_AMONG_EQUALS = 5_000  # of the search for a cheaper set of the same size
-EQUAL = 1e-12  # bound for equal costs
-SHOWN_BEYOND = 3  # rows of the table after the chosen one, before the last
+Costs = Mapping[str, Mapping[Problem, float]]  # kernel's text -> shape at which it is fast enough -> cost
+MOST_STEPS = 20_000  # limit of the search for fewer kernels: about a second
+MOST_STEPS_AMONG_EQUALS = 5_000  # limit of the search for a set of the same size with a lower cost
+EQUAL = 1e-12  # costs that differ by at most this are equal
+SHOWN_BEYOND = 3  # rows of the table between the chosen row and the last row
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A set of kernels that serves every shape."""
+    """A set of kernels with a fast enough kernel for every shape."""
 
-    kernels: tuple[str, ...]  # by their texts, sorted
-    is_proven: bool  # no smaller set suffices
+    kernels: tuple[str, ...]  # the kernels' texts, sorted
+    is_proven: bool  # whether no smaller set suffices
 
     def serving(self, costs: Costs, shape: Problem) -> str:
-        """Return the kernel with the least cost at the shape."""
+        """Return the text of the kernel with the least cost at the shape."""
         return min((one for one in self.kernels if shape in costs[one]), key=lambda one: (costs[one][shape], one))
 
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """The loss that a number of kernels leaves."""
+    """One row of the table of losses: a set of kernels, and how much slower than the best kernels they are."""
 
     kernels: tuple[str, ...]
-    served: int  # shapes
-    worst: float  # loss at a shape that is served: 0.03 is a time of 1.03 times the best one's
+    served: int  # number of shapes at which one of the kernels was timed
+    worst: float  # largest loss at these shapes: 0.03 means 1.03 times the best time
     mean: float
     is_chosen: bool
 
 
 def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
-    """Return the fewest kernels that serve every shape, or None if no kernel serves some shape.
+    """Return the smallest set of kernels with a kernel for every shape; None if some shape has no kernel.
 
-    Of equally small sets the one of the least total cost counts, each shape with its cheapest kernel. The search is
-    branch and bound. It starts from the greedy set, which adds the kernel that serves most of the remaining shapes.
-    Equal costs make equal choices.
+    `costs` contains the shapes at which each kernel is fast enough. Among the smallest sets, the set with the least
+    total cost is chosen, if each shape uses its cheapest kernel. The search is branch and bound, and starts from the
+    greedy set. Equal arguments give equal results.
     """
     if any(all(shape not in of_kernel for of_kernel in costs.values()) for shape in shapes):
         return None
@@ -58,13 +58,15 @@ def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
 
 @dataclass(slots=True)
 class _Search:
-    """A branch-and-bound search. A kernel is an index into `names`; a set of shapes is an integer with a bit for
-    each."""
+    """A branch-and-bound search for a set cover.
+
+    A kernel is an index into `names`. A set of shapes is an integer with one bit for each shape.
+    """
 
     costs: Costs
     shapes: Sequence[Problem]
     names: list[str] = field(init=False)
-    rows: list[list[float]] = field(init=False)  # cost of each kernel at each shape; infinite where it does not serve
+    rows: list[list[float]] = field(init=False)  # cost of each kernel (row) at each shape; inf: too slow
     masks: list[int] = field(init=False)
     found: tuple[int, ...] = ()
     found_cost: float = math.inf
@@ -77,7 +79,7 @@ class _Search:
         self.masks = [sum(1 << place for place, one in enumerate(row) if one < math.inf) for row in self.rows]
 
     def choice(self) -> Choice:
-        """Return the best set that is found within the limit on steps."""
+        """Return the best set that the search finds within the limits on steps."""
         everything = (1 << len(self.shapes)) - 1
         self.found = self._greedy(everything)
         self.found_cost = self._cost(self.found)
@@ -99,8 +101,10 @@ class _Search:
         return chosen
 
     def _branch(self, chosen: tuple[int, ...], remaining: int, without: frozenset[int], *, fewer: bool) -> None:
-        """Try every set without these kernels that serves the remaining shapes and is smaller than the best, or as
-        small."""
+        """Extend `chosen` by kernels, except those in `without`, until no shape is in `remaining`. Keep the best set.
+
+        With `fewer`, only sets smaller than the best one so far are tried; else also sets of the same size.
+        """
         self.steps -= 1
         if self.steps < 0:
             return
@@ -121,7 +125,7 @@ class _Search:
             without |= {one}
 
     def _take(self, chosen: tuple[int, ...]) -> None:
-        """Keep the set if it has fewer kernels, or costs less, than the best one."""
+        """Store the set as the best one if it has fewer kernels or a lower cost than the best one so far."""
         cost = self._cost(chosen)
         if len(chosen) < len(self.found) or cost < self.found_cost - EQUAL:
             self.found, self.found_cost = chosen, cost
@@ -131,7 +135,10 @@ class _Search:
 
 
 def _undominated(rows: Mapping[str, Sequence[float]]) -> list[str]:
-    """Return the sorted names of the rows that no other row dominates, and the first of equal rows."""
+    """Return the sorted names of kernels for which no other kernel is at least as cheap at every shape.
+
+    Of kernels with equal costs, only the first name is returned.
+    """
     names: list[str] = []
     matrix = np.array([rows[name] for name in sorted(rows)]).reshape(len(rows), -1)
     for number, name in enumerate(sorted(rows)):
@@ -149,14 +156,15 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= low
 
 
-# The table
+# The table of losses
 
 
 def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> tuple[Bought, ...]:
-    """Return the loss with 1, 2, ... kernels, the chosen ones, a few more, and as many as make every shape fastest.
+    """Return a table of losses: one row for each number of kernels from 1 to a few more than `chosen` has.
 
-    For other numbers than the chosen one the kernels are found by exchanging one at a time. Fewest unserved shapes
-    come first, then the least worst loss, then the least mean.
+    The last row has the fewest kernels that include the fastest kernel of every shape. The row with as many kernels
+    as `chosen` has the kernels `chosen`. The kernels of the other rows are found by local search: exchange one kernel
+    at a time, to get first the fewest shapes without a kernel, then the least worst loss, then the least mean loss.
     """
     table = _Table(losses, shapes)
     wanted, last = table.places(chosen), table.places(_best_everywhere(losses, shapes))
@@ -171,7 +179,7 @@ def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> t
 
 
 def _best_everywhere(losses: Costs, shapes: Sequence[Problem]) -> tuple[str, ...]:
-    """Return the fewest kernels that include the best one of every shape."""
+    """Return the fewest kernels that include a fastest kernel of every shape."""
     least = {shape: min((of[shape] for of in losses.values() if shape in of), default=math.inf) for shape in shapes}
     at_best = {
         name: {shape: 0.0 for shape, loss in of.items() if loss <= least.get(shape, -1.0)}
@@ -182,7 +190,7 @@ def _best_everywhere(losses: Costs, shapes: Sequence[Problem]) -> tuple[str, ...
 
 
 class _Table:
-    """Losses as a matrix: a row for each kernel, infinite where it does not serve the shape."""
+    """A matrix of losses: one row for each kernel, one column for each shape; inf if the kernel has no time there."""
 
     def __init__(self, losses: Costs, shapes: Sequence[Problem]) -> None:
         self._names = sorted(losses)
@@ -193,13 +201,13 @@ class _Table:
         return tuple(map(self._names.index, names))
 
     def with_one_more(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the kernels with the further one that improves them most."""
+        """Return the kernels and the one additional kernel that improves the score most."""
         unserved, worst, mean = self._scores(chosen)
         ranked = np.lexsort((mean, worst, unserved))
         return (*chosen, next(one for one in map(int, ranked) if one not in chosen))
 
     def exchanged(self, chosen: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the kernels after exchanges that improve them, one at a time, until none does."""
+        """Return the kernels after exchanging one kernel at a time, until no exchange improves the score."""
         while True:
             rest = [chosen[:place] + chosen[place + 1 :] for place in range(len(chosen))]
             better = min(map(self.with_one_more, rest), key=self._score)
@@ -213,12 +221,12 @@ class _Table:
         return Bought(names, self._matrix.shape[1] - unserved, worst, mean, is_chosen)
 
     def _score(self, chosen: tuple[int, ...]) -> tuple[int, float, float]:
-        """Return the number of unserved shapes, and the worst and mean loss of the others; less is better."""
+        """Return the number of shapes without a kernel, and the worst and the mean loss at the other shapes."""
         unserved, worst, mean = self._scores(chosen[1:])
         return int(unserved[chosen[0]]), float(worst[chosen[0]]), float(mean[chosen[0]])
 
     def _scores(self, chosen: tuple[int, ...]) -> tuple[NDArray[np.int_], NDArray[np.float64], NDArray[np.float64]]:
-        """Return the scores of these kernels with each further one."""
+        """Return the scores of the kernels `chosen` together with each kernel of the table, as three arrays."""
         least = np.minimum(self._matrix, self._matrix[list(chosen)].min(axis=0, initial=math.inf))
         is_served = np.isfinite(least)
         losses, served = np.where(is_served, least, 0.0), is_served.sum(axis=1)

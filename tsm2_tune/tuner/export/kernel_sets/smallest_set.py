@@ -1,4 +1,4 @@
-"""Choose the fewest kernels that keep shapes within a share of their best times, measuring if needed."""
+"""Choice of the fewest kernels so that no shape is slower than its best kernel by more than a given share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tsm2_tune.tuner.search.loop import Options
 @dataclass(frozen=True, slots=True)
 @plain
 class ChoiceStarted:
-    """Measurements begin for the choice of one device, element type and op."""
+    """Event: measurements begin, to choose the kernels of one device, element type and op."""
 
     device: str  # device name
     dtype: str  # element type
@@ -35,10 +35,10 @@ class ChoiceStarted:
 @dataclass(frozen=True, slots=True)
 @plain
 class KernelsChosen:
-    """The kernels that are chosen for the shapes of one device, element type and op."""
+    """Event: the kernels for the shapes of one device, element type and op are chosen."""
 
     selected: Selected  # the chosen kernels and their losses
-    unmeasured_because: str  # why nothing was measured; "" if all that was wanted could be
+    unmeasured_because: str  # why nothing could be measured; "" if it could
 
     def __str__(self) -> str:
         kernels, shapes = len(set(self.selected.kernels)), len(self.selected.rows)
@@ -50,7 +50,7 @@ ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
 
 @dataclass(frozen=True, slots=True)
 class Fewest:
-    """Replace winners by rows of the fewest kernels that keep each shape within a share of its best time."""
+    """Function object that replaces winners by fewer kernels, each slower than the winner by at most `within`."""
 
     store: Store
     within: float
@@ -60,9 +60,9 @@ class Fewest:
     tell: Callable[[ExportEvent], object]
 
     def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
-        """Return, for each winner in order, the row of the kernel chosen for its shape.
+        """Return, for each winner in order, the trial of the kernel that is chosen for its shape.
 
-        Raise InputError if a winner is stale, or no kernel serves a shape.
+        Raise InputError if the code of a winner's kernel has changed, or if no kernel is fast enough at some shape.
         """
         for row in winners:
             refuse_stale(row, self.store)
@@ -79,8 +79,7 @@ class Fewest:
 
     @contextmanager
     def _bench(self, device: str, cache: Cache) -> Iterator[tuple[Bench | None, str]]:
-        """Open a bench that measures on the device in this state of its L2. Yield None and the reason if there is
-        none."""
+        """Context manager that returns a Bench for the device and L2 state, or None and the reason for None."""
         target = self._target(device) if self.measures else "--no-measure"
         if isinstance(target, str):
             yield None, target
@@ -92,7 +91,7 @@ class Fewest:
         try:
             spec = spec_of(device)
             return "the device is not here" if spec is None else find_target(spec)
-        except TuneError as error:  # for example without a compiler
+        except TuneError as error:  # for example ToolMissing
             return str(error)
 
     def _chosen(self, device: str, winners: Sequence[BestRow], bench: Bench | None, why: str) -> KernelsChosen:
