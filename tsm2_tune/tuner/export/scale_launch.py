@@ -28,8 +28,8 @@ def configuration_for(
     """Return the kernel's configuration, with a launch for the problem; None if the kernel cannot compute it.
 
     `known` contains the kernel's best configurations for other problems. Among the possible launches, those that
-    break the fewest rules of the kernel family are considered. Among these, the launch with the number of thread
-    blocks nearest to `blocks` is chosen. The default of `blocks` is the number of blocks at the nearest known shape.
+    break the fewest rules of the kernel family are preferred. Among these, the launch whose number of thread blocks
+    is nearest to `blocks` is chosen. The default of `blocks` is the number of blocks at the nearest known shape.
     """
     nearest = min(known, key=lambda one: (distance(one, problem), one))
     config = known[nearest]
@@ -37,9 +37,7 @@ def configuration_for(
     if not family.supports(problem):
         return None
     wanted = blocks or family.launch(config, nearest).blocks(nearest.m, nearest.n)
-    limit_rules = [
-        rule for rule in family.rules if rule.kind == "limit"
-    ]  # the device's limits were met at own shapes
+    limit_rules = [rule for rule in family.rules if rule.kind == "limit"]  # it met the device's limits elsewhere
     shape_rules = [rule for rule in family.rules if rule.kind == "shape"]
 
     def rank(candidate: Candidate) -> tuple[int, float, str]:

@@ -1,4 +1,4 @@
-"""Time kernels at shapes at which another kernel is the fastest ("cross timing").
+"""Cross timing: timing of kernels at shapes at which another kernel is the fastest.
 
 A shape is tuned if a search was run for it. Its winner is the fastest kernel. A search times a kernel at its own
 shape only. An exported module predicts a kernel's time at other shapes from its measured times, so more measured
@@ -133,7 +133,7 @@ class CrossTiming:
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
         """Time all kernels of `kind`'s element type and op that are predicted to be nearly the fastest.
 
-        Then run the finals at shapes between tuned shapes.
+        Then run finals (repeated timings of the fastest kernels) at shapes between tuned shapes.
         """
         while due := self._contending(kind):  # new times change the predictions
             yield from self._tried(due, claims)
@@ -159,7 +159,7 @@ class CrossTiming:
         ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
-        """Try the candidates at their shapes, then run the finals that are due at tuned shapes."""
+        """Try the candidates at their shapes. At tuned shapes, then time the fastest kernels again if that is due."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:
@@ -318,7 +318,7 @@ class CrossTiming:
                     yield event
 
     def _settled(self, turn: session.ProblemSession) -> Iterator[Event]:
-        """Run the shape's final if it is due, and its winner's full verification. Yield their events.
+        """Run the shape's final (repeated timing of its fastest kernels) if it is due, and verify its winner in full.
 
         A final of a tuned shape outside `asked` runs only if a kernel without a final is the fastest.
         """

@@ -1,4 +1,4 @@
-"""Prepare a GPU's L2 cache before a timed kernel: clean lines, dirty lines, or the kernel's own operands."""
+"""Preparation of a GPU's L2 cache before a timed kernel: clean lines, dirty lines, or the kernel's operands."""
 
 from __future__ import annotations
 

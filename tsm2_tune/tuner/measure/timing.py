@@ -1,4 +1,4 @@
-"""Time kernels: warm up, prepare the L2 before each sample, stop when the median's confidence interval is narrow."""
+"""Timing of kernels: warm up, prepare the L2 before each sample, and sample until the median is known precisely."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Repeat the finals of stored problems: verify and time the fastest kernels again, and compare with the store."""
+"""Confirmation of stored winners: the fastest kernels of their problems are verified and timed again."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[E
 
 @dataclass(slots=True)
 class _Confirmation:
-    """The repeated final of one problem."""
+    """The repeated verification and timing of the fastest kernels of one problem."""
 
     row: BestRow  # the previous winner
     tuner: Tuner
@@ -98,7 +98,7 @@ class _Confirmation:
         return tuple(one.config.text for one in prior.contenders if one.config.text == self.row.config)
 
     def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
-        """Verify all finalists in full, except those in `known`, and add them to `known`."""
+        """Verify in full all kernels to be timed that are not in `known`. Add them to `known`."""
         problem, store, tuner = self.row.problem, self.store, self.tuner
         while True:
             prior = self._prior()

@@ -36,7 +36,7 @@ def problem_session(
 ) -> session.ProblemSession:
     """Return a session that tries configurations of `families` at a shape.
 
-    Kernels of all default families take part in its finals.
+    The fastest kernels of all default families take part in its finals (repeated timings).
     """
     own = tuple(sorted(name for name in families if name in FAMILIES and family_named(name).supports(problem)))
     space = SearchSpace(problem, tuner.target.limits, own, (), (), ())

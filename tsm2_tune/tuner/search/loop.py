@@ -1,4 +1,4 @@
-"""The tuning loop: compile, verify and measure candidates in order, and yield each Trial."""
+"""The class Tuner: the loop that compiles, verifies and times candidates on a device, and the finals."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ __all__ = ["FinalFailure", "Options", "Tuner", "cores"]
 
 
 class Tuner:
-    """A device during a run: its worker, ceilings and compilers. Use as a context manager.
+    """Context manager for a device during a run: its worker process, measured peak rates and compilers.
 
-    `phases` measures the time of each phase.
-
-    Entering it compiles the tuner's own kernels and starts the worker. Raise ToolMissing if they do not compile.
+    Entering the context compiles the auxiliary kernels (fill, compare, flush) and starts the worker process, which
+    launches all kernels. It raises ToolMissing if the auxiliary kernels do not compile. `phases` measures the time of
+    each phase.
     """
 
     def __init__(self, target: Target, options: Options) -> None:
@@ -64,7 +64,7 @@ class Tuner:
 
     def __enter__(self) -> Tuner:
         try:
-            self.worker.start()  # it opens the device while the first space is enumerated
+            self.worker.start()  # it initializes the device while the first space is enumerated
         except BaseException:
             self.close()
             raise
@@ -75,7 +75,7 @@ class Tuner:
         self.close()
 
     def close(self) -> None:
-        """End every compiler and the worker, and wait until their folders are gone."""
+        """Stop all compilers and the worker process, and wait until their temporary folders are removed."""
         with held():
             self.clock.stop()
             if self._worker is not None:
@@ -89,19 +89,19 @@ class Tuner:
 
     @property
     def basis(self) -> str:
-        """The basis of this run's trials."""
+        """The hash of compiler, flags and L2 state. Only trials with equal hashes are comparable."""
         return self.target.basis(self.cache)
 
     @property
     def ceilings(self) -> Ceilings:
-        """The device's ceilings, measured when they are first needed in a run."""
+        """The device's peak arithmetic rates and bandwidths, measured at the first access in a run."""
         if self._ceilings is None:
             self._ceilings = self.worker.ceilings()
         return self._ceilings
 
     @property
     def worker(self) -> Worker:
-        """The device's process, or who starts it: it needs the support kernels, which the cache may have lost."""
+        """The client of the worker process. An access compiles the auxiliary kernels again if the cache lost them."""
         self._compilers.support()
         if self._worker is None:
             limit, support = self.options.run_limit_seconds, self._compilers.support
@@ -115,24 +115,24 @@ class Tuner:
         idle_work: IdleWork = no_idle_work,
         on_start: Callable[[Candidate], object] = lambda _: None,
     ) -> Iterator[Trial]:
-        """Try the candidates of a search until it ends or the budget is spent; yield each trial.
+        """Compile, verify and time the candidates of a search. Yield the trial of each candidate.
 
-        Candidates are claimed, several in the context `in_one_transaction`, then compiled. On a GPU the first
-        compiled candidate is tried next. `on_start` is called when a trial begins. An interrupted trial says nothing
-        about its kernel.
+        The loop ends if the search ends or the budget of seconds is spent. Candidates are compiled in the background.
+        On a GPU the candidate that is compiled first is tried first. Several candidates are claimed at a time, in the
+        context `in_one_transaction`. `on_start` is called with each candidate when its trial begins.
 
-        While a kernel runs on a GPU, the strategy gets the previous result, the next request is sent ahead, more
-        candidates are compiled, and `idle_work` is called.
+        While a kernel runs on a GPU, the loop passes the previous result to the strategy, sends the next request to
+        the worker process, calls `idle_work`, and starts compilers.
         """
         options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
         first = next(search, None)
         if first is not None:
-            if not self.target.is_host:  # a compiler would disturb the host's ceilings
+            if not self.target.is_host:  # on the host a compiler would disturb the measured peak rates
                 self.compile_ahead([first])
-            _ = self.ceilings  # before the first trial, which a failure would lose
+            _ = self.ceilings  # measured now, because a failure after the first trial would lose the trial
             search.put_back(first)
-        start = seconds()  # the budget excludes the start of the device and its ceilings
+        start = seconds()  # the budget excludes the measurement of the peak rates
         since = start
         queue = CompileQueue(
             search, search, self._start_compiler, least_ahead(options.sharing, search.remaining), in_one_transaction
@@ -181,7 +181,7 @@ class Tuner:
                 compiling.cancel()
 
     def _next(self, queue: CompileQueue, idle_work: Callable[[], object]) -> QueuedCandidate | None:
-        """Wait for the next compiled candidate. On the host wait for all compilers, which would disturb its times."""
+        """Wait for the next compiled candidate; None if none remains. On the host, wait until no compiler runs."""
         self.phases.enter("compilers")
         if self.target.is_host:
             while queue.step():
@@ -197,23 +197,23 @@ class Tuner:
         return TrialMaker(self.target, self.options, self._compilers, worker, ceilings, self.clock)
 
     def _start_compiler(self, candidate: Candidate) -> tuple[KernelSource, Compiled]:
-        """Start the candidate's compiler; return its source and the future of its binary."""
+        """Start a compiler for the candidate. Return its source and the future of its binary."""
         source = render(candidate.problem, candidate.config)
         return source, self._compilers.begin(source)
 
     def expect(self, problem: Problem) -> None:
-        """Compile the support kernels for the problem's type: on a GPU in the background, on the host now."""
+        """Compile the verifying kernels for the problem's type: on a GPU in the background, on the host at once."""
         self._compilers.begin_support(problem.dtype_name)
-        if self.target.is_host:  # a compiler would disturb the host's ceilings
+        if self.target.is_host:  # a compiler would disturb the measured peak rates
             self._compilers.support(problem.dtype_name)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
-        """Start compilers for the first candidates of a later search; return their futures."""
+        """Start compilers for candidates that will be tried later. Return the futures of their binaries."""
         return [self._start_compiler(candidate)[1] for candidate in candidates]
 
     @cached_property
     def vendor(self) -> VendorSchedule | None:
-        """The schedule of the vendor's measurements; None if the vendor is left out, or on the host."""
+        """The decisions when cuBLAS and cuBLASLt are timed; None on the host, or if the options exclude them."""
         if not self.options.vendor or self.target.is_host:
             return None
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
@@ -221,9 +221,10 @@ class Tuner:
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Time the finalists and the configurations `also` in turns with the vendor; None if that was done before.
+        """Run a final: time the fastest configurations, and those in `also`, in turns with cuBLAS and cuBLASLt.
 
-        With `repeat` it is done again, with the vendor if it was in the last final.
+        Return the final's times, or the reason why it failed. Return None if the last final of the problem is still
+        valid. With `repeat` a final is always run, with cuBLAS only if it was in the last final.
         """
         chosen, vendor = finalists(problem, prior, also), self.vendor if prior.vendor or not repeat else None
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
@@ -231,14 +232,14 @@ class Tuner:
         is_due = is_final_due([one for one, _ in chosen], prior, also)
         if not (is_due or repeat) and (vendor is None or not vendor.is_due(prior)):
             return None
-        if chosen and not self.target.is_host:  # the full verification of a new winner needs both index widths
+        if chosen and not self.target.is_host:  # compiled for the full verification of the winner
             for source in by_width(problem, chosen[0][0].config):
                 self._compilers.begin(source)
         found = self._final(problem, chosen, vendor)
         if vendor is None or isinstance(found, Final) or found.interrupted:
             return found
         without = self._final(problem, chosen, None)
-        if isinstance(without, Final):  # so the vendor failed
+        if isinstance(without, Final):  # so the vendor's libraries were the reason
             vendor.keep_out(problem, found.detail)
         return without
 
@@ -273,7 +274,7 @@ class Tuner:
         return FinalFailure(problem, CHANGED, interrupted=True)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """Verify the configuration's kernel in full with both index widths; outcome OK if every call is right."""
+        """Verify the configuration's kernel in full, for both index widths. Outcome OK: every call is correct."""
         extent = EMULATED if self.target.is_host else ON_GPU
         seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
         texts: list[Text] = [(source, None) for source in by_width(problem, config)]
@@ -281,7 +282,7 @@ class Tuner:
         watching = self._watching if extent.watched_products else None
         if isinstance(watching, CompileFailure):
             return AttemptResult(watching.outcome, f"with races watched: {watching.detail}")
-        if watching is not None:  # with one index width only: the accesses are the same with the other
+        if watching is not None:  # only for one index width: both make the same accesses
             texts.append((texts[0][0], watching))
             named.append("races watched")
         for _ in range(TRIES):
@@ -307,7 +308,7 @@ class Tuner:
 
     @property
     def _watching(self) -> Toolchain | CompileFailure | None:
-        """Return the toolchain that compiles a kernel with race detection; None if the host's compiler lacks it."""
+        """The toolchain for race detection; None if the compiler lacks it; a CompileFailure if interrupted."""
         watching = self.target.watching
         if watching is None:
             return None
@@ -317,7 +318,7 @@ class Tuner:
         return None if binary.outcome is Outcome.COMPILE_FAILED else binary
 
     def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Return whether the cache still holds these binaries in the files of `before`; if not, end the worker."""
+        """Return whether the cache still has these binaries in the same files. If not, stop the worker process."""
         if self._compilers.are_whole(before, texts):
             return True
         self.worker.close()
@@ -325,7 +326,7 @@ class Tuner:
 
 
 def _codes_of(entries: Sequence[Entry]) -> str | None:
-    """Return the digests of these binaries' machine code; None if the cache has lost one."""
+    """Return the digests of the binaries' machine code, separated by spaces; None if a binary was removed."""
     try:
         return " ".join(machine_code_digest(Path(entry.path).read_bytes()) for entry in entries)
     except (OSError, ValueError):
@@ -333,14 +334,15 @@ def _codes_of(entries: Sequence[Entry]) -> str | None:
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
-    """Return the least number of candidates to compile ahead: enough for the compilers.
+    """Return the least number of candidates to compile in advance: one more than this run's processor cores.
 
-    If several runs share the machine, it is at most half of this run's share of the `most` remaining trials.
+    `sharing` is the number of runs that share the machine. If it exceeds 1, return at most half of this run's share
+    of the `most` remaining trials, but at least 1.
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))
 
 
 def by_width(problem: Problem, config: KernelConfig) -> list[KernelSource]:
-    """Return the configuration's source for each index width."""
+    """Return the configuration's kernel source once for each index width, 32 and 64 bits."""
     return [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]

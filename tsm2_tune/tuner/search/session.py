@@ -88,7 +88,7 @@ def run(
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
-    """Return the kernel families whose trials take part in the finals: `families`, or the default ones."""
+    """Return the kernel families whose fastest kernels are timed in finals: `families`, else the default ones."""
     return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
 
 
@@ -229,7 +229,7 @@ class ProblemSession:
         return events
 
     def settled(self, retries: Retries, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
-        """Run the finals and the full verification of the winner. Yield their events.
+        """Time the fastest kernels again (finals), and verify the winner in full. Yield the events.
 
         The configurations in `also` take part in the finals. Nothing happens without a stored correct trial.
         """
@@ -267,7 +267,7 @@ class ProblemSession:
     def _winner_verified(
         self, retries: Retries, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Run finals and verify their winner in full, until a winner is correct or none remains. Yield the events."""
+        """Run finals, then verify the winner in full. Repeat this if the winner is wrong. Yield the events."""
         device = self.tuner.target.identity.name
         while True:
             yield from self.finals(retries, also)
@@ -281,7 +281,7 @@ class ProblemSession:
                 return
 
     def finals(self, retries: Retries, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
-        """Run finals until the fastest kernel was in the last one. Yield each event after the final is stored."""
+        """Time the fastest kernels in turns, until the fastest one was in the last final. Yield the events."""
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
             self.claims.take_final(problem)  # then read the results of other runs

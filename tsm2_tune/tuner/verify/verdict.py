@@ -1,4 +1,4 @@
-"""Run the calls of a verification and compare every element with a reference of higher precision.
+"""Functions that run the calls of a verification and compare every element with a more precise reference.
 
 An exported kernel is used for every shape. So a kernel is verified on the problem that is timed, and on small
 problems around the sizes of its tiles (`edge_problems`). The error bound grows with k, so small problems detect a

@@ -1,4 +1,4 @@
-"""Convert a problem to the arguments of a column-major BLAS call. If C is row-major, BLAS computes its transpose."""
+"""Conversion of a problem to the arguments of a column-major BLAS call. For a row-major C, BLAS computes C^T."""
 
 from __future__ import annotations
 

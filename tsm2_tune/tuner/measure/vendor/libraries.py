@@ -1,4 +1,4 @@
-"""Find and load cuBLAS and cuBLASLt, and translate their status codes into exceptions."""
+"""Search and loading of cuBLAS and cuBLASLt, and translation of their status codes into exceptions."""
 
 from __future__ import annotations
 

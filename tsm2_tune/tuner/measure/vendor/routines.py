@@ -1,4 +1,4 @@
-"""Time and verify the routines of cuBLAS and cuBLASLt that compute a product."""
+"""Timing and verification of the routines of cuBLAS and cuBLASLt that compute a product."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide in which finals of a run cuBLAS and cuBLASLt are timed too."""
+"""Decisions in which finals (repeated timings of the fastest kernels) cuBLAS and cuBLASLt are timed too."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tsm2_tune.tuner.search.resume import PriorTrials
 class VendorSchedule:
     """Decisions whether the vendor's libraries take part in the finals of one run.
 
-    A final times the fastest kernels of a problem in turns. `ask` returns the libraries on the device, and is called
-    at most once. `driver` is the driver's version.
+    A final times the fastest kernels of a problem again, in turns. `ask` returns the libraries on the device, and is
+    called at most once. `driver` is the driver's version.
     """
 
     ask: Callable[[], VendorLibraries]
