@@ -1,4 +1,4 @@
-"""The store's frequent queries, each built once."""
+"""Frequent queries of the store. Each query is built once and cached."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ FULL_VERDICT = (
 
 @cache
 def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the winners with the given column values, in order. See `best_view.winners`."""
+    """Return the query for the rows of `best_view.winners` with bound values in the columns `given`, sorted by device
+    and problem.
+    """
     winners = best_view.winners(is_alike)
     view = winners.c
     query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
@@ -45,14 +47,14 @@ def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
 
 @cache
 def ill_marked(is_alike: bool | None) -> Select[Any]:
-    """Return the query for the first trial whose `is_between` is neither 0 nor 1."""
+    """Return the query for the lowest id of a trial whose `is_between` is neither 0 nor 1."""
     among = () if is_alike is None else (best_view.condition(is_alike),)
     return select(func.min(_TRIAL.id)).where(_TRIAL.is_between.not_in((0, 1)), *among)
 
 
 @cache
 def outside_interval(is_alike: bool | None) -> Select[Any]:
-    """Return the query for the first trial with a median outside its interval."""
+    """Return the query for the lowest id of a trial with a median outside its confidence interval."""
     inside = and_(_MEASURED.low_us <= _MEASURED.median_us, _MEASURED.median_us <= _MEASURED.high_us)
     query = select(func.min(_MEASURED.trial_id)).where(~inside)
     if is_alike is None:
@@ -62,7 +64,7 @@ def outside_interval(is_alike: bool | None) -> Select[Any]:
 
 @cache
 def current(is_alike: bool | None) -> Select[Any]:
-    """Return the query for the device's trials that are not superseded, each with its newest time."""
+    """Return the query for a device's trials that are not superseded, with the newest measured median of each."""
     among = {None: (), False: (conditions.IS_PROBLEM,), True: (conditions.IS_ALIKE,)}[is_alike]
     return (
         select(schema.trial, *PROBLEM_KEY, _MEASURED.median_us)
@@ -74,7 +76,10 @@ def current(is_alike: bool | None) -> Select[Any]:
 
 
 def _row_of() -> Select[Any]:
-    """Return the query for the columns of `best` for the trial `trial_id`, if it is ok and verified, without ties."""
+    """Return the query for a row like those of the view `best`, for the trial with the id `trial_id`.
+
+    The trial need not be a winner, but it must have a correct result. The column `ties` is always 1.
+    """
     trial, problem, run, measured = (
         table.c for table in (schema.trial, schema.problem, schema.run, schema.measurement)
     )

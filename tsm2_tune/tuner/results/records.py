@@ -1,4 +1,4 @@
-"""Typed records from the database. Rows are untrusted input, and each value is checked."""
+"""Dataclass objects from rows of the database. The rows are untrusted, so each value is checked."""
 
 from __future__ import annotations
 
@@ -45,7 +45,10 @@ PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n",
 @dataclass(frozen=True, slots=True)
 @plain
 class BestRow:
-    """The winner of one problem on one device: a row of the view `best`. The rules are in best_view.BEST_VIEW."""
+    """The fastest kernel (winner) of one problem on one device: a row of the view `best`.
+
+    best_view.py defines the rules for winners.
+    """
 
     device: str  # the driver's name of it
     family: str  # the kernel family, such as stream_a_fma
@@ -98,17 +101,19 @@ class BestRow:
 
     @property
     def problem(self) -> Problem:
-        """The problem that it won."""
+        """The problem for which the kernel is fastest."""
         return Problem(self.m, self.n, self.k, self.dtype, self.op)
 
     @property
     def tunables(self) -> dict[str, Any]:
-        """The values of the tunables, by name."""
+        """The values of the tunable parameters, by name."""
         return dict(json.loads(self.parameters))
 
     @property
     def summary(self) -> str:
-        """The family and its time, beside the floor and cuBLAS."""
+        """One line of text: the kernel family, its time, its bandwidth, and the comparison with the floor and with
+        cuBLAS.
+        """
         state = f" {self.cache}" if self.compute_capability else ""
         beside_vendor = f", {self.x_cublas:.2f} x cuBLAS" if self.x_cublas is not None else ""
         ties = f", ties with {self.ties - 1} more" if self.ties > 1 else ""
@@ -123,7 +128,7 @@ class BestRow:
 
 @dataclass(frozen=True, slots=True)
 class TrialRecord:
-    """Everything that is known of one trial."""
+    """A trial with its run and all its measurements."""
 
     id: int
     run: TuningRun
@@ -136,7 +141,7 @@ class TrialRecord:
 
 @contextmanager
 def reading(number: int, kind: str = "trial") -> Iterator[None]:
-    """Convert errors in the rows of this trial or run to a StoreError that names it."""
+    """Convert errors in the `with` block to a StoreError that names the row: its kind (trial, run) and id."""
     try:
         yield
     except (InputError, ArithmeticError, LookupError, RecursionError, TypeError, ValueError) as error:
@@ -147,7 +152,7 @@ def reading(number: int, kind: str = "trial") -> Iterator[None]:
 
 
 def best_row(row: Row) -> BestRow:
-    """Return the winner in a row of the view."""
+    """Return the checked values of a row of the view `best`. Raise StoreError if a value is invalid."""
     with reading(row["trial_id"]):
         values = checked(row, schema.best.columns)
         del values["is_between"]  # only used to choose rows
@@ -162,17 +167,17 @@ def best_row(row: Row) -> BestRow:
 
 
 def check_interval(low_us: float, median_us: float, high_us: float) -> None:
-    """Raise ValueError if the median is outside its interval."""
+    """Raise ValueError if the median is not between the bounds of its confidence interval."""
     if not low_us <= median_us <= high_us:
         raise ValueError(f"median_us = {median_us} is not between {low_us} and {high_us}")
 
 
 @lru_cache(maxsize=CONFIGURATIONS_AT_HAND)
 def config_of(family_name: str, text: str, values: str) -> KernelConfig:
-    """Return the configuration with these tunables, which are JSON.
+    """Return the configuration of the kernel family with these tunables, which are a JSON object.
 
-    If this version lacks the family or a tunable, return a configuration that keeps the stored text. Raise InputError
-    or ValueError if a tunable has the wrong type, or if the text contradicts the tunables.
+    If this version lacks the family or a tunable, return an OtherConfig with the stored text. Raise InputError or
+    ValueError if a tunable is invalid, or if `text` is not the text of these tunables.
     """
     found, family = tunables(values), FAMILIES.get(family_name)
     if family is None:
@@ -186,7 +191,7 @@ def config_of(family_name: str, text: str, values: str) -> KernelConfig:
 
 
 def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
-    """Return whether this version has the configuration for the problem. Only then is it rendered and used."""
+    """Return whether this version of the program can generate the configuration's kernel for the problem."""
     family = FAMILIES.get(config.family)
     if family is None or isinstance(config, OtherConfig) or not family.supports(problem):
         return False
@@ -194,7 +199,7 @@ def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
 
 
 def current_kernel(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
-    """Return the kernel in these checked values of a row of `trial`; None if this program renders another kernel."""
+    """Return the kernel that this program generates for a row of `trial`; None if it is not the stored kernel."""
     config = config_of(values["family"], values["config"], values["tunables"])
     if not is_of_this_version(config, problem):
         return None
@@ -207,16 +212,19 @@ def current_kernel(problem: Problem, values: Mapping[str, Any]) -> KernelSource 
 
 
 def is_unchanged(trial: Trial) -> bool:
-    """Return whether this program renders the stored kernel: the same code, entry point, launch and element type.
+    """Return whether this program still generates the stored kernel: equal code, entry point, launch and element
+    type.
 
-    If it does, the kernel is safe to run, although the file is untrusted.
+    If so, the kernel is safe to execute, although the database is untrusted.
     """
     of_this_version = is_of_this_version(trial.config, trial.problem)
     return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
 
 
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
-    """Return the kernel in a row of `source`. Raise ValueError if the text does not have the stored digest."""
+    """Return the kernel in a row of `source`. Raise ValueError if the stored digest is not the digest of the stored
+    text.
+    """
     values = checked(row, schema.source.columns)
     launch = {name: values[name] for name in LAUNCH}
     found = KernelSource(
@@ -232,7 +240,7 @@ def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
 
 
 def tuning_run(row: Row) -> TuningRun:
-    """Return the run in a row of `run`."""
+    """Return the tuning run in a row of `run`."""
     values = checked(row, schema.run.columns)
     gflops = tuple(rates(values["gflops"]).items())
     return TuningRun(
@@ -253,15 +261,18 @@ def tuning_run(row: Row) -> TuningRun:
 
 
 def measurement(row: Row, samples: Sequence[Row]) -> Measurement:
-    """Return the measurement in a row of `measurement` with its samples in order.
+    """Return the measurement in a row of `measurement`, with its time samples in order.
 
-    Raise ValueError if the samples contradict the row.
+    Raise ValueError if the samples contradict the stored median or confidence interval.
     """
     return timed(checked(row, schema.measurement.columns), samples)
 
 
 def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
-    """Return the measurement in the checked values of a row that has times. Raise ValueError as `measurement`."""
+    """Return the measurement in the checked values of a row of `measurement` or `vendor_measurement`.
+
+    Raise ValueError if the samples contradict the stored median or confidence interval.
+    """
     found = [checked(sample, SAMPLE) for sample in samples[: MOST_SAMPLES + 1]]
     stored = (values["median_us"], values["low_us"], values["high_us"])
     if values["summary_of"] is not None:
@@ -311,13 +322,13 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
 
 
 def _as_started(source: KernelSource, values: Mapping[str, Any]) -> KernelSource:
-    """Return the kernel with the launch in a row of `trial`, if the row has a launch."""
+    """Return the kernel with the launch parameters in the row of `trial`, unless they are NULL."""
     own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
     return replace(source, launch=replace(source.launch, **own))
 
 
 def is_verified(trial: Trial) -> bool:
-    """Return whether the trial is ok, with a right result and a time, as a winner must be."""
+    """Return whether the trial has a correct result and a measured time. A winner must have both."""
     right = trial.verdict is not None and trial.verdict.correct
     return trial.outcome is Outcome.OK and right and trial.measurement is not None
 
@@ -332,7 +343,9 @@ def _problem(row: Row) -> Problem:
 
 
 def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
-    """Return the verdict in a row's values. Raise ValueError if it contradicts itself."""
+    """Return the result of the verification in a row's values; None if the columns are NULL. Raise ValueError if they
+    contradict each other.
+    """
     correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
     if found == [None] * 3:
         return None
@@ -344,7 +357,10 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
 
 
 def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
-    """Return the loaded kernel's resources in a row of `trial`. Raise ValueError if one of them is missing."""
+    """Return the loaded kernel's registers, memory and occupancy in a row of `trial`; None if they are NULL.
+
+    Raise ValueError if only some of them are NULL.
+    """
     found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
     missing = [name for name, value in found.items() if value is None]
     if missing and len(missing) < len(found):
@@ -353,6 +369,6 @@ def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
 
 
 def limits(values: Mapping[str, Any]) -> TimeLimits | None:
-    """Return the time limits in the values of a row of `trial`; None if the row has none."""
+    """Return the time limits in the values of a row of `trial`; None if they are NULL."""
     found = (values["compile_limit_seconds"], values["run_limit_seconds"])
     return None if None in found else TimeLimits(*found)

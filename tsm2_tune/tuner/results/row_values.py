@@ -1,4 +1,4 @@
-"""Convert records to the values of rows."""
+"""Convert dataclass objects to the values of database rows, by column."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LIMITS = ("compile_limit_seconds", "run_limit_seconds")  # columns of `trial`
 def measurement_values(
     measured: Measurement, trial_id: int, *, run_id: int, round_: int, floor_us: float
 ) -> dict[str, Any]:
-    """Return the values of a row of `measurement`. Samples have rows of their own."""
+    """Return the values of a row of `measurement`. The time samples are rows of the table `sample`."""
     return {
         "trial_id": trial_id,
         "run_id": run_id,
@@ -35,7 +35,7 @@ def measurement_values(
 
 
 def run_values(run: TuningRun) -> dict[str, Any]:
-    """Return the values of a row of `run`."""
+    """Return the values of a row of `run`, by column."""
     identity, ceilings = run.identity, run.ceilings
     return {
         "device_name": identity.name,
@@ -60,12 +60,12 @@ def problem_key(problem: Problem) -> dict[str, Any]:
 
 
 def problem_values(problem: Problem) -> dict[str, Any]:
-    """Return the values of a row of `problem`."""
+    """Return the values of a row of `problem`, by column."""
     return {**problem_key(problem), "flops": problem.flops, "least_bytes": problem.least_bytes}
 
 
 def source_values(source: KernelSource) -> dict[str, Any]:
-    """Return the values of a row of `source`."""
+    """Return the values of a row of `source`, by column."""
     return {
         "digest": source.digest,
         "kernel": source.kernel,
@@ -76,7 +76,7 @@ def source_values(source: KernelSource) -> dict[str, Any]:
 
 
 def trial_values(trial: Trial) -> dict[str, Any]:
-    """Return the values of a row of `trial`, without its run, device and problem."""
+    """Return the values of a row of `trial`, by column, except the columns for its run, device, problem and basis."""
     resources, verdict = trial.resources, trial.verdict
     return {
         "family": trial.config.family,

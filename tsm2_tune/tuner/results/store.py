@@ -1,4 +1,4 @@
-"""The store: write runs, trials and their samples; read winners and earlier trials."""
+"""The store: write tuning runs, trials and measurements; read the fastest kernels and earlier trials."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ from tsm2_tune.tuner.search.resume import Retries
 
 
 class Store:
-    """An open database. Each method that writes is one transaction, so a kill neither loses nor duplicates a row."""
+    """An open database of tuning results.
+
+    Each method that writes uses one transaction, so a killed process neither loses nor duplicates a row.
+    """
 
     def __init__(self, database: Database) -> None:
         self.path = database.path
@@ -57,9 +60,10 @@ class Store:
     @classmethod
     @contextmanager
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
-        """Open the store in this database. With `create`, create the database if it is missing.
+        """Open the store in the database `name`. If `create` is true, create a missing database.
 
-        Trials that the package contains, for example pretuned:h100, are read-only. Raise StoreError as Database.open.
+        The results that the package contains, for example pretuned:h100, can be opened read-only. Raise StoreError if
+        the database cannot be used.
         """
         if is_bundled(name) and not create:
             from tsm2_tune.tuner.results.merge import (
@@ -74,15 +78,15 @@ class Store:
 
     @property
     def database(self) -> Database:
-        """The database, for callers that read all of it."""
+        """The open database, for direct access to its tables."""
         return self._database
 
     def claims(self, device_name: str) -> Claims:
-        """Return the claims of a run on the device."""
+        """Return this run's claims on the device, which prevent other runs from trying the same configurations."""
         return Claims(self._database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
-        """Store one trial as `add_trials` does. Return its id."""
+        """Store one trial, as `add_trials` does. Return its id."""
         return self.add_trials(run, [trial], retries)[0].trial_id
 
     @repeated
@@ -93,12 +97,14 @@ class Store:
         retries: Retries | None = None,
         hazards: Iterable[Quarantined] = (),
     ) -> list[Kept]:
-        """Store trials, each with its source, problem, run, measurement and samples. Return the stored trials.
+        """Store trials with their sources, problems, run, measurements and samples. Return the stored trials.
 
-        A device, problem, basis and configuration have one trial: the earlier trial stays, and is returned. If the
-        earlier trial counts as untried by `retries`, the new trial replaces it; without `retries`, if it timed out
-        under shorter limits. The seconds of a trial that timed out are added to the new trial's. The same transaction
-        removes the configuration's claim and quarantines `hazards`.
+        For each device, problem, basis and configuration only one trial is stored. If there is an earlier trial, it
+        is kept and returned, unless `retries` says that it has to be repeated. Without `retries`, an earlier trial is
+        replaced only if it timed out under shorter time limits. The duration of a replaced trial that timed out is
+        added to the new trial's.
+
+        The same transaction deletes the configuration's claim, and adds the kernels `hazards` to the quarantine.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
@@ -112,10 +118,11 @@ class Store:
 
     @repeated
     def add_final(self, run: TuningRun, final: Final, families: Collection[str], basis: str) -> int:
-        """Store the measurements of the finalists and the vendor as the problem's next rounds.
+        """Store the measurements of a final comparison: the problem's fastest configurations and the vendor's
+        routines.
 
-        Each state of the L2 is one round, in the order of the final. Return the number of the last round; the first
-        is 1. Families and basis select the trial of each configuration, as in `History.tried`.
+        Measurements in each L2 cache state get a round number of their own. Return the largest one; the problem's
+        first number is 1. `families` and `basis` select the trial of each configuration, as in `History.tried`.
         """
         about = (run.identity.name, final.problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
@@ -125,9 +132,9 @@ class Store:
 
     @repeated
     def add_full_verdict(self, trial_id: int, detail: str, verified_code: str | None = None) -> None:
-        """Store that the trial's kernel passed the full verification.
+        """Store that the trial's kernel passed the full verification (many shapes, offsets and both index widths).
 
-        `detail` lists the calls that were verified. `verified_code` has the digests of the verified machine code.
+        `detail` lists the verified calls. `verified_code` contains the SHA-256 digests of the verified machine code.
         """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
@@ -135,9 +142,9 @@ class Store:
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
-        """Store that the trial's kernel failed the full verification, so that it no longer competes.
+        """Store that the trial's kernel failed the full verification. It can then no longer win.
 
-        The same transaction quarantines `hazards`.
+        The same transaction adds the kernels `hazards` to the quarantine.
         """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
@@ -149,7 +156,7 @@ class Store:
 
     @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
-        """Store that a search tunes the problem in this state of the L2. Its earlier trials count as searched."""
+        """Mark the problem's trials in this L2 cache state as tried by a search."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
             problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
@@ -158,7 +165,7 @@ class Store:
             connection.execute(row.values(is_between=0))
 
     def end_search(self, device_name: str, problem: Problem, basis: str, why: str) -> None:
-        """Store why the problem's last search ended, in the rows of its trials."""
+        """Store the reason `why` the problem's last search ended, in the rows of its trials."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
             problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
@@ -167,17 +174,17 @@ class Store:
             connection.execute(row.values(search_ended=why))
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
-        """Return the searched problems with the element type and op of `alike`, in this state of the L2."""
+        """Return the problems with the element type and op of `alike` that a search tuned in this L2 cache state."""
         values = conditions.values(device_name, alike) | {"cache": cache.value}
         return frozenset(map(trial_summaries.problem_of, self._database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
-        """Return the verdict of the full verification of the winner's kernel, and the digest of the verified machine
-        code.
+        """Return the stored result of the full verification of the winner's kernel, and the digests of the verified
+        machine code.
 
-        A verdict for another problem counts if the configuration is the same, since another configuration launches
-        the kernel differently. `bases` has a basis for each state of the L2, since the state does not affect
-        correctness. The default is the winner's basis.
+        Return None if it was not verified. A verification for another problem counts if the kernel and the
+        configuration are the same. `bases` are further values of the basis whose trials count, for example for the
+        other L2 cache states: the cache state does not affect correctness.
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}
@@ -189,10 +196,11 @@ class Store:
 
     @repeated
     def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
-        """Mark the problem's trials on the device whose kernels this program renders differently or not at all.
+        """Mark the problem's trials on the device whose kernels this program generates differently or no longer
+        generates.
 
-        They no longer compete, and their configurations count as untried. An open store compares a problem's trials
-        only once, since each comparison renders a kernel.
+        Marked trials cannot win, and the search tries their configurations again. The kernels of a problem are
+        compared once while the store is open, since the comparison generates each kernel.
         """
         if (device_name, problem, basis) in self._compared:
             return
@@ -202,7 +210,7 @@ class Store:
         self._compared.add((device_name, problem, basis))
 
     def history(self, device_name: str, problem: Problem, families: Collection[str], basis: str) -> History:
-        """Return the problem's trials on the device for these families and this basis."""
+        """Return the problem's trials on the device for these kernel families and this basis."""
         return History(self._database, device_name, problem, tuple(families), basis)
 
     @repeated
@@ -214,11 +222,12 @@ class Store:
         *,
         device: str | None = None,
     ) -> None:
-        """Delete these trials, and all trials with these outcomes, with the rows that only they refer to.
+        """Delete the given trials, and all trials with the given outcomes. Delete also the rows that no other trial
+        refers to.
 
-        With `device`, only its trials have to match; without outcomes, all of them do. `tell` is called with the
-        number of trials by outcome before the commit: if it raises, nothing is deleted. Raise InputError if a given
-        trial does not exist.
+        If `device` is given, only this device's trials with the outcomes are deleted; without outcomes, all of its
+        trials. `tell` is called before the commit with the number of trials by outcome: if it raises, nothing is
+        deleted. Raise InputError if a given trial does not exist.
         """
         with self._database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
@@ -236,14 +245,16 @@ class Store:
         alike: Problem | None = None,
         between: bool = False,
     ) -> tuple[BestRow, ...]:
-        """Return the winners, sorted by device, dtype and shape.
+        """Return the fastest kernel (winner) of each problem, sorted by device, element type and shape.
 
-        Arguments that are given restrict the winners to a device, a family, a problem, the element type and op of
-        `alike`, or a state of the L2. With `between`, shapes between tuned shapes are returned instead of tuned
-        shapes. Without a state, each problem has its winner in the first state of PREFERRED that it has. A winner is
-        the fastest of all families: `family` omits the problems that another family won. A winner is stale if this
-        program renders its kernel differently or not at all. Raise StoreError if a winner's rows contradict each
-        other: it is not verified, or its time contradicts its samples.
+        The arguments select a device, a kernel family, a problem, the element type and op of `alike`, or an L2 cache
+        state. If `between` is true, only shapes that no search tuned are returned, and otherwise only tuned shapes.
+        Without `cache`, each problem has one row, for the first cache state of PREFERRED in which it has a winner.
+        `family` omits the problems for which another family's kernel is fastest. A row is stale if this program
+        generates its kernel differently or no longer generates it.
+
+        Raise StoreError if the rows of a winner contradict each other: it is not verified, or its time contradicts
+        its samples.
         """
         asked, among = problem or alike, None
         if asked is not None:
@@ -263,9 +274,11 @@ class Store:
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
-        """Return the median of the vendor's fastest right routine in the problem's newest final with a right routine.
+        """Return the median time of the vendor's fastest correct routine, in the problem's newest final comparison
+        that has one.
 
-        Only finals in this state of the L2 count. Return None if there is none. Raise StoreError for an invalid row.
+        Only comparisons in this L2 cache state count. Return None if there is none. Raise StoreError for an invalid
+        row.
         """
         values = conditions.values(device, problem) | {"cache": cache.value}
         rows = self._database.rows(vendor_measurements.NEWEST_RIGHT, values)
@@ -273,9 +286,10 @@ class Store:
 
     @repeated
     def row(self, trial_id: int) -> BestRow:
-        """Return the row of an ok trial as in `best`, even if it is no winner, with its newest measurement.
+        """Return a row as in `best` for a trial with outcome ok, even if it is not the fastest. The time is its
+        newest measurement.
 
-        A full verification for another problem counts too. Raise StoreError as `best`.
+        A full verification of the same kernel for another problem counts too. Raise StoreError as `best`.
         """
         found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
@@ -288,10 +302,10 @@ class Store:
 
     @repeated
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
-        """Return the records of these winners by trial id, with each source as this program renders it.
+        """Return the records of these winners by trial id, with each kernel's source as this program generates it.
 
-        Raise StoreError if the file has another text, entry point, launch or type: a kernel that only the file has is
-        never returned.
+        Raise StoreError if the stored text, entry point, launch or element type differs from the generated one: a
+        stored kernel is never returned. Raise it also if a winner has not passed the full verification.
         """
         by_trial, every = dict[int, TrialRecord](), tuple(winners)
         with self._database.transaction() as connection:
@@ -311,12 +325,12 @@ class Store:
         return by_trial
 
     def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Return the sources of these winners by trial id. Raise StoreError as `winning`."""
+        """Return the kernel sources of these winners by trial id. Raise StoreError as `winning`."""
         return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
-        """Return the record of one trial. Raise InputError if no trial has this number."""
+        """Return the record of one trial. Raise InputError if there is no trial with this id."""
         with self._database.transaction() as connection:
             if insert.found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(
@@ -326,7 +340,7 @@ class Store:
                 return loader.trial_record(connection, trial_id)
 
     def listing(self) -> tuple[TrialLine, ...]:
-        """Return every trial, in the order they were stored."""
+        """Return one line for each stored trial, in the order in which they were stored."""
         query = (
             select(schema.trial, *records.PROBLEM_KEY, schema.measurement.c.median_us)
             .join(schema.problem)
@@ -339,10 +353,10 @@ class Store:
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
     ) -> tuple[CurrentTrial, ...]:
-        """Return the device's current trials, in the order they were stored.
+        """Return the device's current trials, in the order in which they were stored.
 
-        A current trial is not superseded and has its family's newest basis for its problem and state of the L2. With
-        `problem`, return only its trials; with `alike`, only trials with its element type and op.
+        A trial is current if it is not superseded and has the newest basis of its kernel family, problem and L2 cache
+        state. With `problem`, only its trials are returned; with `alike`, only trials with its element type and op.
         """
         asked = problem or alike
         query = queries.current(None if asked is None else problem is None)
@@ -364,11 +378,13 @@ class Store:
         return tuple(map(trial_summaries.device_name, self._database.rows(query)))
 
     def devices_of_runs(self) -> tuple[str, ...]:
-        """Return the names of the devices that have runs. There are fewer runs than trials, so this is fast."""
+        """Return the names of the devices that have runs. This is faster than `devices`, since there are fewer runs
+        than trials.
+        """
         return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
-        """Return the last run on the device. Raise StoreError if its row is invalid."""
+        """Return the last tuning run on the device. Raise StoreError if there is none, or if its row is invalid."""
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
         rows = self._database.rows(query)
         if not rows:
@@ -378,7 +394,9 @@ class Store:
 
 
 def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None:
-    """Raise StoreError if there are winners without full verification. The message names the command for it."""
+    """Raise StoreError if there are winners. The message says that they lack full verification, and names the command
+    for it.
+    """
     if not winners:
         return
     first = winners[0]
@@ -395,7 +413,9 @@ def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None
 
 
 def preferred(found: Sequence[BestRow]) -> list[BestRow]:
-    """Return a winner for each device and problem: its winner in the first possible state of the L2 in PREFERRED."""
+    """Return one winner for each device and problem: in the first L2 cache state of PREFERRED in which there is a
+    winner.
+    """
     by_place: dict[tuple[str, Problem], BestRow] = {}
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
         by_place.setdefault((row.device, row.problem), row)

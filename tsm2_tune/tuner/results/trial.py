@@ -1,4 +1,4 @@
-"""The records of the tuner: binaries, verdicts, measurements, trials, finals and runs."""
+"""Dataclasses of the tuner: compiled kernels, verification results, measurements, trials and tuning runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ MOST_TEXT = 1000  # characters of a name
 
 
 def in_a_line(text: str) -> str:
-    """Return the text as a name for a row: at most MOST_TEXT long, with spaces for unprintable characters."""
+    """Return the text with spaces instead of unprintable characters, and at most MOST_TEXT characters long."""
     return "".join(c if c.isprintable() else " " for c in text)[:MOST_TEXT]
 
 
 class Outcome(StrEnum):
-    """How a trial ended. The stage that failed decides, never the words of a message."""
+    """How a trial (one configuration, compiled and executed once) ended. The stage that failed determines it."""
 
     OK = "ok"  # right, and timed
     BEHIND = "behind"  # its first launches were too slow to win: neither verified nor timed further
@@ -33,7 +33,7 @@ class Outcome(StrEnum):
 
 
 class Cache(StrEnum):
-    """The state of the L2 when a timed kernel starts."""
+    """The state of the GPU's L2 cache when a timed kernel starts."""
 
     CLEAN = "clean"  # the last kernel read more than the L2 holds: it has neither the operands nor dirty lines
     DIRTY = "dirty"  # the last kernel wrote more than the L2 holds: it has lines to write back, as in most programs
@@ -47,7 +47,7 @@ PREFERRED = (Cache.DIRTY, Cache.CLEAN, Cache.WARM)  # the order of choice if a p
 @dataclass(frozen=True, slots=True)
 @plain
 class Binary:
-    """A compiled kernel on disk, with the compiler's report."""
+    """A compiled kernel: its file, and the numbers that the compiler reported."""
 
     path: str  # cubin for a GPU, shared library for the host
     kernel: str  # entry point
@@ -67,7 +67,7 @@ class CompileFailure:
 @dataclass(frozen=True, slots=True)
 @plain
 class LoadedResources:
-    """The resources of a loaded kernel, as the driver reports them."""
+    """The resources of a loaded kernel, as the CUDA driver reports them."""
 
     registers: int
     local_bytes: int  # local memory per thread: spills, and arrays that are indexed at run time
@@ -78,7 +78,7 @@ class LoadedResources:
 @dataclass(frozen=True, slots=True)
 @plain
 class Verdict:
-    """Comparison of every element with the reference."""
+    """The result of a verification: every element of C was compared with a reference result."""
 
     correct: bool  # whether every element was within its bound
     worst_ratio: float  # largest error over its bound; infinite for a wrong NaN or an inexact integer
@@ -88,7 +88,7 @@ class Verdict:
 @dataclass(frozen=True, slots=True)
 @plain
 class Measurement:
-    """Times of one kernel on one problem, in microseconds."""
+    """The measured times of one kernel on one problem, in microseconds."""
 
     samples_us: tuple[float, ...]  # in the order of measuring; empty for a summary
     median_us: float  # the median of the samples
@@ -109,7 +109,10 @@ class TimeLimits:
     run_seconds: float  # for each stage: loading, verification, timing
 
     def exceed(self, others: TimeLimits | None) -> bool:
-        """Return whether a trial that timed out under the others may end under these; True if those are unknown."""
+        """Return whether one of these limits is longer than the other limit; True if `others` is None.
+
+        A trial that timed out under the other limits may then succeed under these limits.
+        """
         if others is None:
             return True
         return self.compile_seconds > others.compile_seconds or self.run_seconds > others.run_seconds
@@ -118,7 +121,7 @@ class TimeLimits:
 @dataclass(frozen=True, slots=True)
 @plain
 class Trial:
-    """One configuration tried once on one problem."""
+    """The result of one configuration that was compiled, verified and timed for one problem."""
 
     problem: Problem  # the problem
     config: KernelConfig  # the configuration
@@ -147,7 +150,9 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 @plain
 class VendorMeasurement:
-    """A vendor routine on one problem, timed interleaved with the finalists, in one state of the L2."""
+    """The time of a vendor library's routine for one problem. It was called in turns with the kernels that it is
+    compared with.
+    """
 
     library: str  # cuBLAS or cuBLASLt
     version: int  # the library's version number: 130100 is 13.1.0
@@ -159,7 +164,9 @@ class VendorMeasurement:
 @dataclass(frozen=True, slots=True)
 @plain
 class Final:
-    """The finalists of one problem timed again, interleaved, in one or more states of the L2."""
+    """A final comparison: the fastest configurations (finalists) of one problem, timed again in turns, in one or more
+    L2 cache states.
+    """
 
     problem: Problem  # the finalists' problem
     measurements: tuple[tuple[KernelConfig, Measurement], ...]  # each finalist once for each state of the L2
@@ -169,7 +176,7 @@ class Final:
 @dataclass(frozen=True, slots=True)
 @plain
 class DeviceIdentity:
-    """The device and its tools: the facts without which a time means nothing."""
+    """The device, its driver, and the compiler: the facts on which a measured time depends."""
 
     name: str  # devices with the same name share results
     uuid: str  # the GPU's UUID; "" for the host
@@ -182,7 +189,7 @@ class DeviceIdentity:
 @dataclass(frozen=True, slots=True)
 @plain
 class TuningRun:
-    """One run on one device."""
+    """One execution of the tuner on one device."""
 
     identity: DeviceIdentity
     ceilings: Ceilings

@@ -1,4 +1,4 @@
-"""Summaries of stored trials for a search, an audit and a list. Each is made from one row."""
+"""Summaries of stored trials, each from one row: for the search, for an audit and for a list of all trials."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("i
 
 @dataclass(frozen=True, slots=True)
 class StoredTrial:
-    """The facts of a stored trial that the tuning loop needs."""
+    """The values of a stored trial that the search needs."""
 
     id: int
     config: KernelConfig
@@ -43,9 +43,10 @@ class StoredTrial:
 
 @dataclass(frozen=True, slots=True)
 class CurrentTrial:
-    """The facts of a current trial that an audit and an export need.
+    """The values of a current trial that an audit and an export need.
 
-    A trial is current if it is not superseded and is on the newest basis of its family for the device and problem.
+    A trial is current if it is not superseded and has the newest basis of its kernel family for the device and
+    problem.
     """
 
     id: int
@@ -63,7 +64,9 @@ class CurrentTrial:
 
 @dataclass(frozen=True, slots=True)
 class TrialLine:
-    """One line of the list of all trials. Texts are kept as stored, so that unknown families can be listed too."""
+    """One line of the list of all trials. It contains the stored texts, so that unknown kernel families can be listed
+    too.
+    """
 
     id: int
     device: str
@@ -76,9 +79,10 @@ class TrialLine:
 
 
 def current_trial(row: Row) -> CurrentTrial:
-    """Return the trial in a row of `trial` that also has its problem, and the `median_us` of its newest measurement.
+    """Return the summary of a row of `trial` that is joined with its problem and with the median of its newest
+    measurement.
 
-    Its configuration may be from another version of this program.
+    The configuration may be from another version of this program.
     """
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
@@ -99,7 +103,9 @@ def current_trial(row: Row) -> CurrentTrial:
 
 
 def trial_line(row: Row) -> TrialLine:
-    """Return the line of a row of `trial` that also has its problem, and the `median_us` of its first measurement."""
+    """Return the line for a row of `trial` that is joined with its problem and with the median of its first
+    measurement.
+    """
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
         problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
@@ -116,7 +122,7 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row, problem: Problem) -> StoredTrial:
-    """Return the trial in a row of `trial` of this problem that also has its first `median_us`, and NEWEST."""
+    """Return the summary of a row of `trial` that has also `median_us` (first measurement) and the columns NEWEST."""
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
         config = config_of(values["family"], values["config"], values["tunables"])
@@ -142,7 +148,7 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
 
 
 def problem_of(row: Row) -> Problem:
-    """Return the problem in a row of `trial` that has its problem."""
+    """Return the problem in a row of `trial` that is joined with its row of `problem`."""
     with reading(row["id"]):
         values = checked(row, PROBLEM_KEY)
         return Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])

@@ -1,6 +1,6 @@
-"""Insert rows that may exist already, in the SQL of each kind of database.
+"""INSERT statements for rows that may exist already, in SQLite's and PostgreSQL's SQL.
 
-Each statement is built once, since building one takes longer than SQLite needs to run it.
+Each statement is built once, since building it takes longer than SQLite needs to execute it.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from sqlalchemy.dialects import sqlite
 
 
 def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:
-    """Insert the row unless its key exists."""
+    """Insert the row, unless a row with the same key exists."""
     connection.execute(_once(connection.dialect.name, table), values)
 
 
 def add_or_change(connection: Connection, table: Table, key: Collection[str], values: Mapping[str, Any]) -> None:
-    """Insert the row. If a row with the same values in the `key` columns exists, update it."""
+    """Insert the row. If a row with the same values in the columns `key` exists, update its other columns."""
     changed = tuple(name for name in values if name not in key)
     connection.execute(_or_change(connection.dialect.name, table, tuple(key), changed), values)
 
 
 def add_alone(connection: Connection, table: Table) -> bool:
-    """Lock the table against other inserts until the transaction ends. Return whether others could insert before."""
+    """On PostgreSQL, lock the table against other inserts until the transaction ends, and return True. On SQLite
+    return False.
+
+    True means that another transaction may have inserted the row since it was last looked up.
+    """
     is_shared = connection.dialect.name == "postgresql"
     if is_shared:
         connection.exec_driver_sql(f'LOCK TABLE "{table.name}" IN SHARE ROW EXCLUSIVE MODE')

@@ -1,6 +1,8 @@
-"""The valid values of columns. A file is untrusted input, so each value is checked before it is used or printed.
+"""The valid values of each column. A database file is untrusted, so each value is checked before it is used or
+printed.
 
-A column's name determines its domain in every table and query. If the name has no domain, the type determines it.
+The column's name determines its valid values in every table and query. If the name has no entry, the type determines
+them.
 """
 
 from __future__ import annotations
@@ -53,17 +55,17 @@ def matching(pattern: re.Pattern[str]) -> Domain:
 
 
 def between(least: float, most: float) -> Domain:
-    """Return the domain of the numbers from `least` to `most`. NaN is not in it."""
+    """Return a function that tests whether a number is from `least` to `most`. It returns False for NaN."""
     return lambda value: least <= value <= most
 
 
 def up_to(characters: int) -> Domain:
-    """Return the domain of the texts of at most `characters` characters that can be encoded in UTF-8."""
+    """Return a function that tests whether a text has at most so many characters and can be encoded as UTF-8."""
     return lambda text: len(text) <= characters and _is_encodable(text)
 
 
 def _is_encodable(text: str) -> bool:
-    """Return whether the text has no unpaired UTF-16 surrogate, which JSON can contain."""
+    """Return whether the text can be encoded as UTF-8: it has no unpaired surrogate, which JSON can contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -130,10 +132,10 @@ BY_NAME: dict[str, Domain] = {
 
 
 def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
-    """Return the row's values of these columns. Raise TypeError or ValueError if one is not of its column's type or
-    domain.
+    """Return the row's values of these columns, by name. Raise TypeError or ValueError if a value is not valid for
+    its column.
 
-    SQLite stores anything in any column, so the file alone promises nothing.
+    The check is needed because SQLite can store a value of any type in any column.
     """
     values = {}
     for name, kind, kinds, is_stored in map(_of_column, columns):
@@ -148,14 +150,14 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
 
 @cache
 def _of_column(column: Column[Any]) -> tuple[str, type, tuple[type, ...], Domain]:
-    """Return the column's name, its type, all types that its values may have, and its domain."""
+    """Return the column's name, its type, all types that its values may have, and the function that tests a value."""
     kind = column.type.python_type
     kinds = (kind, *([int] if kind is float else ()), *([type(None)] if column.nullable else ()))
     return column.name, kind, kinds, BY_NAME.get(column.name, BY_TYPE[kind])
 
 
 def tunables(text: str) -> dict[str, int | str]:
-    """Return the tunables in a JSON object. Raise ValueError if it is anything else."""
+    """Return the tunable parameters in a JSON object, by name. Raise ValueError if the text is anything else."""
     values = _flat(text)
     for name, value in values.items():
         fits = COUNT(value) if type(value) is int else isinstance(value, str) and matching(_WORD)(value)
@@ -165,7 +167,7 @@ def tunables(text: str) -> dict[str, int | str]:
 
 
 def rates(text: str) -> dict[str, float]:
-    """Return the rates in a JSON object, by dtype. Raise ValueError if it is anything else."""
+    """Return the rates in a JSON object, by element type. Raise ValueError if the text is anything else."""
     values = _flat(text)
     for name, value in values.items():
         if not _WORD.fullmatch(name) or type(value) not in (int, float) or not RATE(value):
@@ -174,7 +176,7 @@ def rates(text: str) -> dict[str, float]:
 
 
 def _flat(text: str) -> dict[str, Any]:
-    """Return the JSON object in a text. Raise ValueError if it is no object or too large."""
+    """Return the JSON object in the text. Raise ValueError if it is not an object or has too many members."""
     values = json.loads(text)
     if not isinstance(values, dict) or len(values) > MOST_MEMBERS:
         raise ValueError(f"{shown(text)} is no JSON object of ours")

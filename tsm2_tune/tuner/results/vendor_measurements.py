@@ -1,4 +1,7 @@
-"""The vendor's measurements in the database: stored with a final, read with a winner."""
+"""Measurements of vendor libraries (cuBLAS, cuBLASLt) in the database.
+
+They are stored with the final comparison in which they were measured, and read together with the fastest kernel.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,9 @@ def add(
     round_: int,
     of_final: FinalStamp,
 ) -> None:
-    """Store the vendor's measurements in this round of the problem's finals. They replace stored measurements."""
+    """Store the vendor's measurements in this round of a final comparison. Delete the vendor's earlier measurements
+    in it.
+    """
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
     _remove(connection, of_round)
     for one in measured:
@@ -72,9 +77,10 @@ def add(
 
 
 def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
-    """Return the winner with its newest time in each state of the L2 and the vendor's time in the same round.
+    """Return the winner's row with its newest time in each L2 cache state, and the vendor's time in the same final
+    comparison.
 
-    `rounds` has all measurements of the winner. Raise StoreError for an invalid row.
+    `rounds` contains all measurements of the winner. Raise StoreError for an invalid row.
     """
     newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
     for cache, (number, ours_us) in newest.items():
@@ -118,9 +124,9 @@ def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache
 
 
 def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
-    """Return the record of a row of `vendor_measurement` and its samples in order.
+    """Return the measurement in a row of `vendor_measurement`, with its time samples in order.
 
-    Raise ValueError for an invalid one.
+    Raise ValueError if the row or a sample is invalid.
     """
     values = checked(row, VENDOR.columns)
     verdict = records.verdict_of(values)
@@ -130,7 +136,7 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
 
 
 def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
-    """Return the query for `versions`. `finals` selects the run and the round of each final."""
+    """Return the query whose rows `versions` reads. `finals` selects (run id, round) of each final comparison."""
     run = schema.run.c
     columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
     rounds = finals.subquery()
@@ -156,13 +162,13 @@ NEWEST_RIGHT = (
 
 
 def median_us(row: Row) -> float:
-    """Return the median in a row of NEWEST_RIGHT."""
+    """Return the median in a row of the query NEWEST_RIGHT."""
     with records.reading(row["id"], KIND):
         return float(checked(row, (VENDOR.c.median_us,))["median_us"])
 
 
 def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:
-    """Return the driver, library and version in each row."""
+    """Return the set of (driver, library, library version) in the rows."""
     found = set()
     for row in rows:
         with records.reading(row["id"], KIND):

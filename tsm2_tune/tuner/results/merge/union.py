@@ -1,15 +1,16 @@
-"""The union of two databases' trials and finals of one problem on one device.
+"""Merge two databases' trials and final comparisons of one problem on one device.
 
-Every row has an identity, and a fixed order chooses between two versions of a row. So the union is commutative,
+Every row has an identity, and a fixed order decides between two versions of a row. So the merge is commutative,
 associative and idempotent: a join in a semilattice.
 
-- A trial's identity is its configuration, its basis and its kernel. Two tries of the same trial are joined: the
-  outcome is the first by PRECEDENCE, the times of both are kept, and the trial is superseded if the try with the
-  greater stamp is superseded.
-- If a configuration has several kernels on the same basis, only the kernel that this program renders competes, or the
-  newest kernel if this program renders none of them. All others are superseded, even if the chosen kernel is too.
-- A time's identity is its run, the state of the L2 and the numbers themselves.
-- A final has its own identity. Stamps order finals and trials: see logical_clock.py.
+- The identity of a trial consists of its configuration, its basis and its kernel. If both databases have the trial,
+  the outcome that comes first in PRECEDENCE is kept, and the measurements of both are kept. The trial is superseded
+  if the version with the greater time stamp is superseded.
+- If a configuration has several kernels on the same basis, only one can win: the kernel that this program generates,
+  or the newest kernel if this program generates none of them. All others are marked as superseded, even if that one
+  is superseded too.
+- The identity of a measurement consists of its run, the L2 cache state, and its numbers.
+- A final comparison has an id of its own. Time stamps order final comparisons and trials: see logical_clock.py.
 """
 
 from __future__ import annotations
@@ -56,7 +57,9 @@ PRECEDENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A row of `measurement` or `vendor_measurement`, with its samples in order, which a summary lacks."""
+    """A measurement: a row of `measurement` or `vendor_measurement`, with its samples in order. A summary has no
+    samples.
+    """
 
     run: RunKey
     values: Values  # without ids and the number of the round
@@ -64,19 +67,23 @@ class Timed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The identity of this time. A summary has the key of the samples that it summarises."""
+        """The identity of the measurement. A summary has the same key as the measurement with the samples that it
+        summarises.
+        """
         numbers = (self.values[name] for name in ("cache", "median_us", "low_us", "high_us"))
         return *self.run, *numbers, self.values["summary_of"] or len(self.samples_us)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The order of times with the same key: the least is kept. A time with samples comes before a summary."""
+        """The sort key of measurements with the same identity: the least is kept. Measurements with samples precede
+        summaries.
+        """
         return not self.samples_us, _sort_key(self.values), self.samples_us, _sort_key(self.run)
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A trial with its own times, which are in no final."""
+    """A trial with the measurements that a search made. Those of final comparisons are in Round."""
 
     run: RunKey
     values: Values  # values of a row of `trial`, without ids
@@ -88,20 +95,20 @@ class Tried:
 
     @property
     def basis(self) -> str:
-        """The basis on which it was tried."""
+        """The basis that the trial had when it was stored: a digest of compiler, flags and L2 cache state."""
         return str(self.values["first_basis"] or self.values["basis"])
 
     @property
     def key(self) -> TrialKey:
-        """The configuration, and a digest of its first basis and its kernel."""
+        """The identity of the trial: its configuration, and a digest of its original basis and its kernel."""
         return key_of(self.values)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The order of tries of the same kernel: the least is kept.
+        """The sort key of versions of the same trial: the least is kept.
 
-        No merge changes a rank, so the order of merges does not matter. A try from a text has no duration and comes
-        last, because it lacks other values too.
+        A merge does not change it, so the order of merges does not matter. A trial from a text file has no duration
+        and comes last, because it lacks other values too.
         """
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
         known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
@@ -111,14 +118,14 @@ class Tried:
 
 
 def key_of(values: Row) -> TrialKey:
-    """Return the key of the trial with these values of a row of `trial`."""
+    """Return the identity of the trial with these values of a row of `trial`."""
     kernel = [values["first_basis"] or values["basis"], *(values[name] for name in KERNEL)]
     return str(values["config"]), hashlib.sha256(json.dumps(kernel).encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A final in one state of the L2: every finalist's time, and the vendor's by library."""
+    """A final comparison in one L2 cache state: the time of every finalist, and of every vendor library by name."""
 
     run: RunKey
     final: str  # its identity
@@ -131,7 +138,7 @@ class Round:
 
     @property
     def members(self) -> dict[tuple[Any, ...], Timed]:
-        """All times in it, by trial or vendor's library."""
+        """All measurements of the comparison, by trial or by vendor library."""
         return {**self.timed, **{(library,): one for library, one in self.vendor.items()}}
 
 
@@ -144,13 +151,13 @@ class Part:
 
     @property
     def times(self) -> int:
-        """The number of measurements, the vendor's included."""
+        """The number of measurements, including the vendor's."""
         own = sum(len(one.others) + (one.first is not None) for one in self.trials.values())
         return own + sum(len(one.members) for one in self.rounds)
 
 
 def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
-    """Return the part of these trials and finals. Trials or finals with the same identity are joined."""
+    """Return a Part with these trials and final comparisons. Those with the same identity are merged."""
     every, finals = dict[TrialKey, Tried](), dict[str, Round]()
     for tried in trials:
         every[tried.key] = _join_tries(every[tried.key], tried) if tried.key in every else tried
@@ -160,10 +167,10 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
 
 
 def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Round]:
-    """Yield finals of a text of version 2 or 3, numbered from 1, with stamps and identities.
+    """Yield the final comparisons of a text file of version 2 or 3, with time stamps and ids instead of numbers.
 
-    Stamps and identities depend on the text alone, so that a second import adds nothing. An identity is a digest of
-    the run, the problem and one time: the vendor's least time, or the fastest kernel's without the vendor.
+    Stamps and ids depend on the file alone, so that a second import adds nothing. An id is a digest of the run, the
+    problem and one measurement: the vendor's least time, or the fastest kernel's time if there is none of the vendor.
     """
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
@@ -180,14 +187,14 @@ def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Rou
 
 
 def union(ours: Part, theirs: Part, has_current_kernel: Callable[[Tried], bool] = lambda tried: False) -> Part:
-    """Return the union of both parts; `ours` itself if `theirs` adds nothing."""
+    """Return the merged rows of both parts. Return the object `ours` itself if `theirs` adds nothing."""
     joined = part_of((*ours.trials.values(), *theirs.trials.values()), (*ours.rounds, *theirs.rounds))
     found = Part(_competing(joined.trials, has_current_kernel), joined.rounds)
     return ours if (dict(found.trials), list(found.rounds)) == (dict(ours.trials), list(ours.rounds)) else found
 
 
 def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]]:
-    """Yield each configuration whose trials in the two parts contradict each other, and the rule that was applied."""
+    """Yield (configuration, explanation) for each configuration whose trials in both parts contradict each other."""
     for key in sorted(ours.trials.keys() & theirs.trials.keys()):
         outcomes = [str(part.trials[key].values["outcome"]) for part in (ours, theirs, found)]
         if outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
@@ -204,7 +211,9 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
 def _competing(
     trials: Mapping[TrialKey, Tried], has_current_kernel: Callable[[Tried], bool]
 ) -> dict[TrialKey, Tried]:
-    """Mark all but one kernel of each configuration and basis as superseded."""
+    """Return the trials. If a configuration has several kernels with the same basis, all but one are marked as
+    superseded.
+    """
     rivals = defaultdict[tuple[str, str], list[Tried]](list)
     for key, tried in trials.items():
         rivals[key[0], tried.basis].append(tried)
@@ -220,7 +229,7 @@ def _competing(
 
 
 def _marked(tried: Tried, is_superseded: bool) -> Tried:
-    """Return the trial, marked as superseded or not."""
+    """Return the trial, marked as superseded or not superseded."""
     values = {**tried.values, "superseded": int(is_superseded), "basis": tried.basis, "first_basis": None}
     if is_superseded:
         values |= {"first_basis": tried.basis, "basis": superseded_basis(values)}
@@ -228,7 +237,7 @@ def _marked(tried: Tried, is_superseded: bool) -> Tried:
 
 
 def _join_tries(one: Tried, other: Tried) -> Tried:
-    """Join two tries of one kernel."""
+    """Merge two versions of one trial."""
     if one == other:
         return one
     kept, left = sorted((one, other), key=lambda tried: tried.rank)
@@ -257,7 +266,7 @@ def _by_key(timed: Iterable[Timed]) -> dict[tuple[Any, ...], Timed]:
 
 
 def _joined(one: Round, other: Round) -> Round:
-    """Join two versions of one final."""
+    """Merge two versions of one final comparison."""
     run, stamp = min(one.run, other.run, key=_sort_key), max(one.stamp, other.stamp)
     return Round(run, one.final, stamp, _better(one.timed, other.timed), _better(one.vendor, other.vendor))
 
@@ -275,5 +284,5 @@ def _refuse_stamp(stamp: int) -> None:
 
 
 def _sort_key(values: object) -> str:
-    """Return a text that orders values. Equal values have equal texts."""
+    """Return a text by which values can be sorted. Equal values have equal texts."""
     return json.dumps(values, sort_keys=True, default=list)

@@ -1,5 +1,5 @@
-"""The database below the store: SQLite files and PostgreSQL servers.
+"""Access to the database: SQLite files and PostgreSQL servers.
 
-`schema.py` has the tables, `schema_versions.py` creates and migrates them. `sqlite_schema.py` and
-`postgresql_schema.py` compare a database with them before it is used.
+`schema.py` defines the tables. `schema_versions.py` creates and migrates them. `sqlite_schema.py` and
+`postgresql_schema.py` compare the tables of an existing database with these definitions before the database is used.
 """

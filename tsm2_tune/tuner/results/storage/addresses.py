@@ -1,6 +1,7 @@
-"""The values of `--db`: a file, a database on a PostgreSQL server, or the package's own trials.
+"""Parse the value of `--db`: the path of a file, the address of a PostgreSQL database, or a name such as
+pretuned:h100.
 
-Messages show no password.
+Error messages never contain a password.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _KEYWORDS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A database of a PostgreSQL server."""
+    """The address of a database on a PostgreSQL server."""
 
     url: str = field(repr=False)  # with the password
 
@@ -55,7 +56,7 @@ class Address:
 
 
 def shown_name(name: str | PathLike[str]) -> str:
-    """Return the name of a database for messages: an address without its secrets."""
+    """Return the database's name for messages, with *** instead of passwords and other secrets."""
     text = os.fspath(name)
     if _SCHEME.match(text):
         text = _NO_PORT.sub(r"\1:***", _PASSWORD.sub(r"\1:***@", text))
@@ -73,19 +74,19 @@ def _shown_parameter(found: re.Match[str]) -> str:
 
 
 def is_address(name: str | PathLike[str]) -> bool:
-    """Return whether the name is an address, a mistyped address or a connection string, and not a file's name."""
+    """Return whether the name is an address (even a mistyped one) or a connection string, and not a file's path."""
     text = os.fspath(name)
     return any(is_one(text) for is_one in (_SCHEME.match, _MISTYPED.match, _KEYWORDS.search))
 
 
 def command_on(command: str, database: str | PathLike[str], program: str = "tsm2-tune") -> str:
-    """Return the command line that runs a command on the database, without --db for the default database."""
+    """Return the command line that executes `command` on the database. --db is omitted for the default database."""
     place = shown_name(database)
     return f"{program} {command}" + ("" if place == DEFAULT_DATABASE else f" --db {shlex.quote(place)}")
 
 
 def tune_first(name: str | PathLike[str]) -> str:
-    """Return the end of a message about a database without results. It says how to get results."""
+    """Return the end of an error message about a database without results: a hint how to tune."""
     from tsm2_tune.pretuned import pretuned  # imported here, since parsing a command line does not need it
 
     text = os.fspath(name)
@@ -98,20 +99,20 @@ def tune_first(name: str | PathLike[str]) -> str:
 
 
 def is_bundled(name: str | PathLike[str]) -> bool:
-    """Return whether the name stands for trials that the package contains."""
+    """Return whether the name denotes results that the package contains, such as pretuned:h100."""
     return os.fspath(name).lower().startswith(PREFIX)
 
 
 def without_password(name: str) -> str:
-    """Return the name of a database without its password, for another machine with its own password."""
+    """Return the address without its password, for use on another machine that has its own password file."""
     return _PASSWORD.sub(lambda found: f"{found[1]}@", name) if _SCHEME.match(name) else name
 
 
 def place_of(name: str | PathLike[str]) -> Path | Address:
-    """Return the file or address that `--db` names.
+    """Return the file's path or the server's address that `--db` names.
 
-    Raise StoreError for an empty name, which Path would take for the working folder. Raise it also for the address of
-    another kind of server, and for the package's own trials, which are read-only.
+    Raise StoreError if the name is empty, if it is the address of another kind of server, or if it names the
+    package's own results, which are read-only.
     """
     text = os.fspath(name)
     if is_bundled(text):

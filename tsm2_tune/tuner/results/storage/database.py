@@ -1,7 +1,8 @@
-"""Open a database, run transactions, and report each error in one sentence.
+"""Open a database and execute transactions. Each error becomes a StoreError with one sentence.
 
-A file is untrusted input. SQLite is configured to trust nothing in it. Its tables and its view are compared with this
-program's before any row is read. The file's size limits the time and the memory of each query.
+A SQLite file is untrusted. SQLite is configured not to execute anything that the file defines. The file's tables and
+view are compared with this program's definitions before any row is read. The time and the memory of a query are
+limited in proportion to the file's size.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ REMEDIES = {
 
 
 class Database:
-    """An open database of this program. Every use of it is one transaction."""
+    """An open database of this program. Each access is one transaction."""
 
     def __init__(
         self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
@@ -86,11 +87,10 @@ class Database:
     @classmethod
     @contextmanager
     def open(cls, place: Path | Address, *, create: bool) -> Iterator[Database]:
-        """Open the database at `place`. With `create`, create it if it is missing, and require that it is writable.
+        """Open the database at `place`. If `create` is true, create a missing database, and require write access.
 
-        An older schema is migrated. Without `create`, a file that is not writable is migrated in a read-only copy.
-        Raise StoreError if the database cannot be used: it is missing, locked, not writable, no database, another
-        program's, or a newer version's.
+        An older schema is migrated. If `create` is false and the file is not writable, a temporary copy is migrated.
+        Raise StoreError if the database is missing, locked, not writable, of another program or of a newer version.
         """
         if isinstance(place, Address):
             from tsm2_tune.tuner.results.storage.postgresql import (
@@ -118,9 +118,10 @@ class Database:
     @classmethod
     @contextmanager
     def copied(cls, path: Path) -> Iterator[Database]:
-        """Open a private, unchecked copy of the file's current state. The copy is deleted at the end.
+        """Open a temporary copy of the file, without checking its tables. The copy is deleted at the end of the
+        `with` block.
 
-        Raise StoreError as `copy`.
+        Raise StoreError if the file cannot be read or copied.
         """
         refuse_unopenable(path, create=False)
         database = cls(path, _engine_of_copy(path))
@@ -131,7 +132,9 @@ class Database:
 
     @classmethod
     def refuse_others(cls, path: Path) -> None:
-        """Raise StoreError if the file is not a database of this program, or a newer version's. Read little of it."""
+        """Raise StoreError if the file is not a database of this program, or if a newer version wrote it. Only its
+        schema is read.
+        """
         refuse_unopenable(path, create=False)
         mode, file = (UNCHANGED, Unchanged(path)) if network_of(path) else ("ro", None)
         database = cls(path, _engine(path, partial(connected, path, mode)), file=file)
@@ -145,15 +148,15 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several machines may write at the same time."""
+        """Whether several machines may write to the database at the same time: it is on a server."""
         return self._server is not None
 
     def now(self, connection: Connection) -> float:
-        """Return the seconds since 1970 by the clock that all writers share: the machine's or the server's clock."""
+        """Return the seconds since 1970 by the clock that all writers share: this machine's or the server's clock."""
         return time.time() if self._server is None else self._server.now(connection)
 
     def _prepare(self, *, create: bool) -> None:
-        """Create or migrate the file if necessary, and check that it is this program's."""
+        """Create or migrate the file if necessary, and check that its tables are this program's."""
         with self.transaction() as connection:
             found = self._found(connection, create=create)
             if found:
@@ -172,7 +175,7 @@ class Database:
             self._is_copy = True
 
     def _found(self, connection: Connection, *, create: bool) -> int:
-        """Return the schema version of the file; with `create`, 0 if the file is empty.
+        """Return the file's schema version. If `create` is true, return 0 for an empty file.
 
         Raise StoreError if the file is not a database of this program.
         """
@@ -184,11 +187,11 @@ class Database:
         return found
 
     def become_read_only(self, name: Path) -> None:
-        """Refuse later writes, and use `name` in messages."""
+        """Make later write transactions fail, and use `name` in messages."""
         self.path, self._is_copy = name, True
 
     def migrate(self) -> None:
-        """Migrate the database to this program's schema. Raise StoreError if it cannot be written."""
+        """Migrate the database to the current schema. Raise StoreError if it cannot be written."""
         with self.transaction(writes=True) as connection:
             found = schema_versions.found_version(connection, str(self.path))  # again, with the lock
             if found < schema_versions.version():
@@ -198,7 +201,7 @@ class Database:
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 
     def digest(self) -> str:
-        """Return a digest that changes whenever the contents change."""
+        """Return a SHA-256 digest of the contents. It changes whenever results are stored."""
         if self._server is not None:
             return self._server.digest()
         found = hashlib.sha256()
@@ -212,13 +215,13 @@ class Database:
     def transaction(
         self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
     ) -> Iterator[Connection]:
-        """Run one transaction. Raise StoreError for an error of SQLite or of the server.
+        """Execute the `with` block as one transaction. Raise StoreError for an error of SQLite or of the server.
 
-        A transaction that writes excludes all other writers. With `about`, a server excludes only writers with the
-        same `about`. Without `durable`, the changes may be lost if a server fails.
+        If `writes` is true, no other transaction can write at the same time; on a server, if `about` is given, no
+        other transaction with the same `about`. If `durable` is false, a server may lose the changes if it crashes.
 
-        A signal that ends a run is raised after the transaction. If it were raised within SQLAlchemy, it would leave
-        a connection open, whose lock would block this process.
+        A signal that ends the run raises its exception after the transaction. Within SQLAlchemy the exception would
+        leave a locked connection open.
         """
         with held():
             if self._server is not None:
@@ -249,23 +252,25 @@ class Database:
 
     @repeated
     def rows(self, query: Executable, values: Mapping[str, Any] | None = None) -> Sequence[RowMapping]:
-        """Return the rows of the query, read in a separate transaction. Raise StoreError as `transaction`."""
+        """Return the rows of the query, which is executed in its own transaction. Raise StoreError for an error of
+        the database.
+        """
         with self.transaction() as connection:
             return fetched(connection, query, values)
 
 
 def copy(path: Path, into: Path) -> None:
-    """Copy the current state of the database at `path` to a new file. The database is only read.
+    """Copy the database file `path` to the new file `into`. `path` is only read.
 
-    Raise StoreError if the database cannot be read, is no database, or was left by a program that ended while it
-    wrote. Raise StoreError also if the new file cannot be created or its disk is full.
+    Raise StoreError if `path` cannot be read, is no database, or needs recovery after a crashed writer. Raise
+    StoreError also if `into` cannot be created or its disk is full.
     """
     refuse_unopenable(path, create=False)
     _back_up(path, into, partial(sqlite3.connect, into)).close()
 
 
 def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
-    """Open the target and copy the database at `path` into it. Raise StoreError as `copy`."""
+    """Open the target database, and copy the database file `path` into it. Raise StoreError if either fails."""
     at, target = path, None
     try:
         unchanged = Unchanged(path) if network_of(path) else None
@@ -286,7 +291,9 @@ def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -
 
 
 def _half_written(path: Path, error: object) -> StoreError | None:
-    """Return the error that the file needs recovery first, if SQLite refuses to read it for that reason."""
+    """Return the StoreError for a file that needs recovery after a crashed writer; None if the error has another
+    cause.
+    """
     unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
     if not unmended or not os.path.exists(f"{path}-journal"):
         return None
@@ -297,7 +304,7 @@ def _half_written(path: Path, error: object) -> StoreError | None:
 
 
 def refused(path: object, error: object) -> StoreError:
-    """Return the error, with its remedy, for an error of SQLite."""
+    """Return the StoreError for an error of SQLite. Its message says what to do."""
     code = code_of(error)
     message = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({message}): restore a copy, or name another file with --db"
@@ -306,14 +313,16 @@ def refused(path: object, error: object) -> StoreError:
 
 
 def code_of(error: object) -> int:
-    """Return SQLite's primary result code of an error."""
+    """Return SQLite's primary result code of an exception."""
     refusal = error.orig if isinstance(error, DBAPIError) else error
     code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
 
 
 def _refuse_moved(path: Path, opened: os.stat_result) -> None:
-    """Raise StoreError if the path no longer has the opened file. SQLite would continue to write into that file."""
+    """Raise StoreError if the path no longer denotes the opened file: SQLite would go on to write into the moved
+    file.
+    """
     try:
         is_there = os.path.samestat(os.stat(path), opened)
     except OSError:
@@ -323,7 +332,7 @@ def _refuse_moved(path: Path, opened: os.stat_result) -> None:
 
 
 def _full_folder(path: object) -> str:
-    """Return the folder on the full disk: the file's folder, or the folder in which SQLite sorts large results."""
+    """Return the folder whose disk is full: the database's folder, or the temporary folder in which SQLite sorts."""
     own = os.path.dirname(os.path.abspath(str(path)))
     for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
         with suppress(OSError):
@@ -336,7 +345,9 @@ def _full_folder(path: object) -> str:
 def fetched(
     connection: Connection, query: Executable, values: Mapping[str, Any] | None = None
 ) -> Sequence[RowMapping]:
-    """Return the rows of the query. Raise StoreError if they have more bytes than the file can hold."""
+    """Return the rows of the query. Raise StoreError if they have more bytes than a valid file of this size can
+    contain.
+    """
     left = connection.info.get("read_bytes", math.inf)  # a server has no limit here
     found = []
     for row in connection.execute(query, values).mappings():
@@ -348,7 +359,7 @@ def fetched(
 
 
 def _engine_of_copy(path: Path) -> Engine:
-    """Return an engine with a single connection to a copy of the file, a temporary database without a name."""
+    """Return an engine with a single connection to a temporary SQLite copy of the file."""
 
     def copied() -> sqlite3.Connection:
         return _back_up(path, Path(tempfile.gettempdir()), partial(_opened, "", uri=False))
@@ -357,7 +368,9 @@ def _engine_of_copy(path: Path) -> Engine:
 
 
 def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
-    """Return an engine whose transactions are begun and ended by SQL statements and not by Python's driver."""
+    """Return a SQLAlchemy engine that begins transactions with BEGIN or BEGIN IMMEDIATE, not by Python's sqlite3
+    module.
+    """
     engine = create_engine("sqlite://", creator=opened, poolclass=pool)
 
     @event.listens_for(engine, "begin")
@@ -373,7 +386,7 @@ def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Poo
 
 
 def connected(path: Path, mode: str) -> sqlite3.Connection:
-    """Return a connection of Python's `sqlite3` in one of SQLite's modes, hardened against a malicious file."""
+    """Return a connection of Python's `sqlite3` in the given SQLite mode, protected against malicious files."""
     return _opened(f"{_absolute(path).as_uri()}?mode={mode}", uri=True)
 
 
@@ -402,7 +415,7 @@ def _absolute(path: Path) -> Path:
 
 
 def _harden(connection: sqlite3.Connection) -> None:
-    """Harden SQLite against a malicious file."""
+    """Configure SQLite's limits and options for untrusted files."""
     for limit, most in LIMITS.items():
         connection.setlimit(limit, most)
     connection.execute("PRAGMA trusted_schema = OFF")  # a view in an untrusted file runs no functions
@@ -414,9 +427,9 @@ def _harden(connection: sqlite3.Connection) -> None:
 
 
 def _bound(connection: Any, steps: int) -> None:
-    """Limit the steps that SQLite's virtual machine takes from now on.
+    """Limit the number of steps of SQLite's virtual machine in the following statements.
 
-    The handler runs no Python code, in which SQLite would take a Ctrl-C for the handler's answer.
+    The progress handler executes no Python code: otherwise SQLite would take a Ctrl-C in it for the handler's result.
     """
     answers = chain(repeat(0, steps // STEPS_AT_A_TIME), repeat(1))
     connection.set_progress_handler(answers.__next__, STEPS_AT_A_TIME)

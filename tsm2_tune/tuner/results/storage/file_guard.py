@@ -1,4 +1,4 @@
-"""Refuse an unsafe file before SQLite opens it and the files beside it."""
+"""Checks of a database file and its companion files (-journal, -wal, -shm) before SQLite opens them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that na
 
 
 def refuse_unopenable(path: Path, *, create: bool) -> None:
-    """Raise StoreError if no database can be opened at the path."""
+    """Raise StoreError if the path is a folder, no regular file, or missing (unless `create` is true)."""
     _refuse_name(path)
     if os.path.isdir(path):  # unlike Path.is_dir, it does not raise below an unreadable folder
         raise StoreError(f"{path} is a folder: name a file with --db")
@@ -27,7 +27,7 @@ def refuse_unopenable(path: Path, *, create: bool) -> None:
 
 
 def _refuse_name(path: Path) -> None:
-    """Raise StoreError if the file's or a companion's name is invalid, or if the folder cannot be searched."""
+    """Raise StoreError if the path or a companion file's path is invalid, or if the folder is not accessible."""
     try:
         os.lstat(f"{path}{max(COMPANIONS, key=len)}")
     except (FileNotFoundError, NotADirectoryError):
@@ -38,10 +38,10 @@ def _refuse_name(path: Path) -> None:
 
 
 def _refuse_companions(path: Path) -> None:
-    """Raise StoreError if a file beside the database is a FIFO, a link, or a journal that names another file.
+    """Raise StoreError if a companion file is not a regular file, or if the journal names another file.
 
-    SQLite removes a file if the end of a journal names it, as in a transaction over several databases. This program
-    writes no journal with a name.
+    SQLite writes a file name at the end of a journal in a transaction over several databases, and deletes the named
+    file. This program writes no such journal.
     """
     for suffix in COMPANIONS:
         beside = f"{path}{suffix}"

@@ -1,7 +1,7 @@
-"""Files on network file systems, where SQLite's locks may not hold between machines.
+"""Detection of network file systems, on which SQLite's locks may not work between machines.
 
-A database on a network file system is never written. It is read without locks and without a file beside it, as long
-as it does not change.
+A database on a network file system is never written. It is read without locks. If it changes during the reading, an
+error is raised.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ COUNTER = slice(24, 28)  # bytes of a database's header that change with each tr
 
 
 def free_bytes_of(folder: str | Path) -> int | None:
-    """Return the free bytes on the folder's disk; None if they are unknown."""
+    """Return the number of free bytes on the folder's disk; None if it is unknown."""
     found = os.statvfs(folder)
     return found.f_bavail * found.f_frsize if found.f_blocks and found.f_frsize else None
 
 
 def network_of(path: Path) -> str:
-    """Return the type of the path's network file system; "" if it is local or unknown."""
+    """Return the type of the network file system that contains the path, such as "nfs4"; "" if it is local or
+    unknown.
+    """
     try:
         lines = MOUNTS.read_text(errors="surrogateescape").splitlines()
         place = Path(os.path.realpath(path))  # raises if the working folder does not exist
@@ -47,7 +49,7 @@ def network_of(path: Path) -> str:
 
 
 def refusal(path: Path, kind: str) -> StoreError:
-    """Return the error for a database on a network file system, with the remedy."""
+    """Return the StoreError for writing to a database on a network file system."""
     return StoreError(
         f"{path} is on a network file system ({kind}), where two machines that write a SQLite file destroy it: name a"
         f" file on a local disk with --db, or for several machines a PostgreSQL database, {EXAMPLE}"
@@ -62,7 +64,7 @@ class Unchanged:
         self._state = self._now()
 
     def check(self) -> None:
-        """Raise StoreError if another program has written to the file since."""
+        """Raise StoreError if the file has changed since this object was created."""
         if self._now() != self._state:
             raise StoreError(
                 f"{self._path} was written to while it was read: run this again when nobody tunes into it, or copy it"

@@ -1,4 +1,6 @@
-"""Time that threads waited for an unreachable server. It counts neither for a trial nor for a run's budget."""
+"""The time that threads have waited for an unreachable database server. Trial times and time budgets do not include
+it.
+"""
 
 from __future__ import annotations
 
@@ -12,22 +14,22 @@ _since: dict[int, float] = {}  # start of the wait, by waiting thread
 
 
 def begin(since: float) -> None:
-    """Record that this thread has been waiting since `since`, on the monotonic clock."""
+    """Record that the current thread has been waiting since `since`, in seconds of the monotonic clock."""
     _since.setdefault(threading.get_ident(), since)
 
 
 def end() -> None:
-    """Record that this thread no longer waits."""
+    """Record that the current thread waits no longer."""
     thread, now = threading.get_ident(), time.monotonic()
     _seconds[thread] += now - _since.pop(thread, now)
 
 
 def seconds(thread: int) -> float:
-    """Return how long this thread has waited for the database so far."""
+    """Return the number of seconds that the thread has waited for the database so far."""
     now = time.monotonic()
     return _seconds[thread] + now - _since.get(thread, now)
 
 
 def is_waited_for() -> bool:
-    """Return whether any thread waits."""
+    """Return whether any thread is waiting for the database."""
     return bool(_since)

@@ -1,9 +1,9 @@
-"""A database on a PostgreSQL server: its transactions, its locks, and its errors, each as one sentence.
+"""A database on a PostgreSQL server: transactions, locks and error messages.
 
-A transaction that writes takes an advisory lock: the exclusive lock of the database, or the lock of its subject and a
-shared lock of the database. So no transaction has to be repeated because of another transaction's writes. If the
-server aborts a transaction, for example at a restart, Lost is raised. If the answer to a commit is lost, the receipt
-that the transaction wrote shows whether it was committed.
+A transaction that writes takes an advisory lock: either the exclusive lock of the database, or the exclusive lock of
+one device and problem together with a shared lock of the database. So writing transactions never conflict. If the
+server aborts a transaction, for example at a restart, Lost is raised. Each transaction writes a token into the table
+`receipt`. If the reply to a COMMIT is lost, this token shows whether the transaction was committed.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ REMEDIES = {
 
 
 class Server:
-    """An open database on a server."""
+    """An open database on a PostgreSQL server."""
 
     def __init__(self, address: Address, engine: Engine) -> None:
         self.engine = engine
@@ -103,9 +103,9 @@ class Server:
     @classmethod
     @contextmanager
     def open(cls, address: Address, *, create: bool) -> Iterator[Server]:
-        """Open the database at the address. With `create`, create its tables if there are none.
+        """Open the database at the address. If `create` is true and there are no tables, create them.
 
-        Raise ToolMissing without the driver. Raise StoreError if the database cannot be used.
+        Raise ToolMissing if psycopg is not installed. Raise StoreError if the database cannot be used.
         """
         server = cls(address, _engine(address))
         try:
@@ -133,7 +133,11 @@ class Server:
     def transaction(
         self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
     ) -> Iterator[Connection]:
-        """Run a transaction, as Database.transaction does. Raise Lost if the server aborted it and stored nothing."""
+        """Execute the `with` block as one transaction; the parameters are those of Database.transaction.
+
+        Raise Lost if the server aborted the transaction and stored nothing. Raise StoreError for any other error of
+        the server.
+        """
         token, is_ending = uuid.uuid4().hex, False
         try:
             with self._begun(writes, about, durable) as connection:
@@ -158,7 +162,7 @@ class Server:
         return float(connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one())
 
     def digest(self) -> str:
-        """Return a digest that changes whenever trials are stored."""
+        """Return a SHA-256 digest of the results. It changes whenever results are stored."""
         found = []
         with self.transaction() as connection:
             for name in ("run", "problem", "trial", "measurement", "vendor_measurement"):
@@ -168,7 +172,7 @@ class Server:
 
     @contextmanager
     def _begun(self, writes: bool, about: tuple[str, ...], durable: bool) -> Iterator[Connection]:
-        """Begin a transaction that reads a snapshot, or a transaction that holds its lock for writing."""
+        """Begin a transaction. If it writes, take its advisory lock; otherwise it reads a snapshot."""
         with self.engine.connect() as connection:
             connection.execution_options(
                 isolation_level="READ COMMITTED" if writes else "REPEATABLE READ", postgresql_readonly=not writes
@@ -179,13 +183,13 @@ class Server:
 
     @property
     def _writer(self) -> str:
-        """Return the owner of this thread's receipts. A thread has at most one transaction."""
+        """The key of the current thread's row in the table `receipt`. A thread has at most one transaction."""
         return f"{self._name} {threading.get_ident()}"
 
     def _was_stored(self, token: str, about: tuple[str, ...]) -> bool:
-        """Return whether the transaction with this receipt was committed, if the answer to the commit was lost.
+        """Return whether the transaction with this token was committed, after the reply to its COMMIT was lost.
 
-        Raise StoreError if the server stays unreachable.
+        Raise StoreError if the server remains unreachable.
         """
 
         def asked() -> bool:
@@ -204,7 +208,7 @@ class Server:
             ) from error
 
     def _refused(self, error: DBAPIError) -> StoreError:
-        """Return the error, with its remedy, for an error of the server or the driver."""
+        """Return the StoreError for an error of the server or of psycopg. Its message says what to do."""
         state = getattr(error.orig, "sqlstate", None) or ""
         lines = str(error.orig).strip().splitlines() or [type(error.orig).__name__]
         message = in_a_line(lines[0])[:DETAIL_CHARACTERS]
@@ -232,9 +236,9 @@ class Server:
 
 @contextmanager
 def as_it_is(address: Address) -> Iterator[Connection]:
-    """Open a transaction in the database at the address without creating, migrating or removing anything.
+    """Begin a transaction in the database without creating, migrating or deleting anything.
 
-    Raise errors as Server.open.
+    Raise ToolMissing if psycopg is not installed. Raise StoreError if the database cannot be used.
     """
     server = Server(address, _engine(address))
     try:
@@ -245,13 +249,20 @@ def as_it_is(address: Address) -> Iterator[Connection]:
 
 
 def schema_at(address: Address) -> int:
-    """Return the schema version of the database at the address, 0 if it is empty. Raise errors as Server.open."""
+    """Return the schema version of the database; 0 if it is empty.
+
+    Raise ToolMissing if psycopg is not installed. Raise StoreError if the database cannot be used.
+    """
     with as_it_is(address) as connection:
         return postgresql_schema.found_version(connection, str(address))
 
 
 def _locks(about: tuple[str, ...], durable: bool) -> str:
-    """Return the statement that takes the lock of the transaction's subject, or the lock of the database."""
+    """Return the SQL statement that takes the transaction's advisory locks.
+
+    If `about` is empty, it takes the exclusive lock of the database. Otherwise it takes the exclusive lock of
+    `about`, and the shared lock of the database.
+    """
     if about:
         digest = hashlib.sha256("\0".join(about).encode()).digest()
         number = int.from_bytes(digest[:4], signed=True) or 1  # 0 is the lock of the database
@@ -270,7 +281,7 @@ def _is_operational(error: object) -> bool:
 
 
 def _engine(address: Address) -> Engine:
-    """Return the engine for the server. It tests each pooled connection before it is used again."""
+    """Return a SQLAlchemy engine for the server. It tests a pooled connection before each use."""
     try:
         import psycopg  # noqa: F401
     except ImportError:
@@ -291,7 +302,7 @@ def _engine(address: Address) -> Engine:
 
 
 def _secret_parameters() -> set[str]:
-    """Return the parameters that libpq itself hides, and the parameter that names the password file."""
+    """Return the names of libpq's connection parameters that are secret."""
     known = {"password", "passfile", "sslpassword", "oauth_client_secret", "scram_client_key", "scram_server_key"}
     try:
         from psycopg.pq import Conninfo
@@ -301,7 +312,7 @@ def _secret_parameters() -> set[str]:
 
 
 def url_of(address: Address) -> URL:
-    """Return the address as SQLAlchemy's URL. Raise StoreError if it is invalid."""
+    """Return the address as SQLAlchemy's URL. Raise StoreError if it is invalid or contains a secret parameter."""
     try:
         url = make_url(address.url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):

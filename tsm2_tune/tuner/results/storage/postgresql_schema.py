@@ -1,4 +1,4 @@
-"""Create the tables of a PostgreSQL database, and check that they are this program's and unaltered."""
+"""Create the tables of a PostgreSQL database, and check that existing tables are this program's and unaltered."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # th
 def found_version(connection: Connection, place: str) -> int:
     """Return the schema version of the tables; 0 if there are no tables.
 
-    Raise StoreError if they are another program's, newer or altered.
+    Raise StoreError if the tables are another program's, altered, or of a newer version.
     """
     encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
     if encoding != ENCODING:
@@ -76,7 +76,7 @@ def found_version(connection: Connection, place: str) -> int:
 
 
 def upgrade(connection: Connection, found: int) -> None:
-    """Migrate the tables from schema `found` to this program's, in the open transaction."""
+    """Create the tables, or migrate them from schema `found` to the current schema, in the open transaction."""
     if found == 0:
         own.create_all(connection)
         connection.execute(VERSION.insert().values(id=1, schema_version=schema_versions.version()))
@@ -85,8 +85,8 @@ def upgrade(connection: Connection, found: int) -> None:
 
 
 def _refuse_altered(connection: Connection, place: str) -> None:
-    """Raise StoreError if the view or an index is missing, or if a table lacks a key, has other columns, or has a
-    trigger or a rule that changes what is written.
+    """Raise StoreError if the view, an index, a table or a key is missing, if a table has other columns, or if a
+    trigger or a rule changes inserted rows.
     """
     inspector = inspect(connection)
     columns, indices, views = inspector.get_multi_columns(), inspector.get_multi_indexes(), inspector.get_view_names()
@@ -123,12 +123,12 @@ SELECT relname FROM pg_class WHERE {_HERE} AND relkind <> 'v' AND (relhasrules O
 
 
 def _type_text(type_: TypeEngine[Any], connection: Connection) -> str:
-    """Return a column's type and collation as PostgreSQL spells them."""
+    """Return a column's type and collation in PostgreSQL's spelling."""
     return str(type_.compile(dialect=connection.dialect)).replace("FLOAT", "DOUBLE PRECISION")
 
 
 def _constraints(table: Table) -> set[tuple[str, str, tuple[str, ...], str]]:
-    """Return the table's keys as the query _CONSTRAINTS returns them."""
+    """Return the table's keys in the format of the query _CONSTRAINTS."""
     found = {(table.name, "p", tuple(one.name for one in table.primary_key), "")}
     for one in table.constraints:
         if isinstance(one, UniqueConstraint | ForeignKeyConstraint):

@@ -1,4 +1,4 @@
-"""Repeat transactions that a server aborted, for a minute."""
+"""Repeat transactions that a database server aborted, for about a minute."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 
 class Lost(StoreError):
-    """An error: the server is unreachable, or has rolled the transaction back."""
+    """Error: the database server is unreachable, or it has rolled back the transaction."""
 
 
 class _Repeating(threading.local):
-    """Whether the thread is already in a call of `until_committed`."""
+    """A flag for each thread: whether it is executing a function that `repeated` wraps."""
 
     is_on = False
 
@@ -32,9 +32,10 @@ _REPEATING = _Repeating()
 
 
 def until_committed(work: Callable[[], T]) -> T:
-    """Return the result of `work`, repeated while its transaction is lost. Raise Lost if the last try is lost too.
+    """Call `work` and return its result. After a Lost error wait and call it again, at most for about a minute.
 
-    A signal that ends the run also ends the wait.
+    The last Lost error is raised. So is any Lost error after a signal that ends the run, instead of a wait of more
+    than A_MOMENT_SECONDS.
     """
     began, is_away = time.monotonic(), False
     try:
@@ -55,9 +56,9 @@ def until_committed(work: Callable[[], T]) -> T:
 
 
 def repeated(work: Callable[P, T]) -> Callable[P, T]:
-    """Wrap a function in `until_committed`. In nested calls only the outermost call repeats.
+    """Decorate a function so that `until_committed` calls it. In nested calls only the outermost call is repeated.
 
-    The function may write in one transaction only.
+    The function may contain only one transaction that writes.
     """
 
     @wraps(work)

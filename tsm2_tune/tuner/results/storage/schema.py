@@ -27,7 +27,9 @@ metadata = MetaData()
 
 
 class _ServerText(TypeDecorator[str]):
-    """Text on a PostgreSQL server, with SQLite's order of texts. A server cannot store NUL characters."""
+    """A text column on a PostgreSQL server, sorted by bytes as in SQLite. NUL characters are replaced, since
+    PostgreSQL has none.
+    """
 
     impl = sqlalchemy.Text
     cache_ok = True

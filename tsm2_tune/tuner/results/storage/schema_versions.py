@@ -1,4 +1,4 @@
-"""The version of a database's schema: recognise it, create the tables, migrate tables of the previous version."""
+"""The version of a database's schema: read it, create the tables, and migrate older tables."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def version() -> int:
 
 
 def found_version(connection: Connection, path: str) -> int:
-    """Return the schema version of the open file; 0 for an empty file.
+    """Return the schema version of the open file; 0 if the file is empty.
 
-    Raise StoreError for another program's database, or a schema that this program cannot migrate.
+    Raise StoreError if another program wrote the file, or if this program cannot migrate its schema.
     """
     application_id = connection.exec_driver_sql("PRAGMA application_id").scalar_one()
     found: int = connection.exec_driver_sql("PRAGMA user_version").scalar_one()
@@ -48,7 +48,7 @@ def found_version(connection: Connection, path: str) -> int:
 
 
 def refuse_unknown(found: int, path: str) -> None:
-    """Raise StoreError if this program cannot migrate the schema `found`: it is newer, or too old."""
+    """Raise StoreError if this program cannot migrate the schema `found`, because it is newer or too old."""
     if found > version():
         raise StoreError(
             f"{path} has schema {found}, newer than {version()}, the last that this tsm2-tune knows:"
@@ -62,14 +62,14 @@ def refuse_unknown(found: int, path: str) -> None:
 
 
 def upgrade(connection: Connection, found: int) -> None:
-    """Migrate the file from schema `found` to this program's, in the open transaction."""
+    """Create the tables, or migrate them from schema `found` to the current schema, in the open transaction."""
     make(connection, found)
     connection.exec_driver_sql(f"PRAGMA application_id = {schema.APPLICATION_ID}")
     connection.exec_driver_sql(f"PRAGMA user_version = {version()}")
 
 
 def statements(dialect: Dialect) -> tuple[str, ...]:
-    """Return the statements that create all tables, then their indices."""
+    """Return the SQL statements that create all tables, each followed by its indices."""
     return _statements(f"{dialect.name}.{dialect.driver}")
 
 
@@ -84,7 +84,9 @@ def _statements(name: str) -> tuple[str, ...]:
 
 
 def make(connection: Connection, found: int) -> None:
-    """Create tables, indices and view. If `found` is not 0, migrate the tables and recreate everything else."""
+    """Create the tables, indices and the view. If `found` is not 0, migrate the tables, and recreate indices and
+    view.
+    """
     if found == 0:
         for statement in statements(connection.dialect):
             connection.exec_driver_sql(statement)

@@ -20,7 +20,7 @@ Facts = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The schema of one table, as SQLite reports it."""
+    """The columns and constraints of one table, as SQLite reports them."""
 
     columns: frozenset[Facts]  # name, type, NOT NULL, position in the primary key, whether it is generated
     constraints: frozenset[Facts]  # unique constraints and foreign keys
@@ -29,10 +29,10 @@ class Layout:
 
 
 def refuse_others(connection: Connection, path: str, version: int) -> None:
-    """Raise StoreError if the file has an object that this program does not create, or an altered object.
+    """Raise StoreError if the file has an object that this program does not create, lacks one, or has an altered one.
 
-    `version` is the file's schema version. A file with an older schema may lack tables and columns, which the
-    migration adds. The migration recreates its view and indices.
+    `version` is the file's schema version. A file with an older schema may lack tables and columns, since the
+    migration adds them. It also recreates the view and the indices.
     """
     expected, is_current = made_here(), version == schema_versions.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
@@ -59,7 +59,8 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
 def refuse_dangling(connection: Connection, path: str) -> None:
     """Raise StoreError if a measurement refers to a trial or a run that does not exist.
 
-    The joins of the view would omit the measurement silently. Other dangling references raise when they are read.
+    The joins of the view `best` would omit the measurement silently. Other dangling references raise an error when
+    they are read.
     """
     found = connection.exec_driver_sql("PRAGMA foreign_key_check(measurement)").first()
     if found is not None:
@@ -76,7 +77,7 @@ _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS 
 
 @cache
 def made_here() -> dict[str, Layout]:
-    """Return each table's layout in a new file, by name."""
+    """Return the layout of each table that this program creates, by name."""
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
         for statement in schema_versions.statements(connection.dialect):
@@ -88,14 +89,14 @@ def made_here() -> dict[str, Layout]:
 
 @cache
 def indices_made_here() -> dict[str, str]:
-    """Return the CREATE statement of each index that belongs to no constraint, by name."""
+    """Return the CREATE INDEX statement of each index that this program creates, by name."""
     dialect = sqlite.dialect()
     every = (index for table in schema.metadata.tables.values() for index in table.indexes)
     return {str(index.name): str(CreateIndex(index).compile(dialect=dialect)) for index in every}
 
 
 def layout(connection: Connection, table: str) -> Layout:
-    """Return the layout of a table that the file has."""
+    """Return the layout of a table in the open file."""
 
     def pragma_rows(pragma: str, of: object) -> list[Facts]:
         name = str(of).replace('"', '""')
@@ -117,7 +118,7 @@ def layout(connection: Connection, table: str) -> Layout:
 
 
 def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
-    """Return whether this program creates the table like this. A table of an older schema may lack columns."""
+    """Return whether the table in the file is like this program's. In an older schema it may lack columns."""
     found, expected = layout(connection, table), made_here()[table]
     return (
         (found.columns == expected.columns if is_current else found.columns <= expected.columns)
@@ -127,11 +128,11 @@ def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
 
 
 def _words(statement: str) -> frozenset[str]:
-    """Return the words and signs of a statement, without numbers and without the quotes of names."""
+    """Return the words and operators of an SQL statement, in upper case, without numbers and quotes."""
     found = re.findall(r"'\d*'|\w+|[^\w\s]", statement.replace('"', ""))
     return frozenset(word.upper() for word in found if not word.strip("'").isdigit())
 
 
 def _is_same_statement(statement: object, expected: str) -> bool:
-    """Return whether the statements are the same except for white space."""
+    """Return whether two SQL statements are equal except for white space."""
     return str(statement).split() == expected.split()
