@@ -1,4 +1,5 @@
 """The HTML page that `tsm2-tune report` writes.
 
-`contents.py` reads databases, a module for each section makes charts and tables, and `page.py` puts them together.
+`contents.py` reads a database. One module for each section of the page creates its charts and tables. `page.py` joins
+the sections.
 """

@@ -1,4 +1,4 @@
-"""The charts of a page, as Vega-Lite specifications; `currentColor` is the page's own, light or dark."""
+"""The charts of the HTML page as Vega-Lite specifications, in colours for light and dark pages."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ COLOURS = (
     "#8f8a2b",
     "#2aa1a8",
     "#808080",
-)  # on light and dark
-PALE = "#8c8c8c"  # of marks that are many
-INK = "currentColor"
-WIDE = 12.0  # ratio of an axis's largest to its least value
-MOST_BARS = 40  # problems with a bar each
+)  # readable on light and on dark pages
+PALE = "#8c8c8c"  # for marks that are numerous
+INK = "currentColor"  # the page's text colour
+WIDE = 12.0  # ratio of an axis's largest to its least value, above which ticks are sparse
+MOST_BARS = 40  # most problems that get a bar each
 CONFIG: Spec = {
     "font": "system-ui, sans-serif",
-    "aria": False,  # the page says what a chart shows, and has its numbers in a table
+    "aria": False,  # the page itself has a text and a table for each chart
     "view": {"stroke": None},
     "axis": {
         "labelColor": INK, "titleColor": INK, "domainColor": INK, "tickColor": INK, "gridColor": INK,
@@ -48,7 +48,7 @@ def _log(name: str, title: str) -> Spec:
 
 
 def _tooltip(*fields: tuple[str, str]) -> list[Spec]:
-    """Return a tooltip of these fields with their titles. Numbers have four digits."""
+    """Return the Vega-Lite tooltip that shows these fields (name, title). Numbers have four digits."""
     texts = {
         "problem",
         "config",
@@ -81,7 +81,7 @@ def _spec(height: int, **parts: Any) -> Spec:
 
 
 def _ratio(name: str, title: str, rows: Sequence[Spec]) -> Spec:
-    """Return a logarithmic axis of a field that is a ratio, with ticks at round values."""
+    """Return the encoding of a field that contains ratios: a logarithmic axis with ticks at round values."""
     least, most = min(row[name] for row in rows), max(row[name] for row in rows)
     steps = (1, 2, 5) if most / least > WIDE else (1, 1.1, 1.2, 1.5, 2, 3, 4, 5, 6, 7, 8, 9)
     ticks = [float(f"{step * 10.0**power:.6g}") for power in range(-4, 7) for step in steps]
@@ -89,7 +89,7 @@ def _ratio(name: str, title: str, rows: Sequence[Spec]) -> Spec:
 
 
 def _chosen(name: str, label: str, options: Sequence[str]) -> Spec:
-    """Return a parameter. If it has several values, the reader chooses one from a list above the chart."""
+    """Return a chart's parameter with these options. If there are several, the reader chooses one from a list."""
     if len(options) == 1:
         return {"name": name, "value": options[0]}
     return {"name": name, "value": options[0], "bind": {"input": "select", "options": list(options), "name": label}}
@@ -103,7 +103,10 @@ _GAIN_TOOLTIP = _tooltip(
 
 
 def gains(rows: Sequence[Spec]) -> Spec:
-    """Return a chart of x cuBLAS: a line for each problem if they are few and of one device, else a dot for each."""
+    """Return a chart of the winners' speed relative to cuBLAS.
+
+    Few problems of one device get a bar each, otherwise each problem gets a dot.
+    """
     several = len({row["device"] for row in rows}) > 1
     if several or len(rows) > MOST_BARS:
         dots: Spec = {
@@ -130,7 +133,10 @@ def gains(rows: Sequence[Spec]) -> Spec:
 
 
 def roofline(rows: Sequence[Spec]) -> Spec:
-    """Return a chart of rates over arithmetic intensities with ceilings, for a chosen device and element type."""
+    """Return a roofline chart: arithmetic rates over arithmetic intensities, and the device's peak rates.
+
+    The reader chooses the device and the element type.
+    """
     counts: dict[str, int] = {}
     for row in rows:
         counts[row["dtype"]] = counts.get(row["dtype"], 0) + 1
@@ -167,7 +173,10 @@ def roofline(rows: Sequence[Spec]) -> Spec:
 
 
 def convergence(names: Sequence[str]) -> Spec:
-    """Return a chart of the best time so far in each search. The chosen search is drawn in front."""
+    """Return a chart with a line for each search: the best time so far over trials or seconds.
+
+    The search that the reader chooses is drawn in front. `names` are the names of the searches.
+    """
     at = {
         "x": _field("at", "trials, or seconds", axis=COUNTS),
         "y": _log("over", "best so far / best of the search"),
@@ -189,7 +198,10 @@ def convergence(names: Sequence[str]) -> Spec:
 
 
 def heat_map() -> Spec:
-    """Return a heat map with a cell for each pair of values. The page sets its data, axis titles and height."""
+    """Return a heat map of the least time for each pair of values of two tunables.
+
+    The page's script sets its data, axis titles and height.
+    """
     axis = {"labelAngle": 0, "labelOverlap": True}
     at = {
         "x": _field("x_value", "", "ordinal", sort={"field": "x_place"}, axis=axis),
@@ -210,7 +222,10 @@ def heat_map() -> Spec:
 
 
 def comparison(rows: Sequence[Spec]) -> Spec:
-    """Return a chart of the other's time over the first's, with a dot for each shared problem."""
+    """Return a chart that compares winners of several devices or databases, with a dot for each shared problem.
+
+    A dot shows the time of another device or database divided by the time of the first.
+    """
     tooltip = _tooltip(
         ("problem", "problem"),
         ("other", "other"),

@@ -1,4 +1,4 @@
-"""Read for a page the winners and trials of a selection, and the last run on each device."""
+"""Read the data of an HTML page from a database: winners, trials, and the last run on each device."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked, tunables
 
-TIMED = (Outcome.OK, Outcome.BEHIND)  # BEHIND has the time of its first launches
-TIMES = ("median_us", "low_us", "high_us")  # of a trial's first measurement; NULL without one
+TIMED = (Outcome.OK, Outcome.BEHIND)  # outcomes with a time; BEHIND has the time of its first launches only
+TIMES = ("median_us", "low_us", "high_us")  # columns of a trial's first measurement; NULL without a measurement
 SHOWN = (
     "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
     "smem_bytes", "blocks_per_sm", "guideline_broken", "floor_us", "total_seconds", "ended_at", "cache", "is_between",
@@ -26,7 +26,7 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial with its first measurement."""
+    """A trial, an attempt to verify and time one kernel on one problem, with its first measurement."""
 
     id: int
     device: str
@@ -43,7 +43,7 @@ class TrialRow:
     smem_bytes: int | None
     blocks_per_sm: int | None
     guideline_broken: str | None
-    median_us: float | None  # None without a right result
+    median_us: float | None  # None if the kernel was not timed, or is wrong
     low_us: float | None
     high_us: float | None
     floor_us: float
@@ -51,30 +51,30 @@ class TrialRow:
     ended_at: str
     is_between: bool
     is_superseded: bool
-    strategy: str | None  # of the search that tried it; None without a search, or if it was not stored
-    space_configurations: int | None  # in that search's space; None as for the strategy
-    search_ended: str | None  # why that search ended; None also if it was interrupted
+    strategy: str | None  # strategy of the search that tried the configuration; None without a search or if unknown
+    space_configurations: int | None  # number of configurations in that search's space; None if unknown
+    search_ended: str | None  # why that search ended; None if it was interrupted or if unknown
 
     @property
     def is_compared(self) -> bool:
-        """Whether its time can be compared with others: this version makes the same kernel."""
+        """Whether the trial has a time, and this version of the program still generates the same kernel."""
         return self.median_us is not None and not self.is_superseded
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """The contents of one database."""
+    """The selected contents of one database."""
 
-    name: str  # of its file
-    runs: tuple[TuningRun, ...]  # the last one on each device
+    name: str  # name of its file
+    runs: tuple[TuningRun, ...]  # the last run on each device
     winners: tuple[BestRow, ...]
     trials: tuple[TrialRow, ...]
 
 
 def contents(store: Store, device: str | None, is_chosen: Callable[[Problem], bool], cache: Cache | None) -> Contents:
-    """Read the results of this device, the chosen problems and this state of the L2; None is any of them.
+    """Read the winners and trials of this device, of the problems that `is_chosen` accepts, and of this L2 state.
 
-    Raise StoreError if a row is not as this version stores it.
+    None as the device or the L2 state selects all. Raise StoreError if a row has invalid values.
     """
     devices = [one for one in store.devices() if device in (None, one)]
     winners = [row for row in store.best(device=device, cache=cache) if is_chosen(row.problem)]
@@ -87,7 +87,7 @@ def contents(store: Store, device: str | None, is_chosen: Callable[[Problem], bo
 
 
 def _trials(store: Store) -> Iterator[TrialRow]:
-    """Yield every trial in the order stored."""
+    """Yield all trials of the database in the order in which they were stored."""
     times = [schema.measurement.c[name] for name in TIMES]
     query = (
         select(*(schema.trial.c[name] for name in SHOWN), *records.PROBLEM_KEY, *times)
@@ -108,7 +108,7 @@ _COLUMNS = (
 
 
 def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
-    """Return the trial in a row. `known` caches problems by their columns."""
+    """Return the trial in a row of the database. `known` caches the Problem objects by their column values."""
     with records.reading(row["id"]):
         values = checked(row, _COLUMNS)
         key = tuple(values[name] for name in ("m", "n", "k", "dtype", "op"))

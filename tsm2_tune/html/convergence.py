@@ -1,4 +1,4 @@
-"""Searches: the trials and seconds that each took to find its best time, and how much of its space it tried."""
+"""Data about searches: how many trials and seconds each needed to find its best time, and how much it tried."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tsm2_tune.html.contents import TrialRow
 from tsm2_tune.html.table_data import Table, count, fixed, rounded
 from tsm2_tune.tuner.search.candidates import Why
 
-NEAR = 1.05  # of the best time
+NEAR = 1.05  # a time is near the best if it is at most this many times as long
 ENDED: Mapping[str | None, str] = {Why.MAX_TRIALS: "--max-trials", Why.BUDGET: "--budget", Why.GAIN: "--gain"}
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The best time after some trials."""
+    """The best time of a search after a number of trials."""
 
     trials: int  # ended so far
     seconds: float  # their total time
@@ -27,10 +27,10 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The best time so far over the trials of a search."""
+    """A search, with its best time so far after each improvement."""
 
     name: str
-    steps: tuple[Step, ...]  # one for each change of the best time, and one for the end
+    steps: tuple[Step, ...]  # one for each improvement of the best time, and one for the end
     trials: int
     seconds: float
 
@@ -40,21 +40,22 @@ class Search:
 
 
 def name_of(trial: TrialRow) -> str:
-    """Return the name of the trial's search."""
+    """Return the name of the search to which the trial belongs: problem, device and L2 state."""
     return f"{trial.problem.text} on {trial.device}, L2 {trial.cache}"
 
 
 def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
-    """Return the trials of each search, and a sentence on trials of none: those imported from a text have no seconds.
+    """Return the trials of each search, and a sentence about imported trials, which belong to no search.
 
-    A search has the trials of one problem on one device, in one state of the L2 and with one compiler.
+    A search consists of the trials of one problem on one device, in one L2 state and with one compiler. Imported
+    trials have no durations.
     """
     with_strategy = {(one.device, one.problem, one.cache) for one in trials if one.strategy}
     own = [
         one
         for one in trials
         if not (one.is_between or one.is_superseded)
-        # If a search marked its own trials, the others are of kernels timed at shapes that they did not win.
+        # If some trials have a strategy, a trial without a strategy timed another shape's winner: not in the search.
         and (one.strategy or (one.device, one.problem, one.cache) not in with_strategy)
     ]
     groups = grouped(own, lambda one: (one.device, one.problem, one.cache, one.basis))
@@ -65,7 +66,10 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
 
 
 def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
-    """Return the searches with a result, most trials first, and a sentence on what is left out."""
+    """Return the searches that found a working kernel, those with most trials first, and a note on omitted searches.
+
+    `groups` are the trials of each search.
+    """
     found = [search for group in groups for search in _search(group)]
     found.sort(key=lambda one: -one.trials)
     note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "those with most trials")
@@ -73,7 +77,7 @@ def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
 
 
 def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
-    """Yield the search of these trials, if one of them has a time."""
+    """Yield the search with these trials, or nothing if no trial has a time."""
     steps, seconds = list[Step](), 0.0
     for number, one in enumerate(group, 1):
         seconds += one.total_seconds
@@ -85,7 +89,7 @@ def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
 
 
 def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
-    """Return the steps of all searches, with each time also as a multiple of its search's best."""
+    """Return the chart's data: each step of each search, with its time also as a multiple of the search's best."""
     return [
         {
             "search": search.name,
@@ -100,7 +104,7 @@ def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
 
 
 def convergence_table(found: Sequence[Search]) -> Table:
-    """Return a table with a row for each search."""
+    """Return a table with the trials and seconds that each search needed to find its best time."""
     rows = []
     for search in found:
         best = next(step for step in search.steps if step.best_us == search.best_us)
@@ -118,7 +122,7 @@ def convergence_table(found: Sequence[Search]) -> Table:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Configurations that a search tried, of all in its space."""
+    """How many of the configurations in its search space a search has tried."""
 
     search: str
     tried: int
@@ -127,10 +131,10 @@ class Coverage:
 
 
 def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
-    """Return the coverage of each search, given its trials; searches with most configurations first.
+    """Return how much of its space each search has tried, those with most tried configurations first.
 
-    A search is left out if the size of its space is not stored, or if several spaces were searched and none has all
-    that was tried.
+    `searches` are the trials of each search. A search is omitted if the size of its space is unknown or too small for
+    the number of tried configurations.
     """
     found = [one for trials in searches for one in _coverage(trials)]
     return sorted(found, key=lambda one: -one.tried)
@@ -138,14 +142,17 @@ def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
 
 def _coverage(trials: Sequence[TrialRow]) -> Iterator[Coverage]:
     configs = filter(None, (parse_config(one.config) for one in trials))
-    tried = len({config.early for config in configs})  # without the variants that a search tries late
+    tried = len({config.early for config in configs})  # does not count the variants that a search tries last
     configurations = max(one.space_configurations or 0 for one in trials)
     if 0 < tried <= configurations:
         yield Coverage(name_of(trials[0]), tried, configurations, trials[-1].search_ended)
 
 
 def completeness(found: Sequence[Coverage], searches: int) -> str:
-    """Say how many configurations these searches tried, of the number of all searches."""
+    """Return sentences that say how many configurations the searches tried. `searches` is the number of all searches.
+
+    Return "" if this is unknown for all searches.
+    """
     if not found:
         return ""
     tried, configurations = sum(one.tried for one in found), sum(one.configurations for one in found)
@@ -158,7 +165,7 @@ def completeness(found: Sequence[Coverage], searches: int) -> str:
 
 
 def completeness_table(found: Sequence[Coverage]) -> Table:
-    """Return a table with a row for each search."""
+    """Return a table with the number of configurations that each search tried, and why the search ended."""
     rows = tuple(
         (
             one.search,

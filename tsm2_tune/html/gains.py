@@ -1,4 +1,4 @@
-"""Gains and losses over the vendor, in sentences and tables by device, element type and problem."""
+"""Comparisons of the winners with cuBLAS, in sentences and tables by device, element type and problem."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from tsm2_tune.tuner.measure.vendor.libraries import version_text
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
-CLOSE = 0.03  # a relative difference that counts as none
+CLOSE = 0.03  # relative difference of times up to which they count as equal
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """Some winners compared with the vendor."""
+    """Statistics of a group of winners compared with cuBLAS."""
 
     winners: int
-    compared: int  # with a right result of the vendor
-    wrong: int  # with a result of the vendor outside the error bound
+    compared: int  # winners for which cuBLAS gave a right result
+    wrong: int  # winners for which cuBLAS's result is outside the error bound
     faster: int  # by more than CLOSE
     close: int
     slower: int
-    mean: float | None  # geometric, of the vendor's time over ours; None if none is compared
+    mean: float | None  # geometric mean of cuBLAS's time over ours; None if no winner is compared
     median: float | None
     least: float | None
     most: float | None
@@ -38,7 +38,7 @@ class Gain:
 
 
 def gain_of(winners: Sequence[BestRow]) -> Gain:
-    """Compare these winners, at least one, with the vendor."""
+    """Return the statistics of these winners compared with cuBLAS. There must be at least one winner."""
     factors = [row.x_cublas for row in winners if row.x_cublas is not None]
     faster, slower = sum(one > 1 + CLOSE for one in factors), sum(one < 1 - CLOSE for one in factors)
     return Gain(
@@ -57,7 +57,7 @@ def gain_of(winners: Sequence[BestRow]) -> Gain:
 
 
 def sentence(device: str, gain: Gain) -> str:
-    """Return a sentence on the gain on the device."""
+    """Return sentences that compare the winners on the device with cuBLAS."""
     problems = f"{gain.winners:,} problem{'s' if gain.winners != 1 else ''}"
     floor = f"The median winner reaches {gain.percent_of_floor:.0f} % of the floor."
     if gain.mean is None:
@@ -74,7 +74,7 @@ def sentence(device: str, gain: Gain) -> str:
 
 
 def by_type(winners: Sequence[BestRow]) -> Table:
-    """Return a table with a row for each device and element type."""
+    """Return a table that compares the winners with cuBLAS, with one row for each device and element type."""
     rows = list[tuple[Cell, ...]]()
     for group in sorted(grouped(winners, lambda row: (row.device, row.dtype)), key=lambda one: one[0].dtype):
         gain = gain_of(group)
@@ -97,7 +97,7 @@ def by_type(winners: Sequence[BestRow]) -> Table:
 
 
 def lost(winners: Sequence[BestRow]) -> Table:
-    """Return a table of problems that the vendor computes faster by more than CLOSE, the largest loss first."""
+    """Return a table of the problems for which cuBLAS is faster by more than CLOSE, the largest loss first."""
     losses = sorted((row for row in winners if row.x_cublas is not None and row.x_cublas < 1 - CLOSE), key=_factor)
     rows = tuple(
         (
@@ -121,7 +121,10 @@ def _factor(row: BestRow) -> float:
 
 
 def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
-    """Return a dot for each winner compared with the vendor, with its rank on its device, the largest gain first."""
+    """Return the chart's data: one dictionary for each winner compared with cuBLAS, with its rank on its device.
+
+    Rank 1 is the largest gain.
+    """
     found = []
     for group in grouped((row for row in winners if row.x_cublas is not None), lambda row: row.device):
         for rank, row in enumerate(sorted(group, key=_factor, reverse=True), 1):
@@ -132,7 +135,7 @@ def dots(winners: Sequence[BestRow]) -> list[dict[str, Any]]:
 
 
 def best_by_shape(winners: Sequence[BestRow]) -> Table:
-    """Return a table with a row for each winner."""
+    """Return a table of the winners, one row for each problem, device and L2 state."""
     rows = tuple(_best_cells(row) for row in winners[:MOST_WINNERS])
     heads = (
         "problem", "device", "L2", "configuration", "median us", "spread %", "% of floor", "cuBLAS us", "x cuBLAS",
@@ -164,7 +167,10 @@ def _best_cells(row: BestRow) -> tuple[Cell, ...]:
 
 
 def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mapping[str, Sequence[str]]) -> Table:
-    """Return a table with each device's tools, ceilings and dates. `ended` has the end times of its trials."""
+    """Return a table with each device's tools, memory bandwidth and dates.
+
+    `ended` contains the end times of each device's trials.
+    """
     rows = list[tuple[Cell, ...]]()
     for run in runs:
         one = run.identity
@@ -192,12 +198,12 @@ def devices(runs: Sequence[TuningRun], winners: Sequence[BestRow], ended: Mappin
 
 
 def _days(times: Sequence[str]) -> str:
-    """Return the first and the last date of these times."""
+    """Return a text with the first and the last date of these times; "-" without any."""
     return " to ".join(dict.fromkeys((min(times)[:10], max(times)[:10]))) if times else "-"
 
 
 def outcomes(counted: Mapping[str, int]) -> Table:
-    """Return a table of the outcomes of all trials."""
+    """Return a table of how many trials had each outcome."""
     total = sum(counted.values())
     rows = tuple(
         (name, count(number), fixed(100 * number / total, 1)) for name, number in Counter(counted).most_common()

@@ -8,15 +8,15 @@ from typing import Any
 from tsm2_tune.html.bounds import MOST_OF_MAPS, grouped, left_out
 from tsm2_tune.html.contents import TrialRow
 
-LEAST_TRIALS = 4  # in a map
-UNSET = "-"  # a tunable that an older version's configuration lacks
+LEAST_TRIALS = 4  # least number of trials in a map
+UNSET = "-"  # value of a tunable that an older version's configuration lacks
 
 
 def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
-    """Return the maps, those with most trials first, and a sentence on what is left out.
+    """Return the data of the heat maps, those with most trials first, and a note on omitted trials.
 
-    There is a map for each problem and family with two tunables of several values. It has a name, the trials' times
-    as `us` and, for each tunable, its values in order and the index of each trial's value.
+    There is one map for each problem and kernel family, if two of its tunables have several values. A map contains
+    its name, the trials' times as `us` and, for each tunable, its sorted values and the index of each trial's value.
     """
     timed = [one for one in trials if one.is_compared]
     groups = grouped(timed, lambda one: (one.device, one.problem, one.cache, one.family))
@@ -26,7 +26,7 @@ def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
         if len(group) < LEAST_TRIALS or len(varied) < 2:
             continue
         total += len(group)
-        kept = sorted(group, key=lambda one: one.median_us or 0.0)[:room]  # the least times stay right
+        kept = sorted(group, key=lambda one: one.median_us or 0.0)[:room]  # the fastest: a map shows the least times
         if len(kept) == len(group) or not found:
             room -= len(kept)
             found.append(_map(kept, varied))
@@ -35,7 +35,7 @@ def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
 
 
 def _varied(group: Sequence[TrialRow]) -> list[str]:
-    """Return the names of tunables with several values, those with most values first."""
+    """Return the names of the tunables that have several values in these trials, those with most values first."""
     names = dict.fromkeys(name for one in group for name in one.tunables)
     counts = {name: len({one.tunables.get(name, UNSET) for one in group}) for name in names}
     return sorted((name for name in names if counts[name] > 1), key=lambda name: -counts[name])
@@ -56,5 +56,5 @@ def _map(group: Sequence[TrialRow], varied: Sequence[str]) -> dict[str, Any]:
 
 
 def _in_order(value: int | str) -> tuple[bool, int, str]:
-    """Return a key that sorts numbers before words."""
+    """Return a sort key for a tunable's value that puts numbers before words."""
     return (isinstance(value, str), value if isinstance(value, int) else 0, str(value))

@@ -1,4 +1,4 @@
-"""Make the page from the contents of databases."""
+"""Render the HTML page from the contents of databases."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ Rows = Sequence[Mapping[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart with a text for screen readers. Its numbers are in the tables of its section."""
+    """A chart of the page, with a text for screen readers."""
 
     name: str
-    label: str
+    label: str  # text for screen readers
     spec: charts.Spec
-    data: Mapping[str, Any]  # columns by the names of data sets
+    data: Mapping[str, Any]  # name of a data set -> its columns
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading and everything below it."""
+    """A section of the page: a heading, sentences, a chart and tables."""
 
     name: str
     title: str
     sentences: tuple[str, ...]
     chart: Chart | None = None
     tables: tuple[Table, ...] = ()
-    folded: tuple[Table, ...] = ()  # numbers of the chart
-    rest: Mapping[str, Any] = field(default_factory=dict)  # data for the page's own script
+    folded: tuple[Table, ...] = ()  # tables with the chart's numbers, hidden until the reader opens them
+    rest: Mapping[str, Any] = field(default_factory=dict)  # data for the page's script
 
     @property
     def is_list(self) -> bool:
-        """Whether the page's script shows it as a searchable table."""
+        """Whether the page's script shows the section's data as a searchable table."""
         return "rows" in self.rest
 
 
@@ -64,7 +64,10 @@ def page(
     own: Contents, others: Sequence[Contents], *, written_at: str, version: str, library: str, title: str = "",
     note: str = "",
 ) -> str:  # fmt: skip
-    """Return the page of a database compared with others. `library` is the JavaScript that draws charts."""
+    """Return the HTML page about the database `own`, compared with the databases `others`.
+
+    `library` is the JavaScript library that draws charts. `written_at` is the time, `version` this program's version.
+    """
     sections = tuple(one for one in sections_of(own, others) if one is not None)
     drawn = {
         one.chart.name: {"spec": one.chart.spec, "data": one.chart.data} for one in sections if one.chart is not None
@@ -91,7 +94,7 @@ def page(
 
 
 def sections_of(own: Contents, others: Sequence[Contents]) -> list[Section | None]:
-    """Return all sections; None for each that would be empty."""
+    """Return the page's sections in order, with None in place of an empty section."""
     return [
         _summary(own),
         _best(own),
@@ -234,7 +237,7 @@ def _environment() -> Environment:
 
 
 def _breakable(text: str) -> Markup:
-    """Return the text as HTML whose lines may break after its colons and commas. page.js does the same."""
+    """Return the text as HTML with optional line breaks after colons and commas. page.js has the same function."""
     return Markup("<wbr>").join(re.split("(?<=[,:])(?!$)", text))
 
 
@@ -247,10 +250,10 @@ def _compact(value: Any, **_: Any) -> str:
 
 
 def _safe(script: str) -> str:
-    """Escape text that would end the script in a page. Strings and patterns keep their meaning."""
+    """Return the script with sequences escaped that would end a <script> element. Its meaning does not change."""
     return script.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 
 def _digest(script: str) -> str:
-    """Return the digest by which the page's policy allows this script."""
+    """Return the script's SHA-256 in base64, by which the page's Content-Security-Policy allows the script."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

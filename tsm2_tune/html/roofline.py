@@ -1,4 +1,4 @@
-"""Points of a roofline: arithmetic intensity and rate of trials, winners and cuBLAS, and the device's ceilings."""
+"""Data of the roofline chart: arithmetic intensities and rates of trials, winners and cuBLAS, and peak rates."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from tsm2_tune.html.table_data import Cell, Table, count, rounded
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
-MARGIN = 2.0  # ratio of the axis's ends to the outermost points
+MARGIN = 2.0  # factor by which the axis extends past the outermost points
 
 
 def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list[dict[str, Any]], str]:
-    """Return a point for each timed trial, each winner and its vendor routine, and a sentence on what is left out."""
+    """Return the chart's points and a note on omitted trials.
+
+    There is a point for each timed trial, for each winner, and for the cuBLAS routine compared with the winner.
+    """
     timed = [one for one in trials if one.is_compared]
     kept = spread_of_each(_by_problem(timed), MOST_POINTS)
     note = left_out(
@@ -31,7 +34,7 @@ def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list
 
 
 def _by_problem(timed: Sequence[TrialRow]) -> list[list[TrialRow]]:
-    """Return the trials of each device and problem, the fastest first."""
+    """Return a list of the trials of each device and problem, the fastest first."""
     in_order = sorted(timed, key=lambda one: one.median_us or 0.0)
     return grouped(in_order, lambda one: (one.device, one.problem))
 
@@ -51,7 +54,10 @@ def _point(what: str, device: str, problem: Any, config: str, cache: str, us: fl
 
 
 def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return three points of each device's roofline for each element type drawn: left, ridge and right."""
+    """Return three points of the line of peak rates: left end, ridge and right end.
+
+    There is a line for each device and each element type in the points `drawn`.
+    """
     found = []
     for run in runs:
         rates, read = dict(run.ceilings.gflops), run.ceilings.read_gbytes_per_s
@@ -66,7 +72,7 @@ def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list
 
 
 def table(trials: Sequence[TrialRow], runs: Sequence[TuningRun]) -> Table:
-    """Return a table with the rates of each problem's trials and the rate that the ceilings allow."""
+    """Return a table with the arithmetic rates of each problem's trials, and the rate that the device allows."""
     of_device = {run.identity.name: run.ceilings for run in runs}
     groups = _by_problem([one for one in trials if one.is_compared])
     rows = list[tuple[Cell, ...]]()

@@ -1,4 +1,4 @@
-"""Winners compared with those of another database or device, problem by problem."""
+"""Compare the winners of one device or database with the winners of another, problem by problem."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tsm2_tune.html.bounds import MOST_WINNERS, left_out
 from tsm2_tune.html.table_data import Table, fixed
 from tsm2_tune.tuner.results.records import BestRow
 
-MOST_SIDES = 4  # compared with the first
+MOST_SIDES = 4  # most sides that are compared with the first
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """The winners of one device in one database."""
+    """One side of a comparison: the winners of one device in one database."""
 
     name: str
     winners: tuple[BestRow, ...]
@@ -25,33 +25,36 @@ class Side:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two sides and the problems that both measured in the same state of the L2."""
+    """Two sets of winners, with the problems that both have measured in the same state of the L2 cache."""
 
     first: Side
     other: Side
-    pairs: tuple[tuple[BestRow, BestRow], ...]  # the first's and the other's, largest gain of the first on top
-    other_states: int  # shared problems measured in different states of the L2
+    pairs: tuple[tuple[BestRow, BestRow], ...]  # winners of first and other; first's largest gain first
+    other_states: int  # number of shared problems that were measured in different L2 states
 
     @property
     def mean(self) -> float:
-        """The geometric mean of the other's times over the first's."""
+        """The geometric mean of the time of `other` divided by the time of `first`."""
         return math.exp(sum(math.log(factor(pair)) for pair in self.pairs) / len(self.pairs))
 
 
 def factor(pair: tuple[BestRow, BestRow]) -> float:
-    """Return the other's time over the first's. Above 1, the first is faster."""
+    """Return the second winner's time divided by the first winner's. Above 1, the first is faster."""
     return pair[1].median_us / pair[0].median_us
 
 
 def sides(name: str, winners: Sequence[BestRow]) -> list[Side]:
-    """Return a side for each device of the database, the one with most winners first."""
+    """Return the winners of each device in a database as a Side, the device with most winners first.
+
+    `name` is the database's name.
+    """
     counts = Counter(row.device for row in winners)
     devices = sorted(counts, key=lambda one: (-counts[one], one))
     return [Side(f"{device} ({name})", tuple(row for row in winners if row.device == device)) for device in devices]
 
 
 def comparisons(every: Sequence[Side]) -> list[Comparison]:
-    """Compare the first side with each of the next ones that share a problem with it."""
+    """Compare the first side with each of the next four. Omit a side that has no problem in common with the first."""
     if not every:
         return []
     first, *others = every
@@ -77,7 +80,7 @@ def sentence(one: Comparison) -> str:
 
 
 def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
-    """Return a dot for each shared problem of each comparison."""
+    """Return the chart's data: one dictionary for each shared problem of each comparison."""
     return [
         {
             "other": one.other.name,
@@ -93,7 +96,7 @@ def dots(found: Sequence[Comparison]) -> list[dict[str, Any]]:
 
 
 def table(one: Comparison) -> Table:
-    """Return a table with a row for each shared problem."""
+    """Return a table that compares the two winners of each shared problem."""
     rows = tuple(
         (
             ours.problem.text,

@@ -1,4 +1,4 @@
-"""Tables of a page and the numbers in their cells."""
+"""Tables of the HTML page, and numbers in their cells."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A cell with a number, which rows are sorted by."""
+    """A table cell with a number: its value, by which rows can be sorted, and its text."""
 
     value: float | None
     text: str
@@ -20,24 +20,24 @@ Cell = str | Number
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under heads; the first cell of a row is its head."""
+    """A table of the HTML page. The first cell of a row is the row's heading."""
 
     caption: str
-    heads: tuple[str, ...]
+    heads: tuple[str, ...]  # headings of the columns
     rows: tuple[tuple[Cell, ...], ...]
     is_sortable: bool = False
-    note: str = ""  # what is left out
+    note: str = ""  # about omitted rows
 
     @property
     def numeric(self) -> tuple[bool, ...]:
-        """Whether each column has numbers, which are aligned on the right."""
+        """For each column, whether all of its cells are numbers, which are right-aligned."""
         return tuple(
             bool(self.rows) and all(isinstance(row[place], Number) for row in self.rows)
             for place in range(len(self.heads))
         )
 
     def without_one(self, head: str) -> Table:
-        """Return the table without the column of this head if all rows have the same value there."""
+        """Return the table without the column with this heading if all rows have the same value in it."""
         place = self.heads.index(head)
         if len({row[place] for row in self.rows}) > 1:
             return self
@@ -46,12 +46,12 @@ class Table:
 
 
 def fixed(value: float | None, digits: int) -> Number:
-    """Return a cell with `digits` digits after the decimal point, or a dash for None."""
+    """Return a table cell with `digits` digits after the decimal point, or with a dash for None."""
     return Number(value, "-" if value is None else f"{value:,.{digits}f}")
 
 
 def rounded(value: float | None) -> Number:
-    """Return a cell with three significant digits, or a dash for None."""
+    """Return a table cell with about three significant digits, or with a dash for None."""
     if value is None:
         return Number(None, "-")
     digits = 0 if abs(value) >= 100 else 1 if abs(value) >= 10 else 2 if abs(value) >= 1 else 4
@@ -63,9 +63,10 @@ def count(value: int | None) -> Number:
 
 
 def columnar(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> dict[str, Any]:
-    """Return the rows by columns, with each text once, as the page's data has them.
+    """Return the rows as columns in the compact form of the page's data: name -> column.
 
-    A column of texts is {"texts": [...], "at": [...]}. Any other is a list, with fractions of 6 significant digits.
+    A column of texts is {"texts": distinct texts, "at": an index for each row}. A column of numbers is a list; floats
+    have 6 significant digits.
     """
     table = list(rows)
     return {name: _column([row[name] for row in table]) for name in names}

@@ -1,4 +1,4 @@
-"""The list of trials, as many as fit a page."""
+"""Data of the page's list of trials."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from tsm2_tune.html.bounds import MOST_TRIALS, cut, first_of_each, grouped, left_out
 from tsm2_tune.html.contents import TrialRow
 
-HEADS = {  # titles of the columns, and whether they hold numbers
+HEADS = {  # headings of the columns, and whether the columns contain numbers
     "trial": ("trial", True),
     "problem": ("problem", False),
     "device": ("device", False),
@@ -27,7 +27,10 @@ HEADS = {  # titles of the columns, and whether they hold numbers
 
 
 def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
-    """Return trials of each problem and outcome, the fastest before others, and a sentence on what is left out."""
+    """Return the rows of the list of trials, and a note on omitted trials.
+
+    If there are too many trials, keep the fastest of each problem and outcome.
+    """
     in_order = sorted(trials, key=lambda one: (one.median_us is None, one.median_us or 0.0, one.id))
     groups = grouped(in_order, lambda one: (one.device, one.problem, one.cache, one.outcome))
     kept = sorted(first_of_each(groups, MOST_TRIALS), key=lambda one: one.id)
@@ -37,7 +40,10 @@ def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
 
 
 def heads(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[str, bool]]:
-    """Return the columns to show: the device only if there are several, the strategy only if any is known."""
+    """Return the columns to show: name -> heading, and whether it contains numbers.
+
+    The device is shown only if there are several, the search strategy only if it is known for some trial.
+    """
     is_shown = {"device": len({row["device"] for row in rows}) > 1, "strategy": any(row["strategy"] for row in rows)}
     return {name: head for name, head in HEADS.items() if is_shown.get(name, True)}
 
@@ -65,7 +71,7 @@ def _row(one: TrialRow) -> dict[str, Any]:
 
 
 def _why(one: TrialRow) -> str:
-    """Return why the trial does not compete, or an empty text if it does."""
+    """Return the reasons why the trial's kernel cannot become the winner, as a text; "" if there are none."""
     reasons = [] if one.outcome == "ok" else [one.detail]
     if one.is_superseded:
         reasons.append("superseded: this version renders another kernel")
