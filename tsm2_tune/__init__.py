@@ -7,13 +7,13 @@
         print(winner.problem, winner.config, winner.median_us)
     tsm2_tune.export("results.db", format="module", output="best_kernels.py")
 
-What is public stands in `__all__`, and is described in docs/api.md. Each name is imported when it is first used, so
-that importing the package takes no time. It needs no GPU.
+`__all__` lists the public names, and docs/api.md describes them. Each name is imported on first access, so that the
+package is imported quickly. Importing it needs no GPU.
 """
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # type checkers take it for true; typing takes longer to import than all of this
+TYPE_CHECKING = False  # type checkers assume True; importing it from typing would take longer than this module
 
 if TYPE_CHECKING:
     from tsm2_tune.api.best import best
@@ -143,10 +143,10 @@ __all__ = [
     "tune",
 ]
 
-if not TYPE_CHECKING:  # a type checker is to know that there is nothing else
+if not TYPE_CHECKING:  # hidden from type checkers, which would otherwise accept any name
 
     def __getattr__(name: str) -> object:
-        """Return the public name, from where it is defined; it stays here then."""
+        """Import a public name from the module that defines it, on first access, and store it in this module."""
         if name not in _HOME:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         found = getattr(import_module(_HOME[name]), name)

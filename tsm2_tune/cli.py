@@ -1,7 +1,7 @@
-"""The command line: the names of all commands, and the first line of each one's help.
+"""The command line: the names of all commands and the first line of each command's help.
 
-A command's module is imported when the command runs, and imports slow libraries only when its work begins. So --help,
-shell completion and errors in arguments are fast.
+The module of a command is imported when the command runs. It imports slow libraries after checking the arguments. So
+--help, shell completion and errors in arguments are fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 import tsm2_tune
 from tsm2_tune.commands.errors import Group, is_shape, option
 
-# Command -> the first line of its help. Its module and function have its name, but for `import` it is `import_`.
+# Command -> the first line of its help. Its module and its function have the same name, except `import_` for import.
 COMMANDS = {
     "tune": "Find the fastest kernel for each shape",
     "best": "Show the fastest kernel of each problem",
@@ -43,7 +43,7 @@ COMMANDS = {
 }
 # Commands of a database of trials, whose modules are in commands/results/.
 RESULTS = frozenset({"best", "show", "report", "import", "db", "forget", "quarantine"})
-DEFAULT = "tune"  # the command if the line begins with an option or a shape
+DEFAULT = "tune"  # the command if the first argument is an option or a shape
 EXAMPLES = """\
 tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix products.
 
@@ -56,7 +56,7 @@ tsm2-tune --help lists all commands, and tsm2-tune COMMAND --help the options of
 
 
 class Commands(UserDict[str, click.Command]):
-    """The commands by name, each imported on access."""
+    """A mapping from names to commands. It imports a command on access."""
 
     def __getitem__(self, name: str) -> click.Command:
         if name in COMMANDS and name not in self.data:
@@ -76,7 +76,7 @@ class Commands(UserDict[str, click.Command]):
 
 
 class Main(Group):
-    """The group of all commands, which lists them without importing them."""
+    """The click group of all commands. It lists the commands without importing them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

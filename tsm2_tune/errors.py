@@ -1,6 +1,6 @@
-"""The errors that a user can cause, one class for each kind of remedy.
+"""Exceptions for errors that a user can cause. There is one class for each kind of remedy.
 
-Every message is one sentence that names the thing, the value, the bound and the next step.
+Every message is one sentence with the argument, its value, its limit and what to do.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-SHOWN = 60  # characters of a value in a message
+SHOWN = 60  # characters of a value at each end that an error message shows
 
 
 def shown(value: object) -> str:
-    """Return the value's repr: the ends of a long text, the first characters of another long value."""
+    """Return the repr of a value for an error message, shortened if it is long."""
     if isinstance(value, str) and len(value) > 2 * SHOWN:
         return repr(f"{value[:SHOWN]}...{value[-SHOWN:]}")
     try:
@@ -27,36 +27,39 @@ def shown(value: object) -> str:
 
 
 def nearest_name(name: object, known: Iterable[str]) -> str:
-    """Return the known name that a misspelt one resembles most, or "" if none is near."""
+    """Return the known name that is most similar to a misspelt name; "" if none is similar."""
     return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")
 
 
 def pip_install(*packages: str) -> str:
-    """Return the command that installs packages for the Python that runs: the pip on PATH may be another one's."""
+    """Return the shell command that installs packages for the running Python.
+
+    The pip on PATH is used only if it belongs to this Python.
+    """
     pip = shutil.which("pip") or ""
     is_own = bool(sys.executable) and os.path.dirname(pip) == os.path.dirname(sys.executable)
     return f"{'pip' if is_own else f'{sys.executable} -m pip'} install {shlex.join(packages)}"
 
 
 class TuneError(Exception):
-    """Base of every error that a user can cause. Its text is written for the user."""
+    """Base class of the errors that a user can cause. The message is written for the user."""
 
 
 class InputError(TuneError):
-    """The arguments are wrong, or ask for the impossible: change them."""
+    """An argument is invalid, or cannot be fulfilled. Change it."""
 
 
 class DeviceError(TuneError):
-    """The device asked for does not respond here: choose another."""
+    """The requested device does not respond or is in use. Choose another device."""
 
 
 class ToolMissing(TuneError):
-    """A compiler or a package that the work needs is not installed."""
+    """A required compiler or package is not installed. Install it."""
 
 
 class WorkerError(TuneError):
-    """The device, or the process that uses it, failed in a way that no kernel explains: see what else runs there."""
+    """The device, or the process that uses it, failed, but no tested kernel is the cause. Check the machine."""
 
 
 class StoreError(TuneError):
-    """The database cannot be used: it is another program's file, damaged, or of a newer version."""
+    """The database cannot be used: it is damaged, another program's file, or from a newer version."""

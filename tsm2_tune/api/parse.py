@@ -1,4 +1,4 @@
-"""Parse the texts that the command and the library take: problems, families, thresholds, outcomes."""
+"""Parsers and checks for arguments of commands and API functions: problems, families, thresholds, outcomes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 if TYPE_CHECKING:  # a command line is parsed without NumPy
     import numpy as np
 
-LADDER_DATABASE = "ladder.db"  # separate, so that no teaching kernel is exported as a shape's best
-LARGE = 8192  # extents of a product that is not skinny
+LADDER_DATABASE = "ladder.db"  # separate, so that no export contains the kernels that `ladder` tunes for teaching
+LARGE = 8192  # m, n and k of a matrix product that is not skinny
 LARGE_SQUARE = f"{LARGE}x{LARGE}x{LARGE}"
-MOST_SHAPES_BYTES = 16_000_000  # of a shapes file: room for MOST_PROBLEMS with comments
-MOST_SHAPES_SECONDS = 60.0  # to read a shapes file; a pipe's writer may be slow
+MOST_SHAPES_BYTES = 16_000_000  # of a shapes file; enough for MOST_PROBLEMS with comments
+MOST_SHAPES_SECONDS = 60.0  # for reading a shapes file; the writer of a pipe may be slow
 STANDARD_INPUT = ("-", "/dev/stdin")
 DEFAULT_BUDGET_SECONDS = 120.0
 MOST_BUDGET_SECONDS = 1e9  # 30 years
@@ -58,12 +58,12 @@ OPPOSITE = str.maketrans("ntcj", "tnjc")
 GRAM = "gram"
 MOST_SEED = 2**31 - 1
 MOST_PROBLEMS = 100_000
-MOST_WITHIN = 10.0  # share of the best time that --within may lose
-MOST_GAIN = 1.0  # share of the best time for --gain
+MOST_WITHIN = 10.0  # the largest --within, as a share of the best time
+MOST_GAIN = 1.0  # the largest --gain, as a share of the best time
 FAILED = "failed"
 STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)
 FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outcome.BEHIND))
-REACH = 1.06  # times the fastest so far: a trial ends early if its first launches take longer
+REACH = 1.06  # a trial ends early if its first launches take longer than this multiple of the best time so far
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACED = re.compile(r" *([xX]) *")
@@ -74,14 +74,14 @@ OP_SYNTAX = (
     f" syrk and herk: tx is X^T X, cx is X^H X, and {GRAM} is the one of both that fits the type."
 )
 
-Texts = str | Iterable[str]  # a text with commas, or the texts between them
+Texts = str | Iterable[str]  # a text with commas, or several texts
 ElementType: TypeAlias = "str | type[np.generic] | np.dtype[Any]"
 ElementTypes: TypeAlias = "ElementType | Iterable[ElementType]"
 Products = str | Problem | Iterable[str | Problem]
 
 
 def texts(what: str, value: Texts) -> str:
-    """Return texts joined by commas, as on a command line. Raise InputError for anything else."""
+    """Return the texts joined by commas. Raise InputError, which names `what`, for another type."""
     try:
         return plain_text(what, value) if isinstance(value, str) else ",".join(value)
     except TypeError:
@@ -89,9 +89,9 @@ def texts(what: str, value: Texts) -> str:
 
 
 def dtype_texts(value: ElementTypes) -> str:
-    """Return names of element types, also of NumPy's, joined by commas. Raise InputError for anything else."""
+    """Return the names of element types joined by commas. Raise InputError for neither texts nor NumPy types."""
     try:
-        is_one = isinstance(value, str | type) or hasattr(value, "type")  # a dtype of NumPy
+        is_one = isinstance(value, str | type) or hasattr(value, "type")  # NumPy's dtype has the attribute
         several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
         return ",".join(map(_element_name, several))
     except TypeError:
@@ -99,46 +99,46 @@ def dtype_texts(value: ElementTypes) -> str:
 
 
 def _element_name(one: Any) -> str:
-    """Return our name of a NumPy type; return anything else unchanged."""
+    """Return our name of a NumPy type. Return any other object unchanged."""
     scalar = getattr(one, "type", one)
     is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
-    name: str = canonical_dtype(scalar.__name__) if is_numpys else one  # if it is no text, join raises
+    name: str = canonical_dtype(scalar.__name__) if is_numpys else one  # join raises TypeError if it is no text
     return name
 
 
 def canonical_dtype(name: str) -> str:
-    """Return our name of an element type: f32 for float32, single, fp32 or F32. Return an unknown name unchanged."""
+    """Return our name of an element type, such as f32 for float32, single or F32. Return unknown names unchanged."""
     lower = name.strip().lower()
     return DTYPE_ALIASES.get(lower, lower if lower in DTYPES else name.strip())
 
 
 def file_name(what: str, name: str | PathLike[str]) -> str:
-    """Return the name of a file. Raise InputError for neither a text nor a path."""
+    """Return the name of a file as a str. Raise InputError, which names `what`, unless it is a str or a path."""
     if not isinstance(name, str | PathLike):
         raise InputError(f"{what} = {shown(name)}: expected the name of a file")
     return plain_text(what, os.fsdecode(name))
 
 
 def device_name(device: object) -> str:
-    """Return the device as a text: a CUDA ordinal's digits, or the name. Raise InputError for anything else."""
+    """Return a device's name or CUDA ordinal as a str. Raise InputError for another type."""
     return plain_text("device", device) if isinstance(device, str) else str(whole("device", device))
 
 
 def check_callable(what: str, function: object) -> None:
-    """Raise InputError unless it is None or callable."""
+    """Raise InputError, which names `what`, unless `function` is None or callable."""
     if function is not None and not callable(function):
         raise InputError(f"{what} = {shown(function)}: expected a function, or None")
 
 
 def joined(what: str, names: Texts | None) -> str | None:
-    """Return the names joined by commas, or None if there are none. Raise InputError for anything but texts."""
+    """Return the names joined by commas; None without names. Raise InputError for other types."""
     if names is None:
         return None
     return texts(what, names) if isinstance(names, str) else texts(what, names) or None
 
 
 def family_names(names: Texts | None) -> tuple[str, ...]:
-    """Return the named families. Raise InputError for an unknown one."""
+    """Return the names of kernel families as a tuple, empty for None. Raise InputError for an unknown family."""
     names = joined("family", names)
     found = () if names is None else tuple(name.strip() for name in names.split(","))
     for name in found:
@@ -147,7 +147,7 @@ def family_names(names: Texts | None) -> tuple[str, ...]:
 
 
 def check_family(name: str) -> None:
-    """Raise InputError for an unknown family."""
+    """Raise InputError if no kernel family has this name."""
     from tsm2_tune.generator.families import FAMILIES
 
     check_named("family", name, list(FAMILIES))
@@ -156,9 +156,9 @@ def check_family(name: str) -> None:
 def problems_of(
     products: Products, dtypes: ElementTypes, ops: Texts, layout: str, math: str = MATHS[0]
 ) -> tuple[Problem, ...]:
-    """Return the given problems: records, printed problems, and each shape with every dtype and op.
+    """Return the problems that the arguments of `problems` name, each once.
 
-    Raise InputError for an invalid text.
+    A shape in `products` is combined with every element type and op. Raise InputError for an invalid argument.
     """
     check_named("layout", layout, LAYOUTS)
     check_named("math", math, MATHS)
@@ -183,8 +183,10 @@ def problems_of(
 
 
 def items(products: Products) -> Iterator[str | Problem]:
-    """Yield the problems, and the items of texts one by one. Raise InputError if there are none, and for anything
-    else."""
+    """Yield each Problem, and each comma-separated item of each text.
+
+    Raise InputError if there is none, and for other types.
+    """
     try:
         every = [products] if isinstance(products, str | Problem) else list(products)
     except TypeError:
@@ -201,19 +203,22 @@ def items(products: Products) -> Iterator[str | Problem]:
 
 
 def check_named(what: str, name: str, known: Sequence[str]) -> None:
-    """Raise InputError if the name is not a known one."""
+    """Raise InputError, which names `what`, if the name is not among the known names."""
     if not isinstance(name, str) or name not in known:
         raise InputError(f"unknown {what} {shown(name)}: expected one of {', '.join(known)}{hint_of(name, known)}")
 
 
 def hint_of(name: object, known: Sequence[str]) -> str:
-    """Return the end of a sentence that suggests a similar known name; empty if none is near."""
+    """Return the end of an error message that suggests a similar known name; "" if there is none."""
     near = nearest_name(name, known)
     return f"; did you mean {near}?" if near else ""
 
 
 def items_of(shapes: str) -> tuple[str, ...]:
-    """Return the items of --shapes, including items of files. Raise InputError if there are none."""
+    """Return the comma-separated items of --shapes, with the items of FILE for @FILE.
+
+    Raise InputError if there are none, and for a file that cannot be read.
+    """
     items = (item.strip() for item in shapes.split(","))
     whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)
     found = tuple(_SPACED.sub(r"\1", item.strip()) for item in whole.split(",") if item.strip())
@@ -223,7 +228,7 @@ def items_of(shapes: str) -> tuple[str, ...]:
 
 
 def parsed_problem(item: str) -> Problem | None:
-    """Return the problem if the item has the form MxNxK:DTYPE or MxNxK:DTYPE:OP, else None."""
+    """Return the problem if the item has the form MxNxK:DTYPE or MxNxK:DTYPE:OP; None otherwise."""
     if not _PROBLEM.fullmatch(item):
         return None
     shape, dtype, *op = item.split(":")
@@ -231,12 +236,12 @@ def parsed_problem(item: str) -> Problem | None:
 
 
 def dtype_name(name: str) -> str:
-    """Return the name of a Dtype. Raise InputError, with a suggestion, for an unknown one."""
+    """Return our name of a Dtype, such as f32 for float32. Raise InputError with a suggestion if it is unknown."""
     return dtype_named(canonical_dtype(name)).name
 
 
 def dtype_with(math: str, name: str) -> str:
-    """Return the name of the Dtype with this element type and math. Raise InputError if the type has no such math."""
+    """Return the name of the Dtype with this element type and arithmetic. Raise InputError if there is none."""
     name = canonical_dtype(name)
     if name in MATHS:
         raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
@@ -252,12 +257,12 @@ def dtype_with(math: str, name: str) -> str:
 
 
 def canonical_op(text: str) -> str:
-    """Return the op in lower case; BLAS's capitals are allowed."""
+    """Return the op in lower case. Capitals are allowed, as in BLAS."""
     return text.strip().lower()
 
 
 def op_of(text: str, dtype_name: str) -> str:
-    """Return the op that the text means for elements of this type."""
+    """Return the op. The text "gram" becomes the op of X^T X for real elements, and of X^H X for complex elements."""
     if text != GRAM:
         return text
     of_real, of_complex = gram_ops()
@@ -265,12 +270,15 @@ def op_of(text: str, dtype_name: str) -> str:
 
 
 def gram_ops() -> tuple[str, ...]:
-    """Return the ops that GRAM means for real and for complex elements."""
+    """Return the two ops that "gram" stands for: X^T X for real elements, and X^H X for complex elements."""
     return "t" + SAME, "c" + SAME
 
 
 def op_in(layout: str, op: str) -> str:
-    """Return the op of matrices in this layout. To BLAS, row-major matrices are transposed, and so is C."""
+    """Return the op with each letter replaced by the one for matrices in this layout, "column" or "row".
+
+    Raise InputError if the layout is "row" and the op already has a letter for C, or is invalid.
+    """
     if layout == "column":
         return op
     letters = "".join(OP_LETTERS)
@@ -283,7 +291,10 @@ def op_in(layout: str, op: str) -> str:
 
 
 def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
-    """Return the thresholds of --guidelines; the defaults for None. Raise InputError for anything else."""
+    """Return the thresholds given as the text of --guidelines or as a mapping; empty for None.
+
+    Raise InputError for an unknown name, an invalid value or another type.
+    """
     if isinstance(guidelines, Mapping):
         guidelines = ",".join(f"{name}={_number(name, value)}" for name, value in guidelines.items())
     elif not isinstance(guidelines, str | None):
@@ -296,12 +307,12 @@ def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
 
 
 def _number(name: str, value: object) -> int | float:
-    """Return the value of a guideline as an int or a float."""
+    """Return the threshold called `name` as an int or a float. Raise InputError for another type."""
     return whole(name, value) if isinstance(value, Integral) else real(name, value)
 
 
 def share_of(text: str, most: float) -> float:
-    """Return a share given in percent, such as 3% or 0.5%. Raise InputError for another text or a larger share."""
+    """Return a percentage such as 3% or 0.5% as a share. Raise InputError if it exceeds `most` or is invalid."""
     found = _PERCENT.fullmatch(text)
     if found is None or float(found[1]) > 100 * most:
         raise InputError(f"{text!r} is no share: expected percent up to {100 * most:g}%, such as 3%")
@@ -309,9 +320,9 @@ def share_of(text: str, most: float) -> float:
 
 
 def checked_share(what: str, value: float | str | None, most: float) -> float | None:
-    """Return a share of at most `most`, given as a number or as text for `share_of`; None for None.
+    """Return a share of at most `most`, given as a number or a percentage such as "3%"; None for None.
 
-    Raise InputError for anything else.
+    Raise InputError, which names `what`, for another value.
     """
     if isinstance(value, str):
         return share_of(value, most)
@@ -321,21 +332,21 @@ def checked_share(what: str, value: float | str | None, most: float) -> float | 
         share = real(what, value)
     except InputError:
         share = -1.0
-    if share == 0 or (0 < share <= min(most, 1) and not isinstance(value, Integral)):  # 1 may be meant for 1 %
+    if share == 0 or (0 < share <= min(most, 1) and not isinstance(value, Integral)):  # int 1 may mean 1 %
         return share
     expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
     raise InputError(f"{what} = {shown(value)}: expected {expected}")
 
 
 def cache_named(name: str | None) -> Cache | None:
-    """Return the state of the L2 with this name; None for None. Raise InputError for an unknown one."""
+    """Return the state of the L2 cache with this name; None for None. Raise InputError for an unknown name."""
     if name is not None:
         check_named("cache", name, [one.value for one in Cache])
     return None if name is None else Cache(name)
 
 
 def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outcome]:
-    """Return the named outcomes, which must be among the known ones. Raise InputError for another."""
+    """Return the named outcomes; "failed" is all failures. Raise InputError for a name that is not among `known`."""
     names = joined("retry", names)
     if names is None:
         return frozenset()
@@ -347,7 +358,7 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the problems. Raise InputError if no kernel family, or no named family, computes a problem."""
+    """Return the problems. Raise InputError if there is one that no kernel family, or no named family, computes."""
     from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     for problem in problems:
@@ -363,7 +374,7 @@ def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Pr
 
 
 def _items_of_file(name: str) -> str:
-    """Return the items of a shapes file, joined by commas. Raise InputError if it has none."""
+    """Return the items of a shapes file, joined by commas, without comments. Raise InputError if there are none."""
     items = ",".join(line.partition("#")[0] for line in _LINE_END.split(_shapes_text(name)))
     if not items.strip(", \t"):
         raise InputError(f"shapes file {name!r} holds no shape: expected MxNxK items, such as 20480x16x20480")
@@ -371,7 +382,10 @@ def _items_of_file(name: str) -> str:
 
 
 def _shapes_text(name: str) -> str:
-    """Return the text of a shapes file without byte order marks. Raise InputError if it is no text."""
+    """Return the text of a shapes file in UTF-8 or UTF-16, without byte order marks.
+
+    Raise InputError if it is no text.
+    """
     content = _shapes_content(name)
     is_utf16 = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
     try:
@@ -384,9 +398,9 @@ def _shapes_text(name: str) -> str:
 
 
 def _shapes_content(name: str) -> bytes:
-    """Read a regular file, a pipe or standard input.
+    """Return the bytes of a shapes file, which is a regular file, a pipe or standard input.
 
-    Raise InputError for others, or if it is too large or too slow.
+    Raise InputError for another kind of file, for a file that is too large, and if reading takes too long.
     """
     try:
         if name in STANDARD_INPUT:
@@ -394,7 +408,7 @@ def _shapes_content(name: str) -> bytes:
         found = os.stat(name)
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # opening a device may have effects
             raise InputError(f"shapes file {name!r} is no regular file: name a text file of MxNxK items")
-        if stat.S_ISREG(found.st_mode) and not found.st_size:  # a file of /proc too, which may block
+        if stat.S_ISREG(found.st_mode) and not found.st_size:  # includes files in /proc, which may block
             return b""
         number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -407,7 +421,7 @@ def _shapes_content(name: str) -> bytes:
 
 
 def _content(number: int, name: str) -> bytes:
-    """Read an open file to its end. Raise InputError if it exceeds a number of bytes or a time."""
+    """Return the bytes of an open file. Raise InputError after MOST_SHAPES_BYTES or MOST_SHAPES_SECONDS."""
     ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
     ready.register(number, select.POLLIN)
     while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):
