@@ -98,7 +98,7 @@ class Family(ABC, Generic[C]):
         )
 
     def has(self, config: C, problem: Problem) -> bool:
-        """Return whether the configuration is in the search space before any rule, or a variant of such a one."""
+        """Return whether the configuration, or the one of which it is a variant, is in the space before any rule."""
         return any(grid.holds(config) for grid in self.every_grid) and (
             config == config.early or config in self.later(config)
         )

@@ -1,7 +1,7 @@
 """Products of 16-bit floats by Hopper's wgmma instructions, which read both operands from shared memory.
 
-It is for a C of many rows and more than a few columns. Threads do little but copy. So one block per multiprocessor
-computes a tile of hundreds of rows, and B causes little of the traffic from the L2.
+The kernel is for a C of many rows and more than a few columns. Threads do little but copy. So one block per
+multiprocessor computes a tile of hundreds of rows, and B causes little of the traffic from the L2.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_spli
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
 
 COLUMNS = (32, 64)  # options of block_n
-# Options of (threads, block_m). With 320 rows, m = 20480 has 64 tiles: with k split in two, nearly one half of a tile
-# for each of 132 multiprocessors.
+# Options of (threads, block_m). With block_m = 320, m = 20480 has 64 tiles: with two blocks per tile, 128 of 132
+# multiprocessors have work.
 TILES = ((128, 64), (128, 128), (256, 128), (256, 256), (384, 384), (512, 512), (640, 320))
 CHUNKS = (32, 64, 128)  # options of block_k
 STAGES = (2, 3, 4, 6)
@@ -165,8 +165,8 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
 
         C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
         k tiles for each block. In the first two, operands are copied in whole 16-byte vectors; in the first, many
-        blocks share a tile. In the fourth, only one operand is. In the last two, k is one k tile; in the last, a
-        block keeps B in shared memory for several tiles.
+        blocks share a tile. In the fourth, only one operand is copied in vectors. In the last two, k is one k tile;
+        in the last, a block keeps B in shared memory for several tiles.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         turns = (config.stages + 1) * min(config.splits, 2)  # tiles of C: more per block than pipeline stages
@@ -185,7 +185,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         If k is more than a k tile, tiles are as high as shared memory allows; else several blocks fit on a
         multiprocessor. Return none for small m, n or k: other families are faster.
         """
-        if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # TSMT has a small C
+        if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # inner products
             return ()
         columns = covering(COLUMNS, problem.n)
         short, row_major = problem.k <= LARGE_CHUNK, problem.contiguous[0] == "k"

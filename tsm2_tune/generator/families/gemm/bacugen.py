@@ -58,7 +58,8 @@ def blocks() -> Blocks:
     """Return the table of all configurations of Algorithm 2, after the first checks of Algorithm 3.
 
     The checks are: threads are whole warps, and every thread loads equally many elements of a k tile. The second
-    means that m_blk is a multiple of threads / gcd(threads, k_blk). So the loops over m_blk and n_blk have this step.
+    check means that m_blk is a multiple of threads / gcd(threads, k_blk). So the loops over m_blk and n_blk
+    have this step.
     """
     m_dim, n_dim = (grid.ravel().astype(np.int32) for grid in np.mgrid[1 : MOST_DIM + 1, 1 : MOST_DIM + 1])
     grids = np.flatnonzero((m_dim * n_dim % WARP_THREADS == 0) & (m_dim * n_dim <= MOST_THREADS))

@@ -103,7 +103,7 @@ class Gemm(Family[GemmConfig]):
     least: ClassVar[dict[str, tuple[int, float]]] = LEAST
 
     def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
-        """Return all configurations with these values, as one whose tunables are arrays; reading grids are 0."""
+        """Return one configuration for all with these values: its other tunables are arrays, reading grids are 0."""
         grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
@@ -199,7 +199,7 @@ class Gemm(Family[GemmConfig]):
         """Return guidelines that leave some hundreds of variants on this card. On Fermi return the paper's Table 1.
 
         The least threads and the least reuse are those of the fastest variants on an H200. The threads are reduced
-        until at least 300 variants remain. Then the least bytes per line are the most that leave 300 variants.
+        until at least 300 variants remain. Then the least bytes per load are the most that leave 300 variants.
         """
         if limits.compute_capability[0] == FERMI:
             return TABLE_1[problem.dtype.element_name]

@@ -4,8 +4,8 @@ Source: G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms", lecture
 shortest paths by a tiled matrix product with other operators. The kernel is the kernel of `gemm`, with the same
 search space and rules: a tile of C in registers, the next k tiles of A and B in flight.
 
-No instruction fuses an addition and a minimum: a sum takes two instructions. In f32 two sums take three if no
-element of a k tile is negative: an integer instruction of compute capability 9.0 has the minimum of three numbers.
+No instruction fuses an addition and a minimum, so each l takes two instructions. In f32 two l take three instructions
+if no element of a k tile is negative: compute capability 9.0 has an integer minimum of three numbers.
 """
 
 from __future__ import annotations

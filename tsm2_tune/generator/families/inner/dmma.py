@@ -1,8 +1,8 @@
 """Inner products on the f64 tensor cores, for f64 and complex numbers: operands are loaded straight into fragments.
 
-In f64 it is for a C that is too large for the registers of a few threads. A C of up to 8 rows or columns is not
-padded to 16, since there is an m8n8k4 instruction: its fragment of an 8 x 8 C has one pair of f64 sums per lane, so
-most registers are free for loads.
+For f64 the kernel is for a C that is too large for the registers of a few threads. A C of up to 8 rows or columns is
+not padded to 16, since there is an m8n8k4 instruction: its fragment of an 8 x 8 C has one pair of f64 sums per lane,
+so most registers are free for loads.
 
 A complex product is four real products. The real and imaginary parts are adjacent in memory, and one 16-byte load
 has both. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So they multiply c64

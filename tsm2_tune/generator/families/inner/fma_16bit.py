@@ -63,7 +63,8 @@ class InnerFma16BitConfig(InnerConfig):
 def vector_bytes(piece: int, lines: int, along_k: bool, element_bytes: int) -> int:
     """Return the bytes of the widest load, at most 16, that divides what a thread loads of an operand at a time.
 
-    That is `piece` elements of one row or column if the operand is contiguous along k, else of all `lines`.
+    A thread loads `piece` elements along k of one row or column at a time, or of all `lines` rows or columns together
+    if the operand is not contiguous along k (`along_k`).
     """
     return gcd(VECTOR_BYTES, piece * element_bytes * (1 if along_k else lines))
 
@@ -141,7 +142,7 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
         return tuple(dict.fromkeys(self._bounded(config, problem, limits) for config in chosen))
 
     def _bounded(self, config: InnerFma16BitConfig, problem: Problem, limits: DeviceLimits) -> InnerFma16BitConfig:
-        """Return the configuration, with min_blocks = 1 if a thread needs under half of its bound on registers."""
+        """Return the configuration. min_blocks becomes 1 if it allows over twice the registers needed."""
         bound = limits.registers_per_sm // (config.threads * config.min_blocks)
         return config if bound <= 2 * self.resources(config, problem).registers else replace(config, min_blocks=1)
 

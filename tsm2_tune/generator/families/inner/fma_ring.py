@@ -123,9 +123,9 @@ def at_once(config: InnerFmaRingConfig, problem: Problem) -> int:
 
 
 def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Return the elements from one line along k to the next in shared memory: an odd number of 16-byte vectors.
+    """Return the elements from one row or column along k to the next in shared memory.
 
-    An odd number avoids bank conflicts.
+    They are an odd number of 16-byte vectors, which avoids bank conflicts.
     """
     vector, products = VECTOR_BYTES // problem.dtype.element_bytes, block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
@@ -209,7 +209,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the thread tiles (rows, columns) with which at most a block's threads share this tile."""
+        """Yield the thread tiles (rows, columns) that divide a block's tile among at most all of its threads."""
         for rows, columns in product(LINES[tile[0]], LINES[tile[1]]):
             if tile[0] // rows * (tile[1] // columns) <= THREADS:
                 yield rows, columns
@@ -311,8 +311,10 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _splits(config: InnerFmaRingConfig, problem: Problem, limits: DeviceLimits) -> int:
-        """Return the number of splits: two blocks per multiprocessor, one for a small k, or fewer if k has fewer k
-        tiles."""
+        """Return the number of splits.
+
+        It is two blocks per multiprocessor, one for a small k, or fewer if k has too few k tiles.
+        """
         chunks = -(-problem.k // block_k(config, problem))
         for blocks in (2, 1) if problem.k > SMALL_K else (1,):
             splits = wide_splits(limits, blocks)

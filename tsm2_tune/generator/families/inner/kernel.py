@@ -57,7 +57,7 @@ C = TypeVar("C", bound=InnerConfig)
 
 
 class Inner(Family[C]):
-    """The base class of the families. Each k slice has a small tile of C in registers."""
+    """The base class of families of inner products: each k slice of threads has a small tile of C in registers."""
 
     about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
     beside_resources = ("splits", "min_blocks", "evict_first")

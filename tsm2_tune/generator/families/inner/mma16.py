@@ -1,8 +1,8 @@
 """Inner products on tensor cores in bf16, f16, TF32 and 3xTF32: both operands pass through shared memory.
 
 Loads of fragments straight from device memory would read few bytes of each of many rows or columns. So both operands
-are copied to shared memory, at least 128 contiguous bytes at a time, without the padding of small C. Then ldmatrix
-loads four 8 x 8 matrices per instruction. Sums are in f32, and C is rounded once, at the end.
+are copied to shared memory, at least 128 contiguous bytes at a time. Rows or columns beyond a small C are not
+copied. Then ldmatrix loads four 8 x 8 matrices per instruction. Sums are in f32, and C is rounded once, at the end.
 
 TF32 has half as many elements in 16 bytes, and its mma instruction half the k extent. So ldmatrix also loads f32
 operands that are contiguous along k. For other f32 operands a lane loads single elements.

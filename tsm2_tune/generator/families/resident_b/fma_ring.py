@@ -257,7 +257,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBFmaRingConfig, ...]:
         """Return the configurations with the least estimated time, of those that fill shared memory, best first.
 
-        Return none if rows of A and C are a power of two of vectors.
+        Return none if the vectors in a row of A and in a row of C are powers of two: other families are faster.
         """
         if not is_odd(problem):
             return ()

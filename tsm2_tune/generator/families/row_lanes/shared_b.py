@@ -1,7 +1,7 @@
 """A large row-major A times a skinny B at the bandwidth of device memory, with k split over blocks.
 
-A warp, or all warps of a block side by side, load long contiguous pieces of a few rows of A at a time. The rows of B
-for a block's split of k stay in shared memory while the block computes one strip of rows after another. A lane
+One warp, or all warps of a block side by side, load long contiguous pieces of a few rows of A at a time. The rows of
+B for a block's split of k stay in shared memory while the block computes one strip of rows after another. A lane
 multiplies each element of B that it reads by all of its rows of A. B leaves room for the L1, through which A is
 loaded. At the end of a strip the lanes of a row add up their sums with warp shuffles, and warps that share a row add
 up theirs through shared memory.

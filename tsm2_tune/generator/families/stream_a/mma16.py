@@ -61,7 +61,7 @@ MOST_SHORT = 9  # the most configurations to propose for a small k
 
 
 class Mma16(StreamA[Mma16Config]):
-    """The base class of the families on these tensor cores: A straight into registers, or through shared memory."""
+    """The base class of the stream_a families for 16-bit floats and TF32 on tensor cores."""
 
     on_tensor_cores = True
     template = "stream_a/mma16.cu.jinja"
