@@ -174,7 +174,7 @@ class Ladder(Family[LadderConfig]):
         return Periods(launch.rows_per_block, launch.columns_per_block, config.tile_depth)
 
     def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
-        """Return the traffic if a block's threads share elements through shared memory, or the L1 in steps 1 and 2."""
+        """Return the traffic. A block's threads share elements through shared memory; in steps 1 and 2 the L1."""
         launch = self.launch(config, problem)
         return tile_traffic(problem, block_m=launch.rows_per_block, block_n=launch.columns_per_block)
 
