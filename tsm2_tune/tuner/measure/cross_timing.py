@@ -5,7 +5,7 @@ shape only. An exported module predicts a kernel's time at other shapes from its
 shapes improve the prediction. These kernels are timed:
 
 - each winner at the tuned shapes nearest to its own shape,
-- kernels that planning suggests for shapes between tuned shapes, at the nearest tuned shapes,
+- the first kernels that a search would try at shapes between tuned shapes, at the nearest tuned shapes,
 - exported kernels wherever they are predicted to be nearly the fastest, at tuned shapes and between tuned shapes. A
   wrong prediction there would lead to a wrong choice of kernel. cuBLAS is timed between tuned shapes too.
 """
@@ -40,7 +40,7 @@ from tsm2_tune.tuner.search.resume import Retries
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 MOST_SHAPES = 12  # number of nearest tuned shapes at which a winner is timed
-MOST_BETWEEN = 6  # the same number for a kernel planned for shapes between tuned shapes
+MOST_BETWEEN = 6  # number for a kernel that is planned for shapes between tuned shapes
 SOONER = 0.9  # time another launch of a kernel if its predicted time is below this share of the measured time
 ABSURD = 20.0  # skip a kernel whose predicted time exceeds this multiple of the winner's time
 
@@ -83,7 +83,7 @@ class Group:
         return not asked.isdisjoint(self.winners)
 
     def started(self, kernel: str) -> dict[Problem, KernelConfig]:
-        """Return the kernel's configuration for each shape that it won or was planned for; {} for other kernels."""
+        """Return the kernel's configuration for each shape that it won or is planned for; {} for other kernels."""
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
@@ -106,13 +106,13 @@ class CrossTiming:
     asked: frozenset[Problem]
     tuner: Tuner
     store: Store
-    families: Collection[str] = ()  # only kernels of these families; empty: of all
+    families: Collection[str] = ()  # kernel families to time; empty: all
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # (shape, kernel) -> whether done
     _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # tuned shapes -> planned kernels
 
     def events(self) -> Iterator[Event]:
-        """Time the missing pairs of kernel and shape. Yield each event after its result is stored."""
+        """Time kernels at shapes at which they have no time yet. Yield each event after its result is stored."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
         due = self._due(groups)
@@ -215,7 +215,7 @@ class CrossTiming:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Return planned kernels for shapes between tuned shapes; {} on the host or with few tuned shapes."""
+        """Return the first kernels that a search would try between tuned shapes; {} on the host or for few shapes."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
         key = tuple(problems)

@@ -23,7 +23,7 @@ REPLACING = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Conditions that end the sampling: the median's confidence interval is within `spread`, or a limit is met."""
+    """Conditions that end sampling: the median's confidence interval is within `spread`, or a limit is reached."""
 
     spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
     min_samples: int = 9

@@ -38,7 +38,7 @@ class CompiledCandidate:
 
 
 class TrialMaker:
-    """Maker of trials on one device."""
+    """Maker of trials on one device. A trial compiles, verifies and times one candidate."""
 
     def __init__(
         self,
@@ -142,7 +142,7 @@ class TrialMaker:
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
-    """Return the name of the first guideline that the compiled kernel's resources break; None if they break none."""
+    """Return the first guideline (heuristic rule of the space) that the compiled kernel breaks, if any."""
     if resources is None:
         return None
     real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)

@@ -36,7 +36,7 @@ OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU reports neither reg
 
 @dataclass(frozen=True, slots=True)
 class DroppedWinner:
-    """The fastest measured configuration of a problem, if a guideline would drop it from the search space."""
+    """The fastest measured configuration of a problem, if a guideline (heuristic rule) would drop it."""
 
     problem: Problem
     winner: KernelConfig
@@ -52,7 +52,7 @@ class DroppedWinner:
 
 @dataclass(frozen=True, slots=True)
 class GuidelineAudit:
-    """The effect of one guideline, without the other guidelines, on all measured trials."""
+    """The configurations that one guideline (heuristic rule of the search space) alone would drop."""
 
     rule: str
     would_drop: int  # measured configurations that the guideline would drop
@@ -61,7 +61,7 @@ class GuidelineAudit:
 
     @property
     def costs(self) -> tuple[float, ...]:
-        """The slowdown factors from dropped winners, for winners with a known factor."""
+        """The values of `DroppedWinner.cost` that are not None."""
         return tuple(one.cost for one in self.dropped if one.cost is not None)
 
 
@@ -82,7 +82,7 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class RuleAudit:
-    """Numbers of trials for which a rule decides differently with real resources than with estimated ones."""
+    """Numbers of trials in which a rule decides differently with compiled than with estimated resources."""
 
     rule: str
     kind: str

@@ -28,7 +28,10 @@ class Why(StrEnum):
 
 
 class Gain:
-    """Predictor of the relative gain of more trials: the gain of the last PER_GAIN / `least`, at most MOST_TRIALS."""
+    """Predictor of the relative gain of more trials: the gain of the last trials.
+
+    The number of these trials is PER_GAIN / `least`, at most MOST_TRIALS.
+    """
 
     def __init__(self, least: float) -> None:
         self._least = least  # relative gain below which a search ends
@@ -80,7 +83,7 @@ class Search(Iterator[Candidate]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the search ended so that returned but untried candidates must be skipped too."""
+        """Whether candidates that were returned, but not tried yet, must be skipped."""
         return self.why in (Why.BUDGET, Why.GAIN)
 
     def __next__(self) -> Candidate:

@@ -239,7 +239,7 @@ class Tuner:
         if vendor is None or isinstance(found, Final) or found.interrupted:
             return found
         without = self._final(problem, chosen, None)
-        if isinstance(without, Final):  # so the vendor's libraries were the reason
+        if isinstance(without, Final):  # the final failed because of the vendor's libraries
             vendor.keep_out(problem, found.detail)
         return without
 

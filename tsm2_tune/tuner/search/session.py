@@ -162,7 +162,7 @@ class ProblemSession:
     def search(
         self, strategy: Strategy, prior: PriorTrials, retries: Retries, first: Sequence[Candidate] = ()
     ) -> Search:
-        """Return an iterator over the candidates in `first`, then over those of the strategy, without tried ones."""
+        """Return an iterator over untried candidates: those in `first`, then those of the strategy."""
         options = self.tuner.options
         most = None if options.max_trials is None else max(0, options.max_trials - len(prior.tried))
         return Search(strategy, prior, self._claim(retries), first=first, most=most, gain=options.gain)
@@ -299,7 +299,7 @@ class ProblemSession:
 
 
 def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
-    """Verify the winner's kernel, with its launch, in full. Store the verdict and return an event.
+    """Verify the fastest kernel of a problem, with its launch, in full. Store the verdict and return an event.
 
     Return None if the kernel was verified in full before, for this problem or for another one.
     """
@@ -332,9 +332,9 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 
 
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
-    """Return the candidates with these configurations, if they or the configurations they vary are in the space.
+    """Return the candidates with these configurations, the fastest ones of earlier versions of the kernels' code.
 
-    They are earlier fast configurations whose kernel code has changed, so they must be timed again.
+    A configuration is skipped if it is neither in the search space nor a variant of a configuration in the space.
     """
     configs = list(filter(None, map(parse_config, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))

@@ -27,8 +27,8 @@ MEDIAN_US = Column("median_us", Float)
 def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
     """Return the fastest kernels of the nearest problems with the same element type and op, present device first.
 
-    `limits` are the limits of the present device. The limits of another device are those of its last run. Limits that
-    are not stored are taken from `limits`.
+    `limits` contains the properties of the present device. The properties of another device are those of its last
+    run. Properties that are not stored are copied from `limits`.
     """
     trial = schema.trial.c
     key = schema.problem.c
@@ -71,7 +71,7 @@ def _measured(
 
 
 def _limits_of(run: TuningRun, limits: DeviceLimits) -> DeviceLimits:
-    """Return the stored limits of the run's device. Limits that are not stored are those in `limits`."""
+    """Return the properties of the run's device. Properties that are not stored are copied from `limits`."""
     capability = tuple(int(part) for part in run.identity.compute_capability.split(".") if part.isdecimal())
     return replace(
         limits,

@@ -40,7 +40,7 @@ LONG_SUMS = 2**20  # k from which one thread block runs for about a second
 LONG_LINES = {"A": LONG + 3, "B": LONG + 5, "C": LONG + 7}
 LONG_WHOLE_LINES = {"A": LONG + 8, "B": LONG + 16, "C": LONG + 24}
 # alpha and beta of scaled calls: both signs, above and below 1/2, not representable in float, huge, tiny, 0, 1 and
-# -1; complex numbers with both parts. Real types take the real parts.
+# -1; complex numbers with both parts. Real types use only the real parts.
 SCALARS = (
     (-0.7 + 0.3j, 1.0 + 0j),
     (1 / 3 - 0.9j, -0.3 + 0.7j),
@@ -104,7 +104,7 @@ class Check:
     past: dict[str, int] = field(default_factory=dict)  # operand -> elements past whole vectors in its lines
     loose: bool = False  # NaN is accepted for infinity: a kernel may scale partial sums
     shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
-    at_start: bool = False  # on the host: operands at the start of their buffers, not at the end
+    at_start: bool = False  # on the emulator: operands at the start of their buffers, not at the end
 
     @property
     def is_sparse(self) -> bool:
@@ -289,7 +289,7 @@ def overwriting(problem: Problem) -> Check:
 
 
 def first_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return two calls with operands at the start of their buffers: on the host, reads before an operand fault.
+    """Return two calls with operands at the start of their buffers: on the emulator, reads before an operand fault.
 
     The leading dimensions of the first call are whole vectors, those of the second call are not padded.
     """
@@ -307,14 +307,14 @@ def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
     """Return three calls for a small problem whose extents are not multiples of the kernel's tiles.
 
     The leading dimensions are multiples of a vector in the first call and odd in the second. `number` selects the
-    third call among all calls.
+    third call among all calls for small problems.
     """
     every = every_check(problem)
     return (overwriting(problem), checks_of(problem)[1], every[number % len(every)])
 
 
 def deep_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return three calls for a problem with many k tiles: with vectors, with odd leading dimensions, contiguous."""
+    """Return three calls for a problem with many k tiles: vector leading dimensions, odd ones, and no padding."""
     return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 

@@ -37,8 +37,8 @@ def verify_in_full(
 ) -> Verdict:
     """Run all calls of the full verification. Return the verdict of the first wrong call, or a verdict for all calls.
 
-    `tell` is called with the name of each stage. LaunchFailed and KernelFault are re-raised with the problem's name
-    in the message.
+    `tell` is called with the name of each group of calls. LaunchFailed and KernelFault are re-raised with the
+    problem's name in the message.
     """
     worst_ratio = 0.0
     with device.keeping_memory(), closing(_verdicts(device, support, request, tell)) as verdicts:
@@ -245,7 +245,7 @@ class _KernelRunner:
 
 
 def _groups(calls: Sequence[Numbered], most: int) -> Iterator[list[Numbered]]:
-    """Yield consecutive calls of one stage in groups of at most `most` checks. A large problem is its own group."""
+    """Yield consecutive calls of one kind in groups of at most `most` checks. A large problem is its own group."""
     group: list[Numbered] = []
     checks = 0
     for number, call in calls:

@@ -46,7 +46,7 @@ class Filling:
     seed: int
     exponent: int = 0  # see Check.exponent
     shift: int | None = None  # elements from a multiple of 16 bytes to the first element; None: any address
-    at_start: bool = False  # on the host: at the start of the buffer, else at its end
+    at_start: bool = False  # on the emulator: at the start of the buffer, else at its end
 
 
 class Operand:
@@ -205,7 +205,7 @@ class Operands:
     def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
         """Return the arguments of a kernel call: extents, alpha, A, B, beta and C, without the workspace.
 
-        alpha defaults to the semiring's one, beta to its zero.
+        alpha defaults to 1 and beta to 0; for a min-plus product, to 0 and infinity.
         """
         factor, index, (one, zero) = self.problem.dtype.factor, self._index, self._one_and_zero
         a, b, c = self.a, self.b, self.c

@@ -7,7 +7,7 @@ They take too long for every kernel that is tried. For each index width:
   bound;
 - for a split-k kernel, other numbers of splits than its own: 1, few, more than one pass reduces, more than k tiles;
 - on the small problems around the kernel's tile sizes (`edge_problems`) all defined calls, not only some;
-- problems with an extent of 1, on the host with unreadable memory before the operands;
+- problems with an extent of 1, on the emulator with unreadable memory before the operands;
 - extents, numbers of blocks, k tiles and leading dimensions of more than 16 bits, if memory suffices;
 - the largest offsets that 32-bit indices can address, and larger offsets with 64-bit indices.
 """
@@ -64,7 +64,7 @@ class Coverage:
     long_products: float  # of each problem with a long extent
     repeated_products: float  # of the problem that is launched many times
     launches: int  # number of repeated launches
-    large_offsets: bool  # whether large offsets are called
+    large_offsets: bool  # whether calls with large offsets are made
     every_call: bool  # on `edge_problems`: all calls, else a trial's calls with the other index width
     deep_products: float  # of each problem with many k tiles, with many output tiles, or with k = 1
     launch_products: float  # of each problem with another number of splits

@@ -129,7 +129,7 @@ class Search:
                     yield from self._settled(pair, known)
 
     def _choice(self, known: Known) -> Choice | None:
-        """Return the fewest kernels, if kernels are fast enough at all shapes without a time. None if impossible."""
+        """Return the fewest kernels for all shapes, if untimed kernels were fast enough; None without such a set."""
         costs: dict[str, dict[Problem, float]] = {}
         for kernel in known:
             costs[kernel] = {}
@@ -147,7 +147,7 @@ class Search:
         return trial is not None and pair not in self._unverified and self.tuned.loss(trial) <= self.tuned.within
 
     def _resting_on(self, choice: Choice, known: Known) -> list[Pair]:
-        """Return, for each shape, the shape and its fastest chosen kernel, or any if no chosen kernel has a time."""
+        """Return a (kernel, shape) pair for each shape: the fastest chosen kernel else any chosen one."""
         pairs = []
         for problem in self.tuned.problems:
             within = [one for one in choice.kernels if self._is_within((one, problem), known)]

@@ -1,4 +1,4 @@
-"""Set cover: the fewest kernels so that each shape has a fast enough kernel, and the loss with fewer or more kernels.
+"""Set cover: the fewest kernels with a fast enough kernel for every shape, and a table of losses.
 
 The input is a table of costs. No database and no device is used.
 """

@@ -35,7 +35,7 @@ class Element:
     call: str  # the type's GEMM routine; "" if only cublasGemmEx supports the type
     data_type: int
     compute_type: int
-    scale_type: int  # of alpha and beta
+    scale_type: int  # cudaDataType_t of alpha and beta
     scalar: type[ctypes._SimpleCData[Any]]  # type of alpha's real part
     is_complex: bool = False
 

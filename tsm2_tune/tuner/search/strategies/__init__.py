@@ -33,7 +33,7 @@ def shuffled(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
 
 
 def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
-    """Return the default strategy: fast kernels of similar problems first, then the least predicted time.
+    """Return the default strategy: fast kernels of similar problems first, then those with the least predicted time.
 
     On a GPU the strategy also tries variants of the fastest candidates, which differ in their load instructions.
     """

@@ -1,4 +1,4 @@
-"""The default strategy: seeds first, then the candidate with the least predicted time.
+"""The default strategy: first seeds (fast kernels of similar problems), then the least predicted time.
 
 Predictions combine an analytic model and the measured times of earlier trials.
 """
@@ -29,11 +29,11 @@ MOST = 20_000  # number of candidates with predicted times; the rest keep their 
 # Chosen by replaying stored searches of eight spaces: `python -m benchmarks.regret`, docs/design/search.md.
 NEAR = 0.4  # distance at which a trial has the weight exp(-1/2); coordinates are from 0 to 1
 PRIOR = 0.3  # weight of the family's mean, compared with 1 for one trial
-HOPE = 1.0  # logarithm of the speedup granted to candidates without trials nearby
+HOPE = 1.0  # logarithm of the speedup assumed for candidates without trials nearby
 
 
 class Expectation:
-    """Predictor of each candidate's time: the model's time, times a correction factor from measured times.
+    """Predictor of each candidate's time: an analytic model's time, times a correction factor from measured times.
 
     The logarithm of the factor is a weighted mean of log(measured / model time) over the trials of the family. A
     trial at distance d has the weight exp(-(d / NEAR)^2 / 2). The family's mean has the weight PRIOR. To explore, the
@@ -84,7 +84,9 @@ class Expectation:
 
 
 class Model(Strategy):
-    """The default strategy: seeds first, at least FIRST candidates, then the candidate with the least predicted time.
+    """The default strategy: first seeds (fast kernels of similar problems), then the least predicted time.
+
+    If there are fewer than FIRST seeds, other candidates are tried before predictions are used.
 
     Candidates of a family that is far slower than the best one wait. With `late`, variants of the LEADING fastest
     candidates are tried as soon as FIRST candidates have a time, or no other candidate remains.
