@@ -1,15 +1,17 @@
-/* Call sites of cuBLASLt. If a program has loaded two cuBLASLt libraries, a call's handle does not tell which one it is
-   for, and only the library that made a descriptor can read it. The call site tells, and whether it is in cuBLAS itself. */
+/* Find the cuBLASLt library for a call from its call site. A program may have loaded two cuBLASLt libraries; only the
+   one that created a descriptor can read it, and the handle does not identify it. The call site also shows whether the
+   call comes from cuBLAS itself. */
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "lt.h"
 
-enum { CALLERS = 1024, MOST_TRIED = 8 }; /* a power of two; probes for a call site */
+enum { CALLERS = 1024, MOST_TRIED = 8 }; /* size of the hash table, a power of two; most probes for a call site */
 static struct caller *_Atomic callers[CALLERS];
 
-/* The bits in which two equal descriptors, made in memory with different contents, agree. */
+/* Return the mask of significant bits: those that are equal in two equal descriptors that were created in memory filled
+   with zeros and with ones. */
 static struct meaning meaning_of(const uint64_t *zeros, const uint64_t *ones)
 {
     struct meaning found = {.words = 0};
@@ -21,8 +23,8 @@ static struct meaning meaning_of(const uint64_t *zeros, const uint64_t *ones)
     return found;
 }
 
-/* Finds how an operation tells its size: by bits of its first word that its types do not change. False where a smaller one
-   is not told from a whole one. */
+/* Find the bits of an operation descriptor's first word that encode its size: those that do not depend on its types.
+   Return false if these bits do not distinguish a smaller descriptor from one of full size. */
 static bool find_size(struct caller *caller)
 {
     uint64_t whole[MOST_WORDS], other[MOST_WORDS];
@@ -64,7 +66,7 @@ static bool find_meanings(struct caller *caller)
     return true;
 }
 
-/* Create a caller, without a matmul if no library is found; NULL without memory. */
+/* Create a caller for this address. Its `matmul` is NULL if no library is found. Return NULL if memory is short. */
 static struct caller *new_caller(const void *address)
 {
     struct caller *made = calloc(1, sizeof *made);
@@ -93,7 +95,8 @@ static void give_up(struct caller *made)
     free(made);
 }
 
-/* Put the caller in place of *before. False if another thread was first; *before is its caller then. */
+/* Store the caller in the table at `place`, where *before was. If another thread stored a caller first, return false
+   and set *before to that caller. */
 static bool is_kept(struct caller *made, struct caller *_Atomic *place, struct caller **before)
 {
     if (made->known == NULL && made->is_whole && find_size(made))
@@ -101,7 +104,7 @@ static bool is_kept(struct caller *made, struct caller *_Atomic *place, struct c
     return atomic_compare_exchange_strong(place, before, made);
 }
 
-/* Whether the calls of both are for the same library. */
+/* Return whether the calls of both callers must go to the same library. */
 static bool is_same(const struct caller *one, const struct caller *other)
 {
     return one->matmul == other->matmul && one->is_cublas == other->is_cublas && one->is_whole == other->is_whole &&
@@ -110,7 +113,7 @@ static bool is_same(const struct caller *one, const struct caller *other)
 
 struct caller *caller_at(const void *address)
 {
-    static _Thread_local struct caller spare; /* for callers without a place */
+    static _Thread_local struct caller spare; /* result for a caller that has no place in the table */
     const uint64_t closed = atomic_load_explicit(&closings, memory_order_acquire);
     const uint64_t hash = (uint64_t)(uintptr_t)address * 0x9E3779B97F4A7C15u >> 32;
     struct caller *made = NULL, *before;
@@ -126,7 +129,7 @@ struct caller *caller_at(const void *address)
         }
         if (before->address != address)
             continue;
-        if (atomic_load(&before->closings) == closed || made != NULL) { /* perhaps another thread's */
+        if (atomic_load(&before->closings) == closed || made != NULL) { /* or another thread made it */
             give_up(made);
             return before;
         }
@@ -135,7 +138,7 @@ struct caller *caller_at(const void *address)
             break;
         if (is_same(made, before))
             atomic_store(&before->closings, closed);
-        else if (is_kept(made, place, &before)) /* the previous one is not freed: threads may be using it */
+        else if (is_kept(made, place, &before)) /* the previous caller is not freed, because threads may be using it */
             return made;
         give_up(made);
         return before;
@@ -146,7 +149,7 @@ struct caller *caller_at(const void *address)
         return NULL;
     }
     spare = *made;
-    spare.known = NULL; /* its cache would be lost with it */
+    spare.known = NULL; /* no cache, since `spare` is overwritten at the next such call */
     give_up(made);
     return &spare;
 }

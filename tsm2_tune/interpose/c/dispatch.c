@@ -1,4 +1,4 @@
-/* Dispatch a product to the pack's kernel or to cuBLAS. */
+/* Choose for each call between a tuned kernel of the pack and cuBLAS. */
 
 #include <string.h>
 
@@ -6,9 +6,9 @@
 
 _Thread_local int is_inside;
 
-enum { MOST_FAILURES = 3 }; /* failed launches of a line, after which its products go to cuBLAS */
+enum { MOST_FAILURES = 3 }; /* after this many failed launches of a line, cuBLAS computes all of its products */
 
-/* Return a setting of the handle, by cuBLAS's function of this name. */
+/* Return a setting of the handle, read with cuBLAS's function of this name; `fallback` if that fails. */
 static int setting(const char *name, _Atomic(void *) *place, cublas_handle handle, int fallback)
 {
     int (*get)(cublas_handle, int *), value = fallback;
@@ -26,7 +26,7 @@ static bool stream_of(cublas_handle handle, cu_stream *stream)
     return get != NULL && get(handle, stream) == CUBLAS_SUCCESS;
 }
 
-/* Whether the math mode forbids cuBLAS to reduce the precision of this type. */
+/* Return whether the math mode forbids cuBLAS to reduce the precision of products of this type. */
 static bool is_exact(int mode, int type)
 {
     const int kind = mode & MATH_KIND;
@@ -35,7 +35,7 @@ static bool is_exact(int mode, int type)
     switch (type) {
     case TSM2_F64:
     case TSM2_C128:
-        return kind <= BF16X9_MATH; /* other modes concern single precision */
+        return kind <= BF16X9_MATH; /* these modes affect single precision only */
     case TSM2_F32:
     case TSM2_C64:
         return kind == DEFAULT_MATH || kind == PEDANTIC_MATH;
@@ -44,7 +44,7 @@ static bool is_exact(int mode, int type)
     }
 }
 
-/* Why the handle's settings do not allow a kernel; NOT_LEFT if they do. */
+/* Return the reason why the handle's settings do not allow a kernel; NOT_LEFT if they allow it. */
 static enum reason reason_of_handle(cublas_handle handle, const struct asked *asked)
 {
     static _Atomic(void *) pointers, math, multiprocessors;
@@ -57,7 +57,7 @@ static enum reason reason_of_handle(cublas_handle handle, const struct asked *as
     return NOT_LEFT;
 }
 
-/* Why this call has to go to cuBLAS although the kernel is faster; NOT_LEFT if it has not. */
+/* Return the reason why cuBLAS must compute this call although the kernel is faster; NOT_LEFT if the kernel may. */
 static enum reason reason_now(cublas_handle handle, const struct asked *asked)
 {
     const enum reason reason = handle == NULL ? NOT_LEFT : reason_of_handle(handle, asked);
@@ -66,7 +66,7 @@ static enum reason reason_now(cublas_handle handle, const struct asked *asked)
     return asked->alpha == NULL || asked->beta == NULL || is_zero(asked, asked->alpha) || overlaps(asked) ? ZERO : NOT_LEFT;
 }
 
-/* Why the product goes to cuBLAS as a measurement; NOT_LEFT if it does not. */
+/* Return the reason why cuBLAS computes this call for a measurement; NOT_LEFT if the kernel computes it. */
 static enum reason reason_to_measure(struct visit *visit, struct lane *lane, const struct asked *asked)
 {
     struct line *line = visit->line;
@@ -87,7 +87,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     if (lane == NULL)
         return reason;
     visit->line = line_of(asked, lane->device);
-    if (visit->line == NULL) { /* decided anew each time, and not in the journal */
+    if (visit->line == NULL) { /* no place in the journal: decide for this call only */
         static _Thread_local struct line spare;
         memset(&spare, 0, sizeof spare);
         atomic_store(&spare.decision, -1);
@@ -117,7 +117,7 @@ static enum reason visited(struct visit *visit, cublas_handle handle, const stru
     return reason;
 }
 
-/* Whether the product is the program's own call, of a known type, with a driver. */
+/* Initialise the visit. Return whether the call is the program's own, with a known type, and there is a driver. */
 static bool begin(struct visit *visit, const struct asked *asked)
 {
     memset(visit, 0, sizeof *visit);

@@ -1,4 +1,4 @@
-/* The functions of the process's CUDA driver. */
+/* Find the functions of the CUDA driver in this process. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -12,8 +12,8 @@ static struct driver_functions functions;
 static _Atomic int state;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Finds all functions. No lock is held: a thread that opens a library may be waiting for one in that library's
-   constructor, while dlopen waits for that thread. */
+/* Find all functions and return the new state. dlopen is called without holding the lock, to avoid a deadlock: another
+   thread, inside dlopen, may run a library's constructor that needs this lock, and this dlopen waits for that thread. */
 static int find_all(void)
 {
     struct driver_functions found_here;

@@ -1,4 +1,5 @@
-/* The journal: a line for each kind of product, in memory or in a mapped file, which survives a crash. */
+/* The journal: a hash table with a line for all calls with equal routine, types, shape and leading dimensions. It is in
+   memory, or in a memory-mapped file, which survives a crash. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -14,14 +15,15 @@
 #include "standin.h"
 
 enum {
-    MOST_TRIED = 32,  /* probes of the hash table: in a nearly full one more would cost as much as a product */
-    MOST_TURNS = 10000 /* yields until a line is written: its thread may have been killed */
+    MOST_TRIED = 32,  /* most probes of the hash table: more would take as long as a product */
+    MOST_TURNS = 10000 /* most reads of the state of a line that another thread is writing: that may have been killed */
 };
 
 static struct journal *_Atomic journal;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Reserve the file's disk space: a mapped page without space would kill the process. Return 0 or errno. */
+/* Reserve the file's disk space, because writing to a mapped page without disk space kills the process. Return 0 or an
+   errno. */
 static int set_aside(int file)
 {
     struct rlimit largest;
@@ -34,8 +36,8 @@ static int set_aside(int file)
     return error;
 }
 
-/* A journal in a file of this process in the journal's folder. NULL where there is none: after a sentence, but for a
-   folder that is gone, since whoever wanted to read it is gone, too. */
+/* Create and map a file for this process in the journal's folder. On failure return NULL after a message. There is no
+   message if the folder does not exist, because then its reader has ended. */
 static struct journal *in_file(void)
 {
     char path[PATH_MAX];
@@ -60,7 +62,7 @@ static struct journal *in_file(void)
     return NULL;
 }
 
-/* Create a journal; NULL without memory. */
+/* Create a journal, in a file or else in memory. Return NULL if memory is short. */
 static struct journal *made(void)
 {
     struct journal *new = settings.journal == NULL ? NULL : in_file();
@@ -76,7 +78,7 @@ static struct journal *made(void)
     return new;
 }
 
-/* The journal of this process and of its forks, which share the memory; NULL without memory. */
+/* Return the journal, which forked processes share; NULL if it cannot be created. */
 static struct journal *own(void)
 {
     static bool was_tried;

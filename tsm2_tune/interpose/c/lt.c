@@ -1,4 +1,4 @@
-/* cuBLASLt's routine for products: D = alpha op(A) op(B) + beta C, as descriptors say. */
+/* The intercepted cublasLtMatmul: D = alpha op(A) op(B) + beta C, with operations and layouts in descriptors. */
 
 #include "lt.h"
 

@@ -1,5 +1,5 @@
-/* cuBLASLt's routine for products (lt.c), the library that a call is for (call_sites.c), and its descriptors
-   (lt_descriptors.c, lt_descriptor_cache.c). */
+/* The intercepted cublasLtMatmul (lt.c), the search for the library that a call must go to (call_sites.c), and the
+   decoding of descriptors (lt_descriptors.c, lt_descriptor_cache.c). */
 
 #ifndef LT_H
 #define LT_H
@@ -10,14 +10,14 @@ int cublasLtMatmul(void *handle, const void *operation, const void *alpha, const
                    const void *B, const void *layout_b, const void *beta, const void *C, const void *layout_c, void *D,
                    const void *layout_d, const void *algorithm, void *workspace, size_t workspace_bytes, cu_stream stream);
 
-enum { MOST_WORDS = 64 }; /* of the largest descriptor */
-/* The significant bits of a descriptor: others are uninitialised memory. */
+enum { MOST_WORDS = 64 }; /* 64-bit words of the largest descriptor */
+/* A mask of the significant bits of a descriptor. The other bits are uninitialised memory. */
 struct meaning {
     uint64_t mask[MOST_WORDS];
-    int words; /* further words are not significant */
+    int words; /* number of words up to the last significant one */
 };
 
-/* Functions for descriptors, of operations (cublasLtMatmulDesc_t) and of layouts (cublasLtMatrixLayout_t). */
+/* cuBLASLt's functions for descriptors of operations (cublasLtMatmulDesc_t) and of layouts (cublasLtMatrixLayout_t). */
 #define DESCRIPTORS(X)                                                                                               \
     X(make_operation, "cublasLtMatmulDescInit_internal", (void *made, size_t bytes, int compute, int scale))         \
     X(get_of_operation, "cublasLtMatmulDescGetAttribute",                                                            \
@@ -31,24 +31,24 @@ struct meaning {
     X(set_of_layout, "cublasLtMatrixLayoutSetAttribute",                                                             \
       (void *layout, int attribute, const void *value, size_t bytes))
 
-/* A call site of cuBLASLt, and the library that its calls are for. */
+/* A call site of cublasLtMatmul, and the functions of the library that its calls must go to. */
 struct caller {
     const void *address;
     int (*matmul)(void *handle, const void *operation, const void *alpha, const void *A, const void *layout_a,
                   const void *B, const void *layout_b, const void *beta, const void *C, const void *layout_c, void *D,
                   const void *layout_d, const void *algorithm, void *workspace, size_t workspace_bytes, cu_stream stream);
-    bool is_cublas; /* in cuBLAS itself */
-    bool is_whole;  /* all of these were found: */
+    bool is_cublas; /* the call site is in cuBLAS itself */
+    bool is_whole;  /* the library has all of the following functions */
 #define MEMBER(name, symbol, parameters) int(*name) parameters;
     DESCRIPTORS(MEMBER)
 #undef MEMBER
     struct meaning of_operation, of_layout;
     uint64_t size_mask, size;     /* bits of an operation's first word that encode its size, and their value at full size */
     struct known *_Atomic *known; /* a hash table of KNOWN entries; NULL: no cache */
-    _Atomic int unfit;            /* number of its entries without a kernel */
-    _Atomic uint64_t closings;    /* when it was found */
+    _Atomic int unfit;            /* number of cached descriptors for which there is no kernel */
+    _Atomic uint64_t closings;    /* value of the global `closings` when the library was found */
 };
-/* The caller at this address; NULL if no cuBLASLt is found for it. */
+/* Return the caller for the call site at this address; NULL if no cuBLASLt is found for it. */
 struct caller *caller_at(const void *address);
 
 /* A call's descriptors. The layouts are A's, B's, C's and D's. */
@@ -56,17 +56,17 @@ struct descriptors {
     const void *operation, *layouts[4];
 };
 
-/* The product that they describe, without addresses. */
+/* The product that a call's descriptors describe, without addresses. */
 struct described {
     struct asked asked; /* if its type is -1, nothing else is set */
-    bool is_swapped;    /* its A is the call's B */
+    bool is_swapped;    /* A of `asked` is the call's B, and vice versa */
     bool has_other_c;   /* C's leading dimension is not D's */
 };
 /* Decode the descriptors with cuBLASLt's functions. */
 struct described described(const struct caller *of, const struct descriptors *descriptors);
-/* The same, from the cache if equal descriptors were decoded before. */
+/* Decode the descriptors, or return the cached result if equal descriptors were decoded before. */
 struct described known_or_described(struct caller *of, const struct descriptors *descriptors);
-/* Whether two descriptors are equal in their significant bits. */
+/* Return whether two descriptors are equal in their significant bits. */
 bool is_like(const void *descriptor, const uint64_t *made, const struct meaning *meaning);
 
 enum { KNOWN = 1024 }; /* a power of two; entries of a caller's cache */

@@ -1,6 +1,6 @@
-/* Cache of decoded cuBLASLt descriptors. Reading twenty attributes takes longer than the rest of a call that goes on to
-   cuBLASLt; comparing descriptors with known ones is quick. Smaller operations, of an older header, are not cached: the
-   bytes behind them may not be readable. */
+/* A cache of decoded cuBLASLt descriptors. Reading twenty attributes takes longer than the rest of an intercepted call;
+   comparing descriptors with cached ones is quick. Operation descriptors of an older header are smaller and not cached,
+   because the bytes after them may not be readable. */
 
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +11,7 @@ enum { MOST_PLACES = 8, HASHED_WORDS = 32 };
 
 struct known {
     struct described described;
-    uint64_t words[]; /* the operation's, then each layout's */
+    uint64_t words[]; /* copies of the operation descriptor and the four layouts */
 };
 
 static uint64_t mixed(uint64_t hash, const uint64_t *words, const struct meaning *meaning, int at)
@@ -42,7 +42,7 @@ static bool is_of(const struct known *known, const struct caller *of, const stru
     return is_like(descriptors->operation, known->words, &of->of_operation);
 }
 
-/* Create an entry; NULL without memory. */
+/* Create a cache entry. Return NULL if memory is short. */
 static struct known *new_known(const struct caller *of, const struct descriptors *descriptors, const struct described *found)
 {
     const size_t operation = (size_t)of->of_operation.words, layout = (size_t)of->of_layout.words;
@@ -62,8 +62,8 @@ static bool has_whole_size(const struct caller *of, const void *operation)
     return ((words[0] ^ of->size) & of->size_mask) == 0;
 }
 
-/* Whether there is room for what was found. Operations that no kernel can be asked for may have a pointer that is another
-   one each time: they get a quarter of the places. */
+/* Return whether the result may be cached. Products that no kernel can compute get at most a quarter of the places,
+   since their descriptors may contain a pointer that differs in each call. */
 static bool has_room(struct caller *of, const struct described *found)
 {
     const bool is_fit = found->asked.type >= 0 && found->asked.unfit == NOT_LEFT;

@@ -1,12 +1,12 @@
-/* The product that cuBLASLt's descriptors describe.
+/* Decode cuBLASLt's descriptors of a product.
 
-   A kernel is used only if each descriptor equals, bit by bit, one that cuBLASLt makes from the attributes that are read
-   here, with all others at their defaults. So an attribute that is not known here, of a later version for example, is
-   never ignored: it changes the descriptor. */
+   A new descriptor is created with the attributes that are read here, and defaults for all others. A kernel is used
+   only if it equals the program's descriptor bit by bit. An unknown attribute, such as one of a later version, changes
+   the descriptor, so it is never ignored. */
 
 #include "lt.h"
 
-/* cuBLASLt's numbers */
+/* Values of cuBLASLt's constants */
 enum { COMPUTE_TYPE = 0, SCALE_TYPE = 1, POINTER_MODE = 2, TRANS_A = 3, TRANS_B = 4, EPILOGUE_KIND = 7, SM_COUNT = 15 };
 enum { LAYOUT_TYPE = 0, ORDER = 1, ROWS = 2, COLUMNS = 3, LD = 4, BATCH_COUNT = 5, BATCH_STRIDE = 6 };
 enum { COLUMN_MAJOR = 0, ROW_MAJOR = 1, NO_EPILOGUE = 1, CONJUGATED = 3 };
@@ -24,7 +24,7 @@ struct matrix {
     int32_t type, order, batches;
     uint64_t rows, columns;
     int64_t ld;
-    bool is_known; /* no other attribute differs from its default */
+    bool is_known; /* all attributes that are not in this struct have their defaults */
 };
 
 /* Read or write an attribute of a layout. */
@@ -62,7 +62,7 @@ struct operation {
     (of->get_of_operation(operation, attribute, &(value), sizeof(value), &written) == CUBLAS_SUCCESS)
 #define SET(attribute, value) (of->set_of_operation(made, attribute, &(value), sizeof(value)) == CUBLAS_SUCCESS)
 
-/* Why the operation has no kernel: an attribute that differs from its default. */
+/* Return the reason why no kernel can compute the operation: an attribute that differs from its default. */
 static enum reason reason_of(const struct caller *of, const void *operation)
 {
     int32_t epilogue, mode, multiprocessors;
@@ -99,15 +99,15 @@ static int type_of_matrices(const struct matrix *a, const struct matrix *b, cons
     return type >= 0 && operation->scale == scales[type] ? type : -1;
 }
 
-/* The operation on X^T that equals this operation on X. */
+/* Return the operation on X^T that equals this operation on X. */
 static int transposed(int operation)
 {
     static const int other[] = {TSM2_T, TSM2_N, CONJUGATED, TSM2_C};
     return other[operation];
 }
 
-/* The product, whose matrices are of known orders, as the one of column-major matrices in the same memory: where C is
-   row-major, that of the transposed matrices. It is left where an operation would be to conjugate and no more. */
+/* Return the product as one of column-major matrices in the same memory. If C is row-major, it is the transposed
+   product. If an operation would have to conjugate without transposing, return the product with `unfit` set. */
 static struct described by_columns(struct described described, const struct matrix *a, const struct matrix *b,
                                    const struct matrix *d)
 {
@@ -130,7 +130,7 @@ static struct described by_columns(struct described described, const struct matr
 
 static bool has_order(const struct matrix *matrix) { return matrix->order == COLUMN_MAJOR || matrix->order == ROW_MAJOR; }
 
-/* Why these matrices have no kernel; NOT_LEFT if they may have one. */
+/* Return the reason why no kernel can multiply these matrices; NOT_LEFT if one may. */
 static enum reason reason_of_matrices(const struct asked *asked, const struct matrix *a, const struct matrix *b,
                                       const struct matrix *c, const struct matrix *d)
 {
@@ -154,7 +154,7 @@ struct described described(const struct caller *of, const struct descriptors *de
     struct asked *asked = &found.asked;
     const void *const *layouts = descriptors->layouts;
     if (!of->is_whole || !operation_of(of, descriptors->operation, &done) || !matrix_of(of, layouts[3], &d) ||
-        type_of(d.type, d.type, d.type, done.compute) < 0) /* the quick way out for most types without kernels */
+        type_of(d.type, d.type, d.type, done.compute) < 0) /* returns early for most types without kernels */
         return found;
     if (!matrix_of(of, layouts[0], &a) || !matrix_of(of, layouts[1], &b))
         return found;

@@ -1,4 +1,4 @@
-/* Checks of a product as the program describes it: its type, extents, factors and overlaps. */
+/* Checks of a product's arguments: type, extents, alpha and beta, overlapping matrices. */
 
 #include <string.h>
 

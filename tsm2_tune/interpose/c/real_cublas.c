@@ -1,4 +1,4 @@
-/* Find the program's cuBLAS and cuBLASLt, and interpose dlsym, by which programs look up their functions. */
+/* Find the real cuBLAS and cuBLASLt in the program, and intercept dlsym, with which programs look up their functions. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -22,7 +22,7 @@ struct kind cublas_kind = {"libcublas.so", "libcublas-", "cublasCreate_v2", NULL
 struct kind lt_kind = {"libcublasLt.so", "libcublasLt-", "cublasLtMatmul", NULL};
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* A handle of another library than the first. Entries are never freed, but reused. */
+/* A list entry for a handle that a second cuBLAS library has created. Entries are never freed, but reused. */
 struct other {
     _Atomic(cublas_handle) handle; /* NULL: the entry is free */
     _Atomic(void *) library;
@@ -60,7 +60,7 @@ static int close_object(void *object)
     return close(object);
 }
 
-/* Another object may be loaded at the closed one's address at any time between the two counts. */
+/* Count before and after the call: another object may be loaded at the same address at any time in between. */
 EXPORTED int dlclose(void *object)
 {
     atomic_fetch_add(&closings, 1);
@@ -69,7 +69,7 @@ EXPORTED int dlclose(void *object)
     return status;
 }
 
-/* The stand-in's own function of this name; NULL: none. */
+/* Return the stand-in's own function of this name; NULL if it has none. */
 static void *function_here(const char *name)
 {
     static _Atomic(void *) place;
@@ -90,7 +90,7 @@ static bool is_called(const struct kind *kind, const char *path)
     return begins(name, kind->plain) || begins(name, kind->hashed);
 }
 
-/* Paths of the loaded objects. */
+/* The paths of the loaded shared objects. */
 struct paths {
     char **at;
     size_t count;
@@ -115,8 +115,8 @@ static void *object_of(const void *function)
     return is_known ? dlopen(found.dli_fname, RTLD_LAZY | RTLD_NOLOAD) : NULL;
 }
 
-/* Open the object if its file name is of this kind; with `by_functions`, the object among it and its dependencies that
-   defines the kind's function. */
+/* Return a handle of the loaded object at this path if its file name is that of a library of this kind, else NULL. With
+   `by_functions` ignore the name: return the object, or its dependency, that defines the function `kind->function`. */
 static void *library_at(const struct kind *kind, const char *path, bool by_functions)
 {
     if (path[0] == '\0' || !(by_functions || is_called(kind, path)))
@@ -148,7 +148,7 @@ static void *first_library(struct kind *kind)
     return before; /* another thread was first */
 }
 
-/* The entry of the handle; NULL: the handle is the first library's. */
+/* Return the handle's entry; NULL if the first library has created the handle. */
 static struct other *other_of(cublas_handle handle)
 {
     struct other *one = handle == NULL ? NULL : atomic_load_explicit(&others, memory_order_acquire);
@@ -157,7 +157,8 @@ static struct other *other_of(cublas_handle handle)
     return one;
 }
 
-/* The next function of this name in the process: of another interposed tool, or of the first library. */
+/* Return the function of this name that the program would call without the stand-in: that of another preloaded tool, or
+   that of the first library. */
 static void *following_function(struct kind *kind, const char *name)
 {
     void *function = next_dlsym(RTLD_NEXT, name), *library = first_library(kind);
@@ -180,8 +181,8 @@ void *cublas_function(const char *name, cublas_handle handle, _Atomic(void *) *p
     return found;
 }
 
-/* The object of the code at this address, opened; NULL of the program itself, whose libraries come behind this one in one
-   order, and of code that is in no object. */
+/* Return a handle of the shared object that contains this code. Return NULL for code in the program itself, whose
+   functions the linker finds in the order of loading, and for code in no object. */
 static void *object_of_code(const void *address)
 {
     Dl_info of_code;
@@ -200,14 +201,14 @@ bool is_code_of(const struct kind *kind, const void *address)
     return is_own;
 }
 
-/* The library of this kind that the code at this address was linked with; NULL where it was with none, or has functions of
-   these names itself, which ask dlsym for the library's. */
+/* Return the library of this kind that the shared object of this code was linked with. Return NULL if there is none, or
+   if the object itself defines functions of these names, which look up the library's functions with dlsym. */
 static void *library_of_code(const struct kind *kind, const void *address)
 {
     void *object = object_of_code(address);
     if (object == NULL)
         return NULL;
-    void *library = object_of(next_dlsym(object, kind->function)); /* searches the object and what it was linked with */
+    void *library = object_of(next_dlsym(object, kind->function)); /* searches the object and its dependencies */
     close_object(object);
     return library == object ? NULL : library;
 }
@@ -219,7 +220,7 @@ void *function_for_code(struct kind *kind, const void *address, const char *name
     return is_other ? next_dlsym(library, name) : following_function(kind, name);
 }
 
-/* Assign the handle to the library; NULL: to the first library, or the handle is destroyed. */
+/* Record that this library created the handle. `library` NULL means the first library, or that the handle is destroyed. */
 static void assign(cublas_handle handle, void *library)
 {
     pthread_mutex_lock(&lock);
@@ -245,7 +246,7 @@ static void assign(cublas_handle handle, void *library)
     pthread_mutex_unlock(&lock);
 }
 
-/* If a program has two cuBLAS libraries, the handle belongs to the one that the caller was linked with. */
+/* Create the handle with the cuBLAS that the caller was linked with, since a program may have two cuBLAS libraries. */
 EXPORTED int cublasCreate_v2(cublas_handle *handle)
 {
     static const char name[] = "cublasCreate_v2";
@@ -272,7 +273,7 @@ EXPORTED int cublasDestroy_v2(cublas_handle handle)
     return destroy == NULL ? CUBLAS_NOT_INITIALIZED : destroy(handle);
 }
 
-/* Return the stand-in's function where the program would get the first library's. */
+/* Return the stand-in's function if the program would otherwise get that of the first library. */
 EXPORTED void *dlsym(void *library, const char *name)
 {
     if (strncmp(name, "cublas", 6) == 0 && library != RTLD_NEXT) {
@@ -280,7 +281,7 @@ EXPORTED void *dlsym(void *library, const char *name)
         void *here = function_here(name);
         void *found = here == NULL ? NULL : next_dlsym(library == RTLD_DEFAULT ? RTLD_NEXT : library, name);
         if (here != NULL && library == RTLD_DEFAULT)
-            return found == NULL ? NULL : here; /* `found`: the function without the stand-in */
+            return found == NULL ? NULL : here; /* `found` is the function that dlsym returns without the stand-in */
         if (found != NULL)
             return next_dlsym(first_library(kind), name) == found ? here : found;
     }

@@ -1,4 +1,4 @@
-/* The stand-in's versions of cuBLAS's routines for products. */
+/* The intercepted cuBLAS routines for matrix products: gemm, gemv, syrk, herk and their variants. */
 
 #include <string.h>
 
@@ -13,8 +13,8 @@ static struct asked product(enum routine routine, int type, int transa, int tran
                           .batches = 1, .unfit = NOT_LEFT};
 }
 
-/* A batch of products with equal strides: one product, where it has one, or where all have one A and the others lie
-   behind each other, column by column. */
+/* Describe a strided batch. It is one product if it has one element, or if all elements have the same A and the columns
+   of their B and C follow each other in memory. Otherwise no kernel can compute it. */
 static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride_b, int64_t stride_c, int64_t count)
 {
     asked.batches = count;
@@ -30,7 +30,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
     return checked(asked);
 }
 
-/* Dispatch the product, and call cuBLAS's routine if no kernel was started. */
+/* The body of an intercepted routine: launch a kernel, or else call cuBLAS's routine. */
 #define VISITED(symbol, handle, asked_for, ...)                                                                      \
     static _Atomic(void *) place;                                                                                    \
     struct visit visit;                                                                                              \
@@ -99,8 +99,8 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
                 type_c, ldc, stride_c, count, compute, algorithm);                                                   \
     }
 
-/* y = alpha op(A) x + beta y: of a y without gaps the product of op(A) and a matrix of one column, or, where x has gaps,
-   of one row that is transposed. */
+/* Describe gemv, y = alpha op(A) x + beta y, as a product with n = 1. If x has stride 1, it is a matrix of one column.
+   Otherwise it is the transpose of a matrix of one row. y must have stride 1. */
 static struct asked vector(int type, int trans, int64_t m, int64_t n, const void *alpha, const void *A, int64_t lda,
                            const void *x, int64_t step_x, const void *beta, void *y, int64_t step_y)
 {
@@ -123,7 +123,7 @@ static struct asked vector(int type, int trans, int64_t m, int64_t n, const void
                 trans, m, n, alpha, A, lda, x, step_x, beta, y, step_y);                                             \
     }
 
-/* syrk and herk: a triangle of C = alpha op(A) op(A)^T + beta C, or with the conjugate transpose. */
+/* Describe syrk or herk: a triangle of C = alpha op(A) op(A)^T + beta C, for herk with the conjugate transpose. */
 static struct asked triangle(enum routine routine, int type, cublas_handle handle, int uplo, int trans, int64_t n,
                              int64_t k, const void *alpha, const void *A, int64_t lda, const void *beta, void *C,
                              int64_t ldc)

@@ -1,4 +1,4 @@
-/* The stand-in's settings from the environment, and its messages on standard error. */
+/* Read the stand-in's settings from environment variables, and write its messages to standard error. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -19,7 +19,7 @@ struct settings settings;
 static char *copy_of_setting(const char *name)
 {
     const char *value = secure_getenv(name);
-    return value == NULL ? NULL : strdup(value); /* programs may overwrite their environment */
+    return value == NULL ? NULL : strdup(value); /* a copy, since a program may overwrite its environment */
 }
 
 static void read_settings(void)
@@ -31,14 +31,15 @@ static void read_settings(void)
     settings.compared = compared == NULL ? 0 : atoi(compared);
 }
 
-/* Before the program can change its environment; at a product in another library's constructor, before that. */
+/* Run as a constructor, before the program can change its environment. A product in another library's constructor may
+   call it earlier. */
 __attribute__((constructor)) void read_settings_once(void)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, read_settings);
 }
 
-/* Create the file "loaded" in the journal's folder: journal.py checks by it that the stand-in is in the program. */
+/* Create the file "loaded" in the journal's folder. It shows journal.py that the program has loaded the stand-in. */
 __attribute__((constructor)) static void say_loaded(void)
 {
     char path[PATH_MAX];
@@ -52,7 +53,7 @@ __attribute__((constructor)) static void say_loaded(void)
     errno = before;
 }
 
-/* Write to standard error. If that is a pipe without a reader, the program must not get the SIGPIPE. */
+/* Write to standard error. If it is a pipe without a reader, discard the SIGPIPE, which the program must not receive. */
 static void write_quietly(const char *text)
 {
     sigset_t of_pipes, pending, before;

@@ -1,4 +1,4 @@
-/* The pack, and a tsm2 handle of it for each stream. */
+/* Load the pack, the library with the tuned kernels, and create one of its handles for each stream. */
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -7,7 +7,7 @@
 
 #include "standin.h"
 
-#define MOST_GRAPH_BYTES ((size_t)1 << 30) /* for workspaces of CUDA graphs, which are never freed */
+#define MOST_GRAPH_BYTES ((size_t)1 << 30) /* most memory for workspaces of CUDA graphs, which are never freed */
 enum { NON_BLOCKING = 1 };
 enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
 
@@ -63,7 +63,8 @@ static struct pack functions_of(void *library)
     return found;
 }
 
-/* Open the pack. No lock is held meanwhile: see find_all in driver.c. */
+/* Open the pack and find its functions. dlopen is called without the lock, for the reason given at find_all in
+   driver.c. */
 static void open_pack(void)
 {
     char why[512] = "";
@@ -89,8 +90,9 @@ static struct lane lanes[MOST_LANES];
 static _Atomic int lane_count;
 static _Thread_local struct lane *last;
 
-/* The per-thread stream has one handle value but is another stream in each thread. cuStreamGetId would distinguish them,
-   but invalidates a capture. A later stream with the same handle gets the same lane; the pack detects that. */
+/* Return a value that identifies this thread if the stream is the per-thread default stream; else NULL. That stream has
+   the same handle value in all threads. cuStreamGetId would distinguish the streams, but invalidates a capture. If the
+   handle of a destroyed stream is reused, the new stream gets the same lane; the pack detects that. */
 static const void *thread_of(cu_stream stream)
 {
     return (uintptr_t)stream == STREAM_OF_THREAD ? &last : NULL;
@@ -110,7 +112,8 @@ static struct lane *known_lane(unsigned long long context, cu_stream stream)
     return NULL;
 }
 
-/* Create a handle for the context that shares kernels with other lanes' handles there. NULL after a message. */
+/* Create one of the pack's handles for the context. It shares loaded kernels with the context's other handles. Return
+   NULL if that fails, with a message the first time. */
 static tsm2_handle new_handle(unsigned long long context)
 {
     tsm2_handle handle = NULL;
@@ -120,7 +123,7 @@ static tsm2_handle new_handle(unsigned long long context)
             continue;
         if (lanes[at].handle != NULL)
             pack.create_beside(lanes[at].handle, &handle);
-        return handle; /* an earlier failure here was reported */
+        return handle; /* an earlier failure in this context was reported */
     }
     const tsm2_status status = pack.create(&handle);
     if (status != TSM2_SUCCESS)
@@ -128,7 +131,7 @@ static tsm2_handle new_handle(unsigned long long context)
     return handle;
 }
 
-/* Add a lane. The lock is held. */
+/* Add a lane. The caller must hold the lock. Return NULL if all lanes are used, or on failure. */
 static struct lane *new_lane(unsigned long long context, cu_stream stream)
 {
     const int count = atomic_load(&lane_count);
@@ -145,7 +148,8 @@ static struct lane *new_lane(unsigned long long context, cu_stream stream)
     return lane;
 }
 
-/* A lane of the context to share, if no more can be added: products that need its workspace wait for one another. */
+/* Return an existing lane of the context, to share if no lane can be added. Products that use its workspace then wait
+   for each other. */
 static struct lane *shared_lane(unsigned long long context, cu_stream stream)
 {
     const int first = (int)(((uintptr_t)stream >> 4) % MOST_LANES);
@@ -166,7 +170,7 @@ struct lane *lane_of(cu_stream stream, enum reason *reason)
     if (driver()->context_id(NULL, &context) != 0)
         return NULL;
     if ((uintptr_t)stream == LEGACY_STREAM)
-        stream = NULL; /* two handles for one stream */
+        stream = NULL; /* both handles mean the legacy stream */
     if (last != NULL && is_lane_of(last, context, stream))
         return last;
     struct lane *lane = known_lane(context, stream);
@@ -200,12 +204,12 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
                          asked->ldb, asked->ldc, &us, &cublas_us, &is_slower);
         pthread_mutex_unlock(&lane->lock);
         if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED)
-            return ZERO; /* this call's addresses, for example: other calls of the line may be valid */
+            return ZERO; /* an invalid argument, such as an address; other calls of the line may be valid */
         decision = status == TSM2_NOT_SUPPORTED ? NO_KERNEL : is_slower ? EXPECTED : NOT_LEFT;
         line->expected_us = us;
         line->cublas_expected_us = cublas_us;
     }
-    int before = -1; /* another thread, or a comparison, may decide first */
+    int before = -1; /* another thread, or a comparison, may have set the decision meanwhile */
     if (!atomic_compare_exchange_strong(&line->decision, &before, decision))
         decision = before;
     return (enum reason)decision;
@@ -213,7 +217,7 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
 
 static tsm2_status multiply(struct lane *lane, const struct asked *asked)
 {
-    double alpha[2], beta[2]; /* large enough for a complex factor */
+    double alpha[2], beta[2]; /* room for complex numbers, see pack_factor */
     return pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
                                   asked->n, asked->k, pack_factor(asked, asked->alpha, alpha), asked->A, asked->lda,
                                   asked->B, asked->ldb, pack_factor(asked, asked->beta, beta), asked->C, asked->ldc);
@@ -237,9 +241,9 @@ cu_stream aside_of(struct lane *lane)
     return aside;
 }
 
-static _Atomic size_t graph_bytes; /* allocated for CUDA graphs; never freed, since the end of a graph is not known */
+static _Atomic size_t graph_bytes; /* memory allocated for CUDA graphs; it is not known when a graph is destroyed */
 
-/* Allocate a workspace for a graph. Return 0 without memory, or beyond MOST_GRAPH_BYTES. */
+/* Allocate a workspace for a graph. Return its address; 0 if memory is short or MOST_GRAPH_BYTES would be exceeded. */
 static cu_pointer graph_workspace(size_t bytes)
 {
     cu_pointer room = 0;
@@ -252,8 +256,8 @@ static cu_pointer graph_workspace(size_t bytes)
     return room;
 }
 
-/* Start a kernel that needs a workspace on a captured stream, with a workspace for this graph only. The lane is locked,
-   and captures are relaxed. */
+/* Launch a kernel that needs a workspace on a stream that is being captured, with a workspace for this graph only. The
+   caller has locked the lane and called relax_captures. */
 static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     size_t bytes = 0;
@@ -293,12 +297,12 @@ static enum reason reason_of(tsm2_status status)
     }
 }
 
-/* Start the kernel for the whole of C. The lane is locked. */
+/* Launch the kernel that computes all of C. The caller has locked the lane. */
 static enum reason start_whole(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     pack.set_stream(lane->handle, stream);
     tsm2_status status = multiply(lane, asked);
-    if (status == TSM2_NOT_SUPPORTED) { /* there is a kernel, so the stream is captured */
+    if (status == TSM2_NOT_SUPPORTED) { /* since there is a kernel, the reason is that the stream is being captured */
         const int mode = relax_captures();
         status = multiply_in_graph(lane, stream, asked);
         restore_captures(mode);

@@ -1,8 +1,9 @@
-/* GPU times of products, by events on their streams that are read later.
+/* Measure the GPU times of products with CUDA events, which are read later.
 
-   While cuBLAS allocates a workspace, loads a kernel or launches it, an idle stream waits: that is host time. So another
-   event is recorded right after the launch on a side stream without work. The product's GPU time begins at that event or
-   at the product's turn on its own stream, whichever is later. */
+   If the stream is idle, the time between the events before and after a product includes host time: cuBLAS allocates a
+   workspace, loads a kernel and launches it meanwhile. Therefore another event is recorded right after the launch, on a
+   stream without work. The product's GPU time begins at this event or at the event before the product, whichever is
+   later. */
 
 #define _GNU_SOURCE
 #include <math.h>
@@ -17,18 +18,19 @@ enum { MOST_WAITING = 512, NOT_READY = 600 }; /* CUDA_ERROR_NOT_READY */
 enum state { FREE, BEGUN, ENDED };
 struct waiting {
     enum state state;
-    unsigned long long context; /* of the events; 0: no events */
+    unsigned long long context; /* id of the events' context; 0: no events */
     cu_event begin, launched, end;
     cu_stream aside;
     struct line *line;
     bool is_first, is_taken;
 };
 static struct waiting waiting[MOST_WAITING];
-static unsigned oldest, newest; /* the used range of the ring; both only grow */
+static unsigned oldest, newest; /* the used range of the ring buffer; both only grow */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Whether this process is the one that takes times, which the first to begin is. A child that it forks later has a copy of
-   what waits, which would count twice, and of a lock that a thread may have held, which nobody there gives back. */
+/* Return whether this process measures times: it is the first one that called this function, and not a fork of it. A
+   forked child has copies of the pending events, which would be counted twice, and of a lock that may never be
+   unlocked. */
 static bool is_own(void)
 {
     static _Atomic pid_t own;
@@ -50,7 +52,7 @@ static uint32_t median(const uint32_t *samples)
     return sorted[SAMPLES / 2];
 }
 
-/* Give the line's products to cuBLAS if the kernel's samples are slower. */
+/* Let cuBLAS compute the line's products if the kernel's median time is longer than that of cuBLAS. */
 static void judge(struct line *line)
 {
     int taken = NOT_LEFT;
@@ -59,7 +61,8 @@ static void judge(struct line *line)
         atomic_compare_exchange_strong(&line->decision, &taken, SLOWER);
 }
 
-/* Add a product's time on its stream and its GPU time to its line. The lock is held. */
+/* Add a product's times to its line: `stream_ms` from the event before the product to its end, `launched_ms` from the
+   event after the launch to its end. The caller holds the lock. */
 static void add_time(const struct waiting *one, float stream_ms, float launched_ms)
 {
     struct line *line = one->line;
@@ -80,7 +83,7 @@ static void add_time(const struct waiting *one, float stream_ms, float launched_
     judge(line);
 }
 
-/* Read the finished events, oldest first. The lock is held. */
+/* Read the events of finished products, oldest first. The caller holds the lock. */
 static void read_times(void)
 {
     const int mode = relax_captures();
@@ -109,7 +112,7 @@ static void read_the_last(void)
     pthread_mutex_unlock(&lock);
 }
 
-/* Create events in the context, unless they exist. */
+/* Create the three events in the context, unless they exist. Return whether that succeeded. */
 static bool make_events(struct waiting *one, unsigned long long context)
 {
     if (one->context == context)
@@ -137,7 +140,7 @@ void begin_time(struct visit *visit, struct lane *lane)
         return;
     pthread_mutex_lock(&lock);
     if (!is_watching)
-        is_watching = atexit(read_the_last) == 0; /* registered after the driver's own handler, so it runs before that */
+        is_watching = atexit(read_the_last) == 0; /* registered after the driver's handler, so it runs first */
     read_times();
     struct waiting *one = &waiting[newest % MOST_WAITING];
     if (newest - oldest < MOST_WAITING && make_events(one, lane->context) &&

@@ -1,14 +1,14 @@
-/* Products of which only a triangle of C may be written, as of syrk and herk: a kernel computes all of C in scratch memory,
-   and cuBLAS's trttp and tpttr copy the triangle, by way of its packed form, into the program's C. */
+/* Products that may write only a triangle of C: syrk and herk. A kernel computes all of C in scratch memory. cuBLAS's
+   trttp packs the triangle, and tpttr unpacks it into the program's C. */
 
 #include <string.h>
 
 #include "standin.h"
 
-/* Scratch memory: the full matrix, then the packed triangle. */
+/* The scratch memory contains the full matrix, then the packed triangle. */
 enum { FULL_BYTES = MOST_OF_TRIANGLE * MOST_OF_TRIANGLE * 16, SCRATCH_BYTES = 2 * FULL_BYTES };
 
-/* The lane's scratch memory, allocated at its first use; 0 without memory. */
+/* Return the address of the lane's scratch memory, which is allocated at its first use; 0 if allocation fails. */
 static cu_pointer scratch_of(struct lane *lane)
 {
     if (lane->scratch == 0) {
@@ -20,7 +20,7 @@ static cu_pointer scratch_of(struct lane *lane)
     return lane->scratch;
 }
 
-/* Copy C to scratch memory without padding. */
+/* Copy C to scratch memory, where it has no padding. Return whether that succeeded. */
 static bool copy_c(const struct asked *asked, cu_pointer to, cu_stream stream)
 {
     const size_t bytes = (size_t)element_bytes(asked->type), line = (size_t)asked->n * bytes;
@@ -31,7 +31,7 @@ static bool copy_c(const struct asked *asked, cu_pointer to, cu_stream stream)
     return driver()->copy(&plan, stream) == 0;
 }
 
-/* Copy the triangle from scratch memory to C. */
+/* Copy the triangle from scratch memory to C. Return whether that succeeded. */
 static bool copy_triangle(const struct asked *asked, cu_pointer scratch)
 {
     static const char *const names[2][4] = {{"cublasStrttp", "cublasDtrttp", "cublasCtrttp", "cublasZtrttp"},
@@ -49,7 +49,7 @@ static bool copy_triangle(const struct asked *asked, cu_pointer scratch)
            unpack(asked->handle, uplo, n, packed, asked->C, (int)asked->ldc) == CUBLAS_SUCCESS;
 }
 
-/* Zero the imaginary part of the diagonal, as herk does: rounding may leave some. */
+/* Set the imaginary part of the diagonal to 0, as herk does: after rounding it may differ from 0. */
 static bool clear_diagonal(const struct asked *asked, cu_pointer scratch, cu_stream stream)
 {
     const size_t half = (size_t)element_bytes(asked->type) / 2, n = (size_t)asked->n;

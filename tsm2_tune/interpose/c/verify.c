@@ -1,8 +1,8 @@
-/* Compare the kernel's result of a product with cuBLAS's on the host.
+/* Compare the kernel's result of a product with that of cuBLAS, on the host.
 
-   Both sum k products in different orders. Their difference is bounded by the rounding errors, which grow with the square
-   root of k, times the largest possible element: by the Cauchy-Schwarz inequality the norm of a row of op(A) times the
-   norm of a column of op(B). */
+   Both sum the same k products in different orders. The bound of their difference is a rounding error, which grows with
+   the square root of k, times the largest possible absolute value of the element: by the Cauchy-Schwarz inequality, the
+   norm of a row of op(A) times the norm of a column of op(B). */
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,13 +13,13 @@
 struct comparison {
     struct asked asked;
     cu_stream stream;
-    void *a, *b, *before, *ours, *theirs; /* packed copies */
+    void *a, *b, *before, *ours, *theirs; /* host copies without padding: A, B, C before, the kernel's C, cuBLAS's C */
     double alpha, beta;                   /* absolute values */
 };
 
 static const char *const names[] = {"f32", "f64", "c64", "c128", "bf16", "f16"};
 
-/* Copy a matrix between device memory and packed host memory. */
+/* Copy a matrix between device memory and host memory, where it has no padding. Return whether that succeeded. */
 static bool copy(const struct comparison *comparison, const void *device, int64_t ld, int64_t rows, int64_t columns,
                  void *host, bool to_device)
 {
@@ -55,7 +55,7 @@ static double half(const unsigned char *at, bool is_bfloat)
     return sign * (exponent == 0 ? ldexp(fraction, -24) : ldexp(fraction + 1024, exponent - 25));
 }
 
-/* Read an element into its real and imaginary part. */
+/* Read the element at index `place`. Store its real and imaginary part in `parts`. */
 static void element(int type, const void *matrix, int64_t place, double parts[2])
 {
     const unsigned char *at = (const unsigned char *)matrix + place * element_bytes(type);
@@ -84,8 +84,8 @@ static double absolute_factor(const struct asked *asked, const void *factor)
     return hypot(parts[0], parts[1]);
 }
 
-/* The norms of the rows, or of the columns, of a matrix; NULL without memory. A long double can hold the square of any
-   double. */
+/* Return the Euclidean norms of a matrix's rows or columns; NULL if memory is short. They are computed in long double,
+   which does not overflow with the square of a double. */
 static long double *lengths(int type, const void *matrix, int64_t rows, int64_t columns, bool of_rows)
 {
     long double *found = calloc((size_t)(of_rows ? rows : columns), sizeof *found);
@@ -146,7 +146,7 @@ struct comparison *begin_comparison(struct lane *lane, cu_stream stream, const s
     return NULL;
 }
 
-/* The difference of two results over the bound; infinite if only one of them is finite. */
+/* Return the difference of two elements divided by the bound: infinity if only one is finite, 0 if neither is. */
 static double share_of_bound(const double ours[2], const double theirs[2], long double bound)
 {
     const bool is_finite = isfinite(theirs[0]) && isfinite(theirs[1]);
@@ -157,7 +157,8 @@ static double share_of_bound(const double ours[2], const double theirs[2], long 
     return difference == 0 ? 0 : (double)(difference / bound);
 }
 
-/* The largest share of the bound, with its place in C; -1 without memory. */
+/* Return the largest difference divided by its bound; -1 if memory is short. Store the element's row and column in
+   `place`, and the real parts of both results in `seen`. */
 static double worst_share(const struct comparison *comparison, int64_t place[2], double seen[2])
 {
     const struct asked *asked = &comparison->asked;
