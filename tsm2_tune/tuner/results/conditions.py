@@ -1,7 +1,7 @@
 """SQL conditions on rows of the tables `trial` and `measurement`.
 
-The conditions have bound parameters, whose values `values` and `values_tried` return. So each query is built once:
-building a query takes longer than SQLite needs to execute it.
+The conditions contain bound parameters. `values` and `values_tried` return the values of these parameters. Each query
+is built only once, since building a query takes longer than SQLite needs to execute it.
 """
 
 from __future__ import annotations

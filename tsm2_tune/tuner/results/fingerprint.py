@@ -1,5 +1,6 @@
-"""The basis of a trial: a SHA-256 of the compiler, its flags and the L2 cache state. Only times with an equal basis
-are compared.
+"""The basis of a trial: a SHA-256 digest of the compiler, its flags and the L2 cache state.
+
+Only times of trials with the same basis are compared.
 """
 
 from __future__ import annotations
@@ -39,7 +40,5 @@ def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
 
 
 def superseded_basis(row: Row) -> str:
-    """Return the value that replaces the column `basis` when a trial is marked as superseded (its kernel code has
-    changed).
-    """
+    """Return the new value of the column `basis` for a trial that is superseded: its kernel code has changed."""
     return hashlib.sha256(json.dumps([row[name] for name in OF_SUPERSEDED]).encode()).hexdigest()

@@ -71,16 +71,19 @@ class History:
         return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
-        """Return the trials whose kernel code has not changed since, in the order in which they were stored."""
+        """Return the trials with this History's basis whose kernel code has not changed, in the order in which they
+        were stored.
+        """
         return tuple(
             trial_summaries.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values)
         )
 
     def fastest_of_older(self) -> tuple[str, ...]:
-        """Return the text of at most one older configuration for each kernel family, fastest first.
+        """Return at most one older configuration for each kernel family, as texts, fastest first.
 
-        It is the family's fastest correct configuration that has not been tried again since its kernel code changed.
-        If a family has no trial with this History's basis, the trials with any basis count.
+        For each family it is the fastest correct configuration that was not tried again after its kernel code had
+        changed. If a family has no trial with the current compiler, flags and L2 cache state, its trials with any of
+        them count.
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):

@@ -72,7 +72,7 @@ def _most(column: Any, value: float | None) -> ColumnElement[Any]:
 
 
 def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool:
-    """Return whether a new trial may replace the stored trial, because `retries` says that it is to be repeated."""
+    """Return whether a new trial replaces the stored trial. `retries` determines which stored trials are repeated."""
     with records.reading(trial_id):
         row = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
         return retries.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
@@ -96,7 +96,10 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
 
 
 class Kept(NamedTuple):
-    """The trial that is now stored. `is_new` is false if an earlier trial of the same configuration was kept."""
+    """The trial that is stored in the database.
+
+    `is_new` is false if an earlier trial of the same configuration was kept instead of the new trial.
+    """
 
     trial_id: int
     is_new: bool

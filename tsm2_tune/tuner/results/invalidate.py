@@ -23,15 +23,16 @@ _CURRENT = (
 
 
 def changed(database: Database, device_name: str, problem: Problem, basis: str) -> Sequence[Row]:
-    """Return the rows of the problem's trials with this basis whose kernel this program generates differently or no
-    longer generates.
+    """Return the rows of the problem's trials whose kernel this program generates differently or no longer generates.
+
+    Only trials with the given basis (digest of compiler, flags and L2 cache state) are examined.
     """
     values = conditions.values(device_name, problem) | {"basis": basis}
     return [row for row in database.rows(_CURRENT, values) if not has_current_kernel(row, problem)]
 
 
 def mark(connection: Connection, trials: Iterable[Row]) -> None:
-    """Mark the trials as superseded, so that the search can try their configurations again."""
+    """Mark the trials as superseded: they can no longer win, and the search may try their configurations again."""
     for row in trials:
         values = {"superseded": 1, "basis": superseded_basis(row), "first_basis": row["basis"]}
         connection.execute(update(schema.trial).where(schema.trial.c.id == row["id"]).values(values))

@@ -64,7 +64,7 @@ def outside_interval(is_alike: bool | None) -> Select[Any]:
 
 @cache
 def current(is_alike: bool | None) -> Select[Any]:
-    """Return the query for a device's trials that are not superseded, with the newest measured median of each."""
+    """Return the query for a device's trials whose kernel code has not changed, each with its newest median."""
     among = {None: (), False: (conditions.IS_PROBLEM,), True: (conditions.IS_ALIKE,)}[is_alike]
     return (
         select(schema.trial, *PROBLEM_KEY, _MEASURED.median_us)

@@ -343,8 +343,9 @@ def _problem(row: Row) -> Problem:
 
 
 def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
-    """Return the result of the verification in a row's values; None if the columns are NULL. Raise ValueError if they
-    contradict each other.
+    """Return the result of the verification in a row's values; None if the columns are NULL.
+
+    Raise ValueError if the columns contradict each other.
     """
     correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
     if found == [None] * 3:

@@ -86,7 +86,9 @@ class Store:
         return Claims(self._database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
-        """Store one trial, as `add_trials` does. Return its id."""
+        """Store one trial and return its id. An earlier trial of the same configuration is kept or replaced as in
+        `add_trials`.
+        """
         return self.add_trials(run, [trial], retries)[0].trial_id
 
     @repeated
@@ -99,12 +101,13 @@ class Store:
     ) -> list[Kept]:
         """Store trials with their sources, problems, run, measurements and samples. Return the stored trials.
 
-        For each device, problem, basis and configuration only one trial is stored. If there is an earlier trial, it
-        is kept and returned, unless `retries` says that it has to be repeated. Without `retries`, an earlier trial is
-        replaced only if it timed out under shorter time limits. The duration of a replaced trial that timed out is
-        added to the new trial's.
+        Only one trial is stored for each device, problem, configuration and basis (compiler, flags and L2 cache
+        state). An earlier trial is kept and returned, unless `retries` says that it is repeated. Without `retries`,
+        an earlier trial is replaced only if it timed out under shorter time limits. If a replaced trial timed out,
+        its duration is added to the new trial's duration.
 
-        The same transaction deletes the configuration's claim, and adds the kernels `hazards` to the quarantine.
+        The same transaction deletes the run's claim on the configuration, and stores `hazards`: kernels that hung or
+        crashed.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
@@ -121,8 +124,8 @@ class Store:
         """Store the measurements of a final comparison: the problem's fastest configurations and the vendor's
         routines.
 
-        Measurements in each L2 cache state get a round number of their own. Return the largest one; the problem's
-        first number is 1. `families` and `basis` select the trial of each configuration, as in `History.tried`.
+        The measurements in each L2 cache state get one round number. Return the greatest number. `families` and
+        `basis` select the trial of each configuration, as in `History.tried`.
         """
         about = (run.identity.name, final.problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
@@ -142,9 +145,9 @@ class Store:
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
-        """Store that the trial's kernel failed the full verification. It can then no longer win.
+        """Store that the trial's kernel failed the full verification. The trial can then no longer win.
 
-        The same transaction adds the kernels `hazards` to the quarantine.
+        The same transaction stores `hazards`: kernels that hung or crashed, which later runs skip.
         """
         with self._database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
@@ -182,9 +185,9 @@ class Store:
         """Return the stored result of the full verification of the winner's kernel, and the digests of the verified
         machine code.
 
-        Return None if it was not verified. A verification for another problem counts if the kernel and the
-        configuration are the same. `bases` are further values of the basis whose trials count, for example for the
-        other L2 cache states: the cache state does not affect correctness.
+        Return None if the kernel was not verified. A verification for another problem counts if the kernel and the
+        configuration are equal. A verification in another L2 cache state counts if its basis is in `bases`, since the
+        cache state does not affect correctness.
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}
@@ -210,7 +213,9 @@ class Store:
         self._compared.add((device_name, problem, basis))
 
     def history(self, device_name: str, problem: Problem, families: Collection[str], basis: str) -> History:
-        """Return the problem's trials on the device for these kernel families and this basis."""
+        """Return the problem's trials on the device, with these kernel families and this basis (compiler, flags and
+        L2 cache state).
+        """
         return History(self._database, device_name, problem, tuple(families), basis)
 
     @repeated
@@ -225,9 +230,9 @@ class Store:
         """Delete the given trials, and all trials with the given outcomes. Delete also the rows that no other trial
         refers to.
 
-        If `device` is given, only this device's trials with the outcomes are deleted; without outcomes, all of its
-        trials. `tell` is called before the commit with the number of trials by outcome: if it raises, nothing is
-        deleted. Raise InputError if a given trial does not exist.
+        If `device` is given, only its trials with the outcomes are deleted; without outcomes, all of its trials.
+        `tell` is called before the commit with the number of trials by outcome. If `tell` raises, nothing is deleted.
+        Raise InputError if a given trial does not exist.
         """
         with self._database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
@@ -286,10 +291,11 @@ class Store:
 
     @repeated
     def row(self, trial_id: int) -> BestRow:
-        """Return a row as in `best` for a trial with outcome ok, even if it is not the fastest. The time is its
+        """Return a row of the same form as the rows of `best`, for any trial with a correct result. The time is its
         newest measurement.
 
-        A full verification of the same kernel for another problem counts too. Raise StoreError as `best`.
+        A full verification of the same kernel for another problem counts too. Raise StoreError if the trial has no
+        correct result, or if its rows contradict each other.
         """
         found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
@@ -325,7 +331,11 @@ class Store:
         return by_trial
 
     def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Return the kernel sources of these winners by trial id. Raise StoreError as `winning`."""
+        """Return the kernel sources of these winners by trial id.
+
+        Raise StoreError if a stored kernel differs from the generated kernel, or has not passed the full
+        verification.
+        """
         return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
 
     @repeated
@@ -355,8 +365,9 @@ class Store:
     ) -> tuple[CurrentTrial, ...]:
         """Return the device's current trials, in the order in which they were stored.
 
-        A trial is current if it is not superseded and has the newest basis of its kernel family, problem and L2 cache
-        state. With `problem`, only its trials are returned; with `alike`, only trials with its element type and op.
+        A trial is current if its kernel code has not changed, and if it was made with the newest compiler and flags
+        of its kernel family, problem and L2 cache state. With `problem`, only its trials are returned; with `alike`,
+        only trials with its element type and op.
         """
         asked = problem or alike
         query = queries.current(None if asked is None else problem is None)

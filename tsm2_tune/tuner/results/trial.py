@@ -109,9 +109,9 @@ class TimeLimits:
     run_seconds: float  # for each stage: loading, verification, timing
 
     def exceed(self, others: TimeLimits | None) -> bool:
-        """Return whether one of these limits is longer than the other limit; True if `others` is None.
+        """Return whether one of these limits is longer than the limit in `others`; True if `others` is None.
 
-        A trial that timed out under the other limits may then succeed under these limits.
+        A trial that timed out under `others` may succeed under these limits.
         """
         if others is None:
             return True
@@ -150,9 +150,7 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 @plain
 class VendorMeasurement:
-    """The time of a vendor library's routine for one problem. It was called in turns with the kernels that it is
-    compared with.
-    """
+    """The time of a vendor library's routine for one problem. The routine and the kernels were called in turns."""
 
     library: str  # cuBLAS or cuBLASLt
     version: int  # the library's version number: 130100 is 13.1.0

@@ -45,8 +45,8 @@ class StoredTrial:
 class CurrentTrial:
     """The values of a current trial that an audit and an export need.
 
-    A trial is current if it is not superseded and has the newest basis of its kernel family for the device and
-    problem.
+    A trial is current if its kernel code has not changed, and if it was made with the newest compiler and flags of
+    its kernel family for the device and problem.
     """
 
     id: int

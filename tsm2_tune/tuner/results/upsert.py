@@ -25,10 +25,9 @@ def add_or_change(connection: Connection, table: Table, key: Collection[str], va
 
 
 def add_alone(connection: Connection, table: Table) -> bool:
-    """On PostgreSQL, lock the table against other inserts until the transaction ends, and return True. On SQLite
-    return False.
+    """On PostgreSQL, lock the table against inserts of other transactions, and return True. On SQLite, return False.
 
-    True means that another transaction may have inserted the row since it was last looked up.
+    After True, the caller must search the row again: another transaction may have inserted it before the lock.
     """
     is_shared = connection.dialect.name == "postgresql"
     if is_shared:

@@ -60,7 +60,7 @@ def between(least: float, most: float) -> Domain:
 
 
 def up_to(characters: int) -> Domain:
-    """Return a function that tests whether a text has at most so many characters and can be encoded as UTF-8."""
+    """Return a function that tests whether a text has at most `characters` characters and can be encoded as UTF-8."""
     return lambda text: len(text) <= characters and _is_encodable(text)
 
 

@@ -77,8 +77,8 @@ def add(
 
 
 def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
-    """Return the winner's row with its newest time in each L2 cache state, and the vendor's time in the same final
-    comparison.
+    """Return the winner's row with its newest time and the vendor's time of the same final comparison, for each L2
+    cache state.
 
     `rounds` contains all measurements of the winner. Raise StoreError for an invalid row.
     """

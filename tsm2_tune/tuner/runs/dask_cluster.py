@@ -62,9 +62,7 @@ class _Running:
 
 
 class Cluster:
-    """The tuning runs on a Dask scheduler's workers. A run's name is its worker's address. Implements the protocol
-    ChildRuns.
-    """
+    """The tuning runs on the workers of a Dask scheduler. The name of a run is its worker's address."""
 
     def __init__(self, address: str, run: Run) -> None:
         """Raise InputError if the run names one GPU of this machine."""
@@ -269,7 +267,7 @@ def facts_json() -> str:
 
 
 def _parsed_facts(message: object) -> Facts | Exception:
-    """Return the Facts in a worker's reply, or the exception if the reply is one or is malformed."""
+    """Return the Facts in a worker's reply. If the reply is an exception or malformed, return the exception."""
     try:
         return message if isinstance(message, Exception) else read(message, (Facts,))
     except Malformed as error:

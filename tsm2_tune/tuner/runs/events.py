@@ -168,7 +168,7 @@ NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem
 @dataclass(frozen=True, slots=True)
 @plain
 class Confirmed:
-    """The fastest configurations of a tuned problem were timed again to confirm the winner, or this failed."""
+    """The fastest configurations of a tuned problem were timed again to confirm the winner, or could not be timed."""
 
     before: BestRow  # the winner before
     now: BestRow | None  # the winner now; None if no kernel gives a right result
@@ -297,8 +297,8 @@ Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | PairMeasured | Fl
 
 
 def is_interruption(event: Event) -> bool:
-    """Return whether the event reports an interruption from outside, so that a trial, final comparison or
-    verification has to be repeated.
+    """Return whether a trial, a final comparison or a verification was interrupted from outside and has to be
+    repeated.
     """
     if isinstance(event, FinalFailure):
         return event.interrupted

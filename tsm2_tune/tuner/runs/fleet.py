@@ -135,7 +135,7 @@ class Merged:
 
     @property
     def incomplete(self) -> tuple[Problem, ...]:
-        """The problems that were not tuned on a device, since all runs on this kind of device failed."""
+        """The problems that were not tuned on some device, since all runs on devices of this name failed."""
         names = {target.identity.name for target in self.targets.values()} or {""}
         failed = names - self._well
         return tuple(one for one in self._problems if any((name, one) not in self._ended for name in failed))

@@ -19,10 +19,9 @@ NOT_OF_A_SEARCH = ("seed", "sharing")  # options that are not in a search's key
 
 
 def search_key(basis: str, options: Options, *others: object) -> str:
-    """Return a key of the search's settings, as a SHA-256 digest.
+    """Return a SHA-256 digest of the search's settings.
 
-    Two runs with equal keys would search a problem in the same way: if one has completed the search, the other skips
-    it.
+    If a run completes the search of a problem, other runs with the same digest skip this problem.
     """
     values = {one.name: getattr(options, one.name) for one in fields(options) if one.name not in NOT_OF_A_SEARCH}
     options_key = [(name, sorted(value) if isinstance(value, frozenset) else value) for name, value in values.items()]
@@ -66,8 +65,8 @@ class ProblemOrder:
                 self._problem_claims.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
-        """Return whether to wait for other runs' configurations, and whether configurations are free that other runs
-        had claimed.
+        """Return whether to wait for other runs at this problem, and whether wanted configurations of other runs are
+        free now.
         """
         problem, now = self._problems[place], time.monotonic()
         at_wanted, is_free = self._claims.contested.state(problem)

@@ -52,7 +52,8 @@ class Run:
         """Execute the run and return its result. `tell` is called with each event. Raise the same errors as the
         function `tune`.
 
-        If `is_child` is true, wait for a database server that is down: the parent process has used it before.
+        If `is_child` is true, wait for a database server that is down, since the parent process has connected to it
+        before.
         """
         target, planned = self.planned()
         tuner = Tuner(target, self.options)

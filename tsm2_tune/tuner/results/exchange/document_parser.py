@@ -110,7 +110,7 @@ def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
 
 
 def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
-    """Raise ValueError if the trial's values contradict each other."""
+    """Raise ValueError if the values of the trial contradict each other."""
     first = None
     if tried.first is not None:
         samples = [{"ordinal": at, "us": us} for at, us in enumerate(tried.first.samples_us)]

@@ -213,8 +213,8 @@ def _final_key(one: Round) -> object:
 
 
 def _is_outdated(asked: Problem, tried: Tried) -> bool:
-    """Return whether the trial is not marked as superseded, although this program no longer generates its kernel
-    unchanged.
+    """Return whether the trial can still win, although this program generates its kernel differently or no longer
+    generates it.
     """
     return not tried.values["superseded"] and records.current_kernel(asked, tried.values) is None
 

@@ -64,9 +64,10 @@ def _migrated(place: Path | Address, *, keep: bool) -> Migrated:
 
 @contextmanager
 def _one_at_a_time(path: Path) -> Iterator[None]:
-    """Hold a lock on the file, so that two simultaneous migrations do not write the same copy.
+    """Hold a lock on the file in the `with` block, so that two migrations do not write the same copy at the same
+    time.
 
-    If the file cannot be opened, it is not locked: the migration then reports the error.
+    If the file cannot be opened, no lock is held, and the migration reports the error.
     """
     try:
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -41,9 +41,9 @@ class Vacuumed:
 
 
 def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
-    """Delete the rows that no trial refers to, and the claims of ended runs. Then rewrite the file to shrink it.
+    """Delete the rows that no trial refers to, and the reservations of runs that have ended. Then shrink the file.
 
-    Other runs cannot write during either step. Rewriting is stopped after MOST_SECONDS, unless `alone` is true (no
+    Other runs cannot write during either step. Shrinking is stopped after MOST_SECONDS, unless `alone` is true (no
     other run uses the database). Raise StoreError if the database cannot be written.
     """
     if isinstance(place, Address):

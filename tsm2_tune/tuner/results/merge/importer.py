@@ -79,7 +79,7 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
 def merge_parts(
     into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
 ) -> Imported:
-    """Add the given trials to the database, as `merge` does. `show` is called with the fraction that is done."""
+    """Add the given trials to the database that `into` opens. `show` is called with the fraction that is done."""
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
@@ -103,7 +103,7 @@ def merge_parts(
 
 @repeated
 def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
-    """Add these kernels to the quarantine table. Return the number of kernels that were new."""
+    """Add kernels to the list of kernels that hung or crashed. Return the number of new kernels."""
     if not theirs:
         return 0
     with _of(database), database.transaction(writes=True) as connection:

@@ -92,9 +92,7 @@ class Reader:
         return found
 
     def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
-        """Return a Round that contains only this row's measurement. Rounds of the same final comparison are joined
-        later.
-        """
+        """Return a Round with this single measurement. Rounds of the same final comparison are joined later."""
         if row["final"] is None or row["final_stamp"] is None:
             raise ValueError(f"round {row['round']} is of no final")
         return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
@@ -119,9 +117,7 @@ class Reader:
         return tried, finals
 
     def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
-        """Yield each measurement of a vendor library as a Round of its own. Rounds of the same comparison are joined
-        later.
-        """
+        """Yield each measurement of a vendor library as a Round with this single measurement."""
         table, run = schema.vendor_measurement, schema.run.c
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
         samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
@@ -132,8 +128,8 @@ class Reader:
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
-        """Convert an error in the `with` block to a StoreError that names the row. Pass it to `tell` if that was
-        given.
+        """Convert an error in the `with` block to a StoreError that names the row. If `tell` was given, pass the
+        StoreError to `tell` instead of raising it.
         """
         try:
             with records.reading(number, kind):
@@ -281,8 +277,8 @@ def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | 
 def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[TrialKey, int], Sequence[int]]:
     """Return the ids of the stored trials by key, and the ids of duplicate trials.
 
-    The column `basis` of each trial is set to a temporary unique value, so that two trials can later exchange their
-    values.
+    The column `basis` of each trial gets a temporary value, since two trials may exchange values in this unique
+    column.
     """
     trial, found, doubled = schema.trial, dict[TrialKey, int](), list[int]()
     for row in connection.execute(select(trial).where(of_part).order_by(trial.c.superseded, trial.c.id)).mappings():
@@ -314,9 +310,7 @@ def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> i
 
 @cache
 def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the id of a row by these columns. It is cached, since building it takes longer than
-    executing it.
-    """
+    """Return the query for the id of a row by these columns. The query is cached, since building it is slow."""
     query = select(table.c.id)
     for name in names:
         column = table.c[name]

@@ -67,15 +67,13 @@ class Timed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The identity of the measurement. A summary has the same key as the measurement with the samples that it
-        summarises.
-        """
+        """The identity of the measurement. A summary has the same identity as the measurement that it summarises."""
         numbers = (self.values[name] for name in ("cache", "median_us", "low_us", "high_us"))
         return *self.run, *numbers, self.values["summary_of"] or len(self.samples_us)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The sort key of measurements with the same identity: the least is kept. Measurements with samples precede
+        """The sort key of measurements with the same identity. The first is kept. Measurements with samples precede
         summaries.
         """
         return not self.samples_us, _sort_key(self.values), self.samples_us, _sort_key(self.run)
@@ -83,7 +81,7 @@ class Timed:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """A trial with the measurements that a search made. Those of final comparisons are in Round."""
+    """A trial with the measurements that the search made. Measurements of final comparisons are in Round."""
 
     run: RunKey
     values: Values  # values of a row of `trial`, without ids
@@ -105,10 +103,10 @@ class Tried:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The sort key of versions of the same trial: the least is kept.
+        """The sort key of versions of the same trial. The first is kept.
 
-        A merge does not change it, so the order of merges does not matter. A trial from a text file has no duration
-        and comes last, because it lacks other values too.
+        A merge does not change the key, so the order of merges does not matter. Trials from text files come last,
+        because some of their values are missing.
         """
         limits = tuple(-(self.values[name] or 0.0) for name in ("compile_limit_seconds", "run_limit_seconds"))
         known = (PRECEDENCE.index(Outcome(self.values["outcome"])), not self.values["total_seconds"], *limits)
@@ -157,7 +155,9 @@ class Part:
 
 
 def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
-    """Return a Part with these trials and final comparisons. Those with the same identity are merged."""
+    """Return a Part with these trials and final comparisons. Trials or final comparisons with equal identities are
+    merged.
+    """
     every, finals = dict[TrialKey, Tried](), dict[str, Round]()
     for tried in trials:
         every[tried.key] = _join_tries(every[tried.key], tried) if tried.key in every else tried
@@ -170,7 +170,7 @@ def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Rou
     """Yield the final comparisons of a text file of version 2 or 3, with time stamps and ids instead of numbers.
 
     Stamps and ids depend on the file alone, so that a second import adds nothing. An id is a digest of the run, the
-    problem and one measurement: the vendor's least time, or the fastest kernel's time if there is none of the vendor.
+    problem, and the vendor library's least time. Without a vendor's time, it is the fastest kernel's time.
     """
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
@@ -211,9 +211,7 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
 def _competing(
     trials: Mapping[TrialKey, Tried], has_current_kernel: Callable[[Tried], bool]
 ) -> dict[TrialKey, Tried]:
-    """Return the trials. If a configuration has several kernels with the same basis, all but one are marked as
-    superseded.
-    """
+    """Return the trials, with all but one kernel of each configuration and basis marked as superseded."""
     rivals = defaultdict[tuple[str, str], list[Tried]](list)
     for key, tried in trials.items():
         rivals[key[0], tried.basis].append(tried)

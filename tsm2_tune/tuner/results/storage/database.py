@@ -148,7 +148,7 @@ class Database:
 
     @property
     def is_shared(self) -> bool:
-        """Whether several machines may write to the database at the same time: it is on a server."""
+        """Whether the database is on a server, so that several machines may write at the same time."""
         return self._server is not None
 
     def now(self, connection: Connection) -> float:
@@ -217,8 +217,8 @@ class Database:
     ) -> Iterator[Connection]:
         """Execute the `with` block as one transaction. Raise StoreError for an error of SQLite or of the server.
 
-        If `writes` is true, no other transaction can write at the same time; on a server, if `about` is given, no
-        other transaction with the same `about`. If `durable` is false, a server may lose the changes if it crashes.
+        If `writes` is true, no other transaction writes at the same time. On a server `about` limits this to
+        transactions with the same `about`. If `durable` is false, a server may lose the changes in a crash.
 
         A signal that ends the run raises its exception after the transaction. Within SQLAlchemy the exception would
         leave a locked connection open.

@@ -1,7 +1,7 @@
 """Detection of network file systems, on which SQLite's locks may not work between machines.
 
-A database on a network file system is never written. It is read without locks. If it changes during the reading, an
-error is raised.
+A database on a network file system is never written. It is read without locks, and an error is raised if the file
+changes in the meantime.
 """
 
 from __future__ import annotations

@@ -1,9 +1,11 @@
 """A database on a PostgreSQL server: transactions, locks and error messages.
 
-A transaction that writes takes an advisory lock: either the exclusive lock of the database, or the exclusive lock of
-one device and problem together with a shared lock of the database. So writing transactions never conflict. If the
-server aborts a transaction, for example at a restart, Lost is raised. Each transaction writes a token into the table
-`receipt`. If the reply to a COMMIT is lost, this token shows whether the transaction was committed.
+A transaction that writes takes an advisory lock. It is either the exclusive lock of the whole database, or the
+exclusive lock of one device and problem, together with a shared lock of the database. Therefore writing transactions
+never conflict.
+
+If the server aborts a transaction, for example at a restart, Lost is raised. Each writing transaction stores a token
+in the table `receipt`. If the reply to a COMMIT is lost, the token shows whether the transaction was committed.
 """
 
 from __future__ import annotations
@@ -133,7 +135,7 @@ class Server:
     def transaction(
         self, *, writes: bool = False, about: tuple[str, ...] = (), durable: bool = True
     ) -> Iterator[Connection]:
-        """Execute the `with` block as one transaction; the parameters are those of Database.transaction.
+        """Execute the `with` block as one transaction. The parameters are those of Database.transaction.
 
         Raise Lost if the server aborted the transaction and stored nothing. Raise StoreError for any other error of
         the server.

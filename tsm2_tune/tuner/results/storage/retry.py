@@ -32,10 +32,10 @@ _REPEATING = _Repeating()
 
 
 def until_committed(work: Callable[[], T]) -> T:
-    """Call `work` and return its result. After a Lost error wait and call it again, at most for about a minute.
+    """Call `work` and return its result. After a Lost error, wait and call it again, for at most about a minute.
 
-    The last Lost error is raised. So is any Lost error after a signal that ends the run, instead of a wait of more
-    than A_MOMENT_SECONDS.
+    Raise Lost if the last call fails too. After a signal that ends the run, Lost is raised earlier, instead of a long
+    wait.
     """
     began, is_away = time.monotonic(), False
     try:

@@ -1,10 +1,10 @@
-"""Claims of a run: rows in the database, so that other runs do not try the same configurations. Heartbeats keep them
-valid.
+"""Claims of a run on configurations: rows in the database, so that other runs do not try the same configurations.
 
-A claim expires if its owner dies or sends no heartbeat for a minute. The database would stay consistent without
-claims, since it stores one trial for each configuration.
+A claim expires if its owner dies or sends no heartbeat for a minute. Without claims the database would stay
+consistent, since it stores one trial for each configuration.
 
-A configuration may kill the process that tries it. After MOST_ATTEMPTS runs have died so, no run tries it again.
+A configuration may kill the process that tries it. After MOST_ATTEMPTS runs have died in this way, no run tries the
+configuration again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,10 @@ class _Key(NamedTuple):
 
 
 class Claims:
-    """The claims of this run on one device. In the `with` block a thread sends heartbeats."""
+    """The claims of this run on one device: rows in the database that reserve configurations and problems.
+
+    It is a context manager. In the `with` block a thread sends heartbeats, which keep the claims valid.
+    """
 
     def __init__(self, database: Database, device_name: str) -> None:
         self.database, self.device_name = database, device_name
@@ -91,11 +94,10 @@ class Claims:
 
     @contextmanager
     def in_one_transaction(self) -> Iterator[None]:
-        """Use one transaction for all claims in the `with` block, since each transaction waits milliseconds for the
-        disk.
+        """Use one transaction for all claims in the `with` block, since each transaction of a file takes
+        milliseconds.
 
-        On a server each claim has its own transaction, so that other runs are not blocked. It does not wait for the
-        disk.
+        On a server each claim has its own transaction, so that other runs are not blocked.
         """
         if self.database.is_shared:
             yield
@@ -119,10 +121,12 @@ class Claims:
         most: int | None = None,
         given_up: bool = False,
     ) -> ClaimResult:
-        """Claim a configuration, unless it has been tried or another living run has claimed it. Return the result.
+        """Claim a configuration for this run, and return the result.
 
-        A configuration at which several runs died is claimed only if `given_up` is true. If these families have
-        `most` trials and claims with this basis (or more), the result is LIMIT_REACHED.
+        The claim fails if the configuration has been tried, or if another living run has claimed it. If several runs
+        have died at the configuration, it is claimed only if `given_up` is true. The result is LIMIT_REACHED if the
+        number of trials and claims of these families with this basis (compiler, flags and L2 cache state) is at least
+        `most`.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
         asked = ContestedRequest(retries, tuple(families), most)
@@ -232,7 +236,7 @@ class Claims:
     def _count(self, connection: Connection, problem: Problem, families: Collection[str], basis: str) -> int:
         """Return the number of trials of these families with this basis, plus the number of living runs' claims.
 
-        Within `in_one_transaction` the number is queried once. Each new claim then adds 1.
+        Within `in_one_transaction` the number is queried only once, and each new claim adds 1.
         """
         which = (problem, tuple(families), basis)
         if which in self._counted:
@@ -288,8 +292,8 @@ class Claims:
             seen = current
 
     def _mark(self, current: _Key | None) -> None:
-        """Add 1 to the attempts of the configuration that is being tried, and subtract 1 from those of the previous
-        one.
+        """Count an attempt at the configuration that is being tried. Subtract the attempt at the previous
+        configuration.
 
         If the run dies, the attempt stays counted.
         """
@@ -298,7 +302,9 @@ class Claims:
                 self._marked = self._marked_now(self._marked, current)
 
     def _marked_now(self, before: _Key | None, current: _Key | None) -> _Key | None:
-        """Store the change of attempts. Return `current`; None if its claim is gone because its trial is stored."""
+        """Store the change of attempts. Return `current`, or None if its claim no longer exists because its trial is
+        stored.
+        """
         with self.database.transaction(writes=True, about=(self.owner,)) as connection:
             if before is not None:
                 self._count_attempt(connection, before, -1)

@@ -1,6 +1,4 @@
-"""The configurations that this run wanted to try but another run had claimed. If the other run dies, this run tries
-them.
-"""
+"""Configurations that this run wanted to try but another run had claimed. They are tried if the other run dies."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ class ContestedRequest(NamedTuple):
 
 
 class ContestedConfigurations:
-    """The configurations that this run wanted to claim but another run has.
+    """The configurations that this run wanted to try but another run has claimed.
 
     They are kept in memory, since any run may delete the claims of a dead run from the database.
     """
@@ -54,7 +52,7 @@ class ContestedConfigurations:
 
     @repeated
     def state(self, problem: Problem) -> tuple[set[str], bool]:
-        """Return the living runs that block configurations which this run wanted, and whether such a configuration is
+        """Return the other living runs that have claimed such configurations, and whether such a configuration is
         free now.
         """
         column, contested = schema.claim.c, self._contested[problem]
@@ -90,8 +88,8 @@ class ContestedConfigurations:
     ) -> tuple[bool, set[str]]:
         """Compare the number of trials and claims with `most`, for these families and this basis.
 
-        Return (True, empty set) if both together are below `most`. Otherwise return False, with the other owners of
-        claims if the trials alone are below `most`.
+        Return (True, empty set) if trials and claims together are below `most`. Otherwise return (False, owners).
+        `owners` are the other runs with claims if the trials alone are below `most`, else it is empty.
         """
         tried = queries.trials(connection, self._device_name, problem, families, basis)
         if tried >= most:

@@ -20,7 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class ProblemClaims:
-    """The claims of a run on whole problems. `search` is a digest of the search's settings: see `search_key`."""
+    """The claims of a run on whole problems: database rows that reserve the search of a problem for this run.
+
+    `search` is a digest of the search's settings: see `search_key`.
+    """
 
     def __init__(self, claims: Claims, search: str) -> None:
         self._claims, self._search = claims, search

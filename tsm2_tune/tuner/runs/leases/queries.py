@@ -48,8 +48,10 @@ _SETTLED = delete(schema.claim).where(_IS_CLAIM)
 
 @cache
 def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
-    """Return the query for each owner of claims on a problem, its last heartbeat, and its number of claims for these
-    families.
+    """Return the query for (owner, last heartbeat, number of claims) of each owner of claims on a problem's
+    configurations.
+
+    Only claims for these kernel families and a bound basis are counted.
     """
     of_families = (_CLAIM.config.startswith(f"{name}:", autoescape=True) for name in families)
     is_counted = and_(_CLAIM.basis == bindparam("basis"), or_(_CLAIM.config.in_(families), *of_families))
@@ -76,7 +78,10 @@ def is_tried(
 
 
 def trials(connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str) -> int:
-    """Return the number of trials of these kernel families with this basis, without superseded trials."""
+    """Return the number of trials of these kernel families with this basis (compiler, flags and L2 cache state).
+
+    Trials whose kernel code has changed are not counted.
+    """
     key = {"device_name": device_name, **problem_key(problem), "families": list(families), "basis": basis}
     return int(connection.execute(_TRIALS, key).scalar_one())
 
@@ -84,8 +89,9 @@ def trials(connection: Connection, device_name: str, problem: Problem, families:
 def owners(
     connection: Connection, device_name: str, problem: Problem, families: Collection[str], basis: str
 ) -> Sequence[Any]:
-    """Return each owner of claims on the problem, its last heartbeat, and its number of claims for these families and
-    basis.
+    """Return (owner, last heartbeat, number of claims) for each owner of claims on the problem's configurations.
+
+    Only claims for these kernel families and this basis (compiler, flags and L2 cache state) are counted.
     """
     key = {"device_name": device_name, "problem": problem.text, "basis": basis}
     return connection.execute(_owners(tuple(families)), key).all()
@@ -97,7 +103,7 @@ def claim_of(connection: Connection, device_name: str, problem: Problem, config:
 
 
 def settle(connection: Connection, device_name: str, problem: Problem, config: str, basis: str) -> None:
-    """Delete the claim on the configuration, whoever owns it: its trial is being stored."""
+    """Delete the claim on the configuration, whichever run owns it, since its trial is being stored."""
     connection.execute(_SETTLED, _key(device_name, problem, config, basis))
 
 
