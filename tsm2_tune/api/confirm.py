@@ -36,9 +36,9 @@ def confirm(
 ) -> tuple[Confirmed, ...]:  # fmt: skip
     """Time the fastest kernels of stored problems again, in a new process. `tsm2-tune confirm` does this.
 
-    For each problem the fastest few kernels are compiled, verified in full and timed in alternation, with cuBLAS if
-    the earlier final included it. The new times are stored besides the earlier ones. A kernel with a wrong result is
-    excluded from now on.
+    For each problem the fastest few kernels are compiled, verified in full and timed in alternation. cuBLAS takes
+    part if it did so in the search. The new times are stored in addition to the earlier ones. A kernel with a wrong
+    result can no longer win.
 
     - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: the winners to confirm, as for `best`. The device
       must be in this machine. The default is GPU 0, or this host if there is no GPU.

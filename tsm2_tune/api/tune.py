@@ -59,7 +59,7 @@ class TuningResult:
     targets: tuple[Target, ...]  # the devices, which can be passed to later calls
     ended: tuple[ProblemEnded, ...]  # one event for each problem and device model, in order of time
     winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
-    interrupted: int  # the number of trials and finals that the machine interrupted; the same call repeats them
+    interrupted: int  # number of trials and finals that a failure of the machine ended; the same call repeats them
     unfinished: tuple[Problem, ...] = ()  # problems that were not finished because runs ended early
 
     @property
@@ -80,7 +80,7 @@ class TuningResult:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every problem has a winner and the machine interrupted no trial or final."""
+        """Whether every problem has a winner and no trial or final was interrupted."""
         return not (self.unsolved or self.interrupted or self.unfinished)
 
 
@@ -106,7 +106,8 @@ def tune(
     - `budget`, `max_trials`: the most seconds and configurations for each problem, including those of earlier runs.
       None, or a budget of 0, means no limit.
     - `compile_limit`, `run_limit`: the most seconds for compiling one configuration, and for each stage of its trial.
-    - `cache`: the state of the GPU's L2 cache before a trial is timed: "dirty", "clean" or "warm".
+    - `cache`: the state of the GPU's L2 cache before each timed launch: "dirty" (it contains lines to write back),
+      "clean" (it contains other data) or "warm" (it contains the operands).
     - `family`, `guidelines`: the kernel families to search, and thresholds of guidelines, as for `plan_space`.
     - `retry`: stored outcomes whose configurations are tried again, such as "timed-out". "failed" means all failures.
     - `seed`: the random seed of input matrices and of the order of trials.

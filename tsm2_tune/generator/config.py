@@ -99,13 +99,13 @@ class KernelConfig(_CachedText):
 
     @property
     def early(self) -> Self:
-        """This configuration with the first value of each late tunable, which is in the search space."""
+        """This configuration as the search space contains it: with the first value of each of the `late_tunables`."""
         late = self.late_tunables()
         return replace(self, **{name: values[0] for name, values in late.items()}) if late else self
 
     @property
     def later(self) -> tuple[Self, ...]:
-        """The variants outside the search space: each has another value of one late tunable."""
+        """The variants outside the search space: each has another value of one of the `late_tunables`."""
         early = self.early
         return tuple(
             replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]
@@ -179,7 +179,7 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """The number of rows, columns and k elements after which a kernel's code path repeats: usually its tile.
+    """The extents m, n and k of a kernel's tile, or of the group of tiles after which its work repeats.
 
     The remainder of m, n or k modulo its period determines which code path the kernel uses at the matrix's end.
     """
@@ -191,7 +191,7 @@ class Periods:
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """The bytes that one launch reads from and writes to device memory, re-reads included, by calculation."""
+    """The calculated bytes that one launch reads from and writes to device memory, re-reads included."""
 
     read_bytes: int
     written_bytes: int

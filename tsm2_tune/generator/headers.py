@@ -15,7 +15,8 @@ _FOLDER = files("tsm2_tune") / "kernels"
 def with_headers(text: str) -> str:
     """Return the CUDA text with each included header, nested ones too, inserted once.
 
-    The header of the element type replaces its own `#include`. All other headers replace the first of the others.
+    The header of the element type replaces its own `#include`. All other headers are inserted at the first
+    `#include` of another header.
     """
     text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in ELEMENT_TYPES else found[0], text)
     shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))

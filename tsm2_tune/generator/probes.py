@@ -15,7 +15,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 
 MOST_REMAINDERS = 1024  # the most remainders tested of m, n or k; longer periods are sampled evenly
-LONG_BITS = (16, 12, 8)  # a long extent exceeds 2**bits, with the first of these that is within the limit of work
+LONG_BITS = (16, 12, 8)  # a long extent exceeds 2**bits, where bits is the first of these within the limit of work
 # Steps from one tested remainder of m, n and k to the next, as fractions of the period. They are the fractional parts
 # of the golden ratio, 2**0.5 and 3**0.5: even the first few remainders are spread evenly, and the sequences differ if
 # m, n and k have equal periods.
@@ -47,8 +47,9 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Return small problems that together have every remainder of m, n and k modulo the configuration's tile.
 
-    In the first four at most one extent is no multiple of the tile's extent. The list ends when the multiply-adds of
-    all problems, padded to whole tiles, would exceed `most_products`. It then has an even sample of the remainders.
+    The first problem consists of whole tiles. The next ones exceed whole tiles by 1 in m, n or k. The list ends when
+    the multiply-adds of all problems, padded to whole tiles, would exceed `most_products`. Its remainders are spread
+    evenly.
     """
     periods = family_named(config.family).periods(config, problem)
     steps = Periods(*map(_step, (periods.m, periods.n, periods.k), STRIDES))

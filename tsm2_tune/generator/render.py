@@ -46,7 +46,7 @@ def environment() -> Environment:
 
 
 def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
-    """Return the text of the template with these values.
+    """Return the text of the template, rendered with these values.
 
     Raise InputError if a string among the values, also in nested ones, does not match `allowed`.
     """
@@ -56,7 +56,7 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
 
 @lru_cache(maxsize=TEXTS_AT_HAND)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
-    """Return the CUDA text and the launch of a configuration. The text depends on the problem's op and dtype only."""
+    """Return the CUDA text and the launch of a configuration. The text depends on no shape."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
     values = {
@@ -82,7 +82,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
 
 @lru_cache(maxsize=TEXTS_AT_HAND, typed=True)
 def _kernel_text(family_name: str, /, **values: Any) -> str:
-    """Return the CUDA text of a family with these values. They do not depend on the shape or on launch tunables."""
+    """Return the rendered template of a family. It is cached for all shapes, since no value depends on the shape."""
     family = family_named(family_name)
     constants = Constants.of(family.config_type, values)
     return with_headers(filled(family.template, {**values, "constants": constants}, OF_KERNELS))

@@ -65,7 +65,7 @@ OF_TYPE: dict[str, tuple[type, Callable[[str, Any], Any]]] = {
 
 
 def plain(record: Made) -> Made:
-    """Decorate a dataclass so that new instances convert their scalar fields and tuples of scalars to plain types.
+    """Decorate a dataclass so that new instances convert their scalar fields and tuples of scalars.
 
     Use it below `@dataclass`: it defines the `__post_init__` that the dataclass calls. The class's own
     `__post_init__`, if any, runs afterwards.

@@ -178,7 +178,7 @@ def _grid_fills_device(candidate: Candidate) -> bool:
 def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
     """Return whether all multiprocessors have equally many blocks, or at most one.
 
-    Return True for a device that WIDE_SPLITS is not made for.
+    Return True if the device's number of multiprocessors is not in MULTIPROCESSORS.
     """
     return splits % limits.sms == 0 or splits < limits.sms or limits.sms not in MULTIPROCESSORS
 

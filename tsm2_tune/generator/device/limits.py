@@ -36,7 +36,7 @@ class DeviceLimits:
     sms: int  # MULTIPROCESSOR_COUNT
     l2_bytes: int  # L2_CACHE_SIZE
     sm_clock_mhz: float  # CLOCK_RATE
-    dram_gbytes_per_s: float  # from MEMORY_CLOCK_RATE and GLOBAL_MEMORY_BUS_WIDTH, or the data sheet
+    dram_gbytes_per_s: float  # from MEMORY_CLOCK_RATE and GLOBAL_MEMORY_BUS_WIDTH, or from the data sheet
     memory_bytes: int  # total device memory
 
     def __post_init__(self) -> None:

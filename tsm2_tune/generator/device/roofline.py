@@ -118,7 +118,7 @@ def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Mode
 
 
 def data_sheet(limits: DeviceLimits) -> Ceilings:
-    """Return the peak rates of a device by calculation from its limits.
+    """Return the peak rates of a device, calculated from its limits.
 
     The arithmetic rates are multiprocessors x operations per clock x highest clock. The data sheets of H100 and H200
     state 16-bit and TF32 rates at 1830 MHz, which is 8 % less than the highest clock.

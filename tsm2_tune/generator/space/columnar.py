@@ -96,7 +96,7 @@ class Joined(Lazy):
 
 
 class Chosen(Lazy):
-    """The candidates of a sequence at these indices, in this order."""
+    """A selection from a sequence of candidates, by their indices and in the order of the indices."""
 
     def __init__(self, candidates: Sequence[Candidate], places: Ints) -> None:
         self._candidates, self._places = candidates, places
@@ -109,7 +109,7 @@ class Chosen(Lazy):
 
 
 def parts_of(candidates: Sequence[Candidate]) -> Iterator[tuple[int, Sequence[Candidate]]]:
-    """Yield the sequences that a `Joined` concatenates, each with the index of its first candidate."""
+    """Yield (index of the first candidate, sequence) for each sequence that a `Joined` contains, nested ones too."""
     if not isinstance(candidates, Joined):
         yield 0, candidates
         return

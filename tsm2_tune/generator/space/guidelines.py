@@ -15,7 +15,9 @@ NO_GUIDELINES = "none"  # the word in --guidelines that sets all thresholds to 0
 @dataclass(frozen=True, slots=True)
 @plain
 class Guidelines:
-    """Thresholds of the guideline rules. A lower threshold keeps more configurations; 0 keeps all.
+    """Thresholds of the guideline rules, which drop configurations that are unlikely to be fast.
+
+    A lower threshold keeps more configurations; 0 keeps all.
 
     BACUGen's guidelines (section 5.3) for Fermi are 512 threads and 2 blocks per multiprocessor. The defaults here
     are lower, since a memory-bound kernel needs enough bytes in flight (Little's law), not many threads.

@@ -63,9 +63,10 @@ def covering_rule(
 
 
 def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """Return the covering rule for a tunable `columns`: the columns of C that one thread or warp accumulates.
+    """Return the rule that drops values of the tunable `columns` that are larger than n needs.
 
-    A value is useful up to the smallest option of at least n, and of at least `least(problem)`.
+    `columns` is the number of columns of C that one thread or warp accumulates. The largest value that the rule keeps
+    is the smallest option that is at least n and at least `least(problem)`.
     """
     return covering_rule(
         "columns-within-n",
@@ -77,7 +78,10 @@ def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] =
 
 
 def prefetch_within_k(options: tuple[int, ...]) -> Rule:
-    """Return the covering rule for a tunable `prefetch`: the columns of A that one thread or warp loads ahead."""
+    """Return the rule that drops values of the tunable `prefetch` that are larger than k needs.
+
+    `prefetch` is the number of columns of A that one thread or warp loads ahead.
+    """
     return covering_rule(
         "prefetch-within-k",
         "a row of A has only k elements to load ahead",
@@ -169,7 +173,8 @@ GUIDELINE_RULES = (
 def _registers_reachable(candidate: Candidate) -> bool:
     """Return whether the bound on registers that `min_blocks` sets is useful.
 
-    It is useless if the kernel would spill, or if the compiler would use fewer registers without it. 1 is no bound.
+    It is useless if the kernel would spill, or if the compiler would use fewer registers without it.
+    Return True if `min_blocks` is 1, which sets no bound.
     """
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
     if min_blocks <= 1:

@@ -32,7 +32,7 @@ MOST_DIVISIONS = 3  # variants of a kernel in splits of k or row tiles
 UNCERTAIN = 0.2  # the penalty is exp(UNCERTAIN * distance)
 LATER = 0.2  # penalty of each further variant of a kernel, as a share of the time: first choices should be varied
 UNKNOWN = 2.0  # distance assumed for a proposal without a similar measurement
-# A card without f64 tensor cores uses the measurements of these types instead.
+# Element type -> type whose measurements a GPU without f64 tensor cores uses instead.
 WITHOUT_TENSOR_CORES = {"f64": "f32", "c128": "c64"}
 
 
