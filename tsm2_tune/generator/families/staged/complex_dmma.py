@@ -1,4 +1,4 @@
-"""The staged kernel for complex numbers on the f64 tensor cores.
+"""The staged kernel for complex numbers on the f64 tensor cores: both operands pass through shared memory.
 
 A complex product is four real products. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue
 slots free. So they multiply c64 too, in double precision: elements are copied to shared memory as they are and
@@ -59,8 +59,8 @@ def _bounds(rows: int, columns: int) -> tuple[int, ...]:
 def has_three_products(problem: Problem) -> bool:
     """Return whether the kernel may compute a complex product with three real products instead of four.
 
-    It may for c64, since its f64 sums have 29 bits more than the parts. The kernel takes four products for elements
-    whose parts differ in magnitude by more than 29 bits.
+    It may for c64, since its f64 sums have 29 bits more than the parts. The kernel takes four products for a k
+    tile with elements whose parts differ in magnitude by more than 29 bits.
     """
     return problem.dtype_name == "c64"
 

@@ -1,4 +1,4 @@
-"""The staged kernel for f64 on the f64 tensor cores."""
+"""The staged kernel for f64 on the f64 tensor cores: both operands pass through shared memory."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
 
 
 class FullKernel(StagedKernel[C]):
-    """The base class of staged kernels that compute all of C, with FMAs or on tensor cores."""
+    """The base class of kernels that pass both operands through shared memory and compute all of C."""
 
     about = "both operands staged, as much work for each block"
     persistent = True

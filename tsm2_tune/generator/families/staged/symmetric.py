@@ -39,7 +39,7 @@ C = TypeVar("C", bound=SymmetricConfig)
 
 
 class SymmetricKernel(StagedKernel[C]):
-    """The base class of staged kernels for X^T X, with FMAs or on tensor cores."""
+    """The base class of kernels that pass X through shared memory and compute half of X^T X."""
 
     about = "a matrix transposed times itself, each product once"
     persistent = False

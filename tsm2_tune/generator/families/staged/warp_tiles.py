@@ -29,7 +29,7 @@ COLUMNS_OF_TALL = range(9, 65)  # the columns of C for which a C of many rows is
 
 @dataclass(frozen=True, slots=True)
 class WarpTileConfig(FullConfig):
-    """The tunables of every staged kernel on tensor cores."""
+    """The tunables of the kernels that pass both operands through shared memory to tensor cores."""
 
     strips: WarpStrips
     octets: WarpOctets
@@ -70,7 +70,7 @@ W = TypeVar("W", bound=WarpTileConfig)
 
 
 class WarpTileKernel(FullKernel[W]):
-    """The base class of staged kernels on tensor cores."""
+    """The base class of kernels that pass both operands through shared memory to tensor cores."""
 
     on_tensor_cores = True
     strip_rows: ClassVar[int] = STRIP_ROWS
