@@ -1,4 +1,4 @@
-"""Terminal output while kernels are timed at shapes for which another kernel won."""
+"""Terminal output while kernels are timed at shapes for which another kernel was the fastest."""
 
 from __future__ import annotations
 

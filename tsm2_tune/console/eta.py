@@ -140,7 +140,7 @@ class Tally:
 
     @property
     def mean_x_vendor(self) -> float | None:
-        """The geometric mean, over the tuned problems, of cuBLAS's time divided by the winner's; None without any."""
+        """The geometric mean over tuned problems of cuBLAS's time divided by the winner's; None without a problem."""
         ended = tuple(self.ended.values())  # a copy, since another thread adds problems
         won = [one.winner.x_cublas for one in ended if one.winner is not None]
         logs = [log(x) for x in won if x is not None]

@@ -197,7 +197,7 @@ def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
 
 
 def print_ladder(problem: Problem, device: str, rungs: Sequence[Rung], console: Console) -> None:
-    """Print a table of the ladder: the time and the speedup of each optimization step, and the article's numbers."""
+    """Print a table of the ladder, kernels with one more optimization each: times, speedups, published numbers."""
     from tsm2_tune.generator.families.ladder import PUBLISHED_ON, PUBLISHED_SHAPE
 
     print_line(console, f"{problem.text} on {device}; published: {PUBLISHED_SHAPE} in f32 on {PUBLISHED_ON}")

@@ -131,7 +131,7 @@ def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
 
 
 def print_interrupted(count: int) -> None:
-    """Print how many trials the machine interrupted, if any. Their kernels are neither right nor wrong."""
+    """Print how many trials the machine interrupted, if any. Whether their kernels are correct is unknown."""
     if count:
         tell(
             f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
@@ -140,7 +140,7 @@ def print_interrupted(count: int) -> None:
 
 
 def changed_text(changed: Sequence[Problem]) -> str:
-    """Return a line that names the problems for which the winner of another problem was faster."""
+    """Return a line that names the problems for which a kernel tuned for another problem was faster."""
     shown = ", ".join(problem.text for problem in changed[:MOST_CHANGED])
     number = f"{len(changed)} problem{'s' if len(changed) != 1 else ''}"
     return f"{number} got a faster kernel from another shape: {shown}{', ...' if len(changed) > MOST_CHANGED else ''}"

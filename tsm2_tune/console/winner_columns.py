@@ -1,4 +1,4 @@
-"""Columns of the tables of winners, and texts about winners."""
+"""Columns of the tables of winners, the fastest kernels of each problem, and texts about winners."""
 
 from __future__ import annotations
 
@@ -50,7 +50,11 @@ def spread_percent(row: BestRow) -> float:
 
 
 def state_text(row: BestRow) -> str:
-    """Return "stale" or "verified in part" for a winner that is one of these, else ""."""
+    """Return a warning about a winner, or "".
+
+    The winner is "stale" if its kernel or its compiler has changed since, "verified in part" if some checks were
+    not run.
+    """
     return "stale" if row.stale else "" if row.verified_in_full else "verified in part"
 
 

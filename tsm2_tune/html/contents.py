@@ -26,7 +26,7 @@ SHOWN = (
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
-    """A trial, an attempt to verify and time one kernel on one problem, with its first measurement."""
+    """A trial (an attempt to verify and time one kernel on one problem) with its first measurement."""
 
     id: int
     device: str

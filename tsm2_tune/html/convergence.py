@@ -1,4 +1,4 @@
-"""Data about searches: how many trials and seconds each needed to find its best time, and how much it tried."""
+"""Data about searches: how many trials and seconds each needed to find its best kernel, and how much it tried."""
 
 from __future__ import annotations
 

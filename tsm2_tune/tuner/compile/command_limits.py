@@ -163,7 +163,7 @@ class _Supervisor:
     def _has_ended(self) -> bool:
         try:
             return os.waitid(os.P_PID, self._process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-        except ChildProcessError:  # something else waited for it
+        except ChildProcessError:  # other code has waited for the process
             return True
 
 
@@ -256,7 +256,7 @@ class Workplace:
         """
         try:
             folder = os.getcwd()
-        except OSError:  # it was removed
+        except OSError:  # the folder was removed
             folder = None
         request = {
             "run": command,

@@ -8,7 +8,7 @@ import struct
 HEADER = struct.Struct("<16s2HI3QI6H")  # Elf64_Ehdr
 SECTION = struct.Struct("<2I4Q2I2Q")  # Elf64_Shdr
 LITTLE_64 = b"\x7fELF\x02\x01"
-PROGBITS, NOBITS, CUDA_INFO = 1, 8, 0x70000000  # types of sections: content, zeros, and resources of a launch
+PROGBITS, NOBITS, CUDA_INFO = 1, 8, 0x70000000  # types of sections: content, zeros, and a kernel's resources
 ALLOC = 2  # flag of a section that is loaded
 
 

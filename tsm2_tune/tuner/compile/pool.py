@@ -15,7 +15,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text, kill_runni
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.runs.signals import held
 
-CORES_A_SPARE = 8  # one core out of this many runs no compiler, but the process that measures
+CORES_A_SPARE = 8  # of this many cores one runs no compiler, but is left to the process that measures
 KILL_AGAIN_SECONDS = 0.05  # pause between attempts to kill compilers: one may start during an attempt
 REMEDIES = {  # advice if the support kernels do not compile
     Outcome.TIMED_OUT: "raise --compile-limit",
@@ -26,7 +26,7 @@ Text = tuple[KernelSource, Toolchain | None]  # a source and its toolchain; None
 
 
 class Compilers:
-    """Thread pool that compiles a run's kernels, and the tuner's support kernels that verify and time them."""
+    """Thread pool that compiles a run's kernels and the support kernels, the tuner's own kernels that verify them."""
 
     def __init__(self, toolchain: Toolchain, limit_seconds: float, sharing: int = 1) -> None:
         """Start the threads. `sharing` is the number of processes that share this machine's cores."""
@@ -49,13 +49,13 @@ class Compilers:
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
     def begin_support(self, dtype_name: str) -> None:
-        """Start to compile the support kernels for this type, which `support` returns later."""
+        """Start to compile the support kernels, the tuner's own kernels, that verify results of this type."""
         name = _verified_with(dtype_name)
         if name not in self._support_paths and name not in self._begun_support:
             self._begun_support[name] = self.begin_text(_support_text(name), "", ())
 
     def support(self, dtype_name: str = "") -> str:
-        """Return the path of the compiled support kernels, which verify results of this type.
+        """Return the path of the compiled support kernels, the tuner's own kernels, that verify results of this type.
 
         For the type "" return the kernels that measure a device's peak rates. Compile the kernels if the cache does
         not contain them. Raise ToolMissing if they do not compile.
@@ -136,7 +136,7 @@ class Compilers:
 
 
 def _verified_with(dtype_name: str) -> str:
-    """Return the name of the type in which results of this type are verified; "" for ""."""
+    """Return the name of the type for which to compile the support kernels that verify this type; "" for ""."""
     return dtype_named(dtype_name).reference_name if dtype_name else ""
 
 

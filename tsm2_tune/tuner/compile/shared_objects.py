@@ -12,7 +12,7 @@ from tsm2_tune.tuner.compile.command_limits import Ended, Ending, workplace
 from tsm2_tune.tuner.compile.environment import compiler_environment
 from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk, signal_name
 
-LIMIT_SECONDS = 600.0  # for the C compiler
+LIMIT_SECONDS = 600.0  # time limit of the C compiler
 
 
 def c_texts(folder: Traversable) -> dict[str, bytes]:

@@ -125,7 +125,7 @@ class Support:
         self._start_on(self._fill, [(one, False) for one in placed])
 
     def begin_reports(self) -> None:
-        """Clear all reports in device memory. Call this before the first call of a batch."""
+        """Clear all reports in device memory. Call this before the first of several launches of a tuned kernel."""
         self._device.upload(self._nothing, self._changes)
 
     def look_for_changes(self, looks: Sequence[Look], counters: Counters | None, *, place: int) -> None:

@@ -38,8 +38,8 @@ PR_SET_PDEATHSIG = 1  # from linux/prctl.h
 def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess.Popen[bytes], Connection]:
     """Start `serve(connection, *arguments)` in a new process. Return the process and the parent's end of the pipe.
 
-    The child starts with the signals that end a run blocked; `serve` must unblock them. Raise OSError if the process
-    cannot start.
+    In the child, SIGINT and the other signals of `SIGNALS` are blocked until `serve` unblocks them. Raise OSError if
+    the process cannot start.
     """
     isolated = isolated_python(START)
     ours, theirs = Pipe()
@@ -49,7 +49,7 @@ def start_child(serve: Callable[..., None], *arguments: str) -> tuple[subprocess
             number = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, FIRST_FREE)
         function = f"{serve.__module__}:{serve.__qualname__}"
         command = [*isolated, str(number), str(os.getpid()), function, *arguments]
-        with held():  # a signal would end a child that is not ready with a traceback
+        with held():  # a signal during the start would end the child with a traceback
             before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
             try:
                 process = subprocess.Popen(
@@ -97,7 +97,7 @@ def search_path() -> list[str]:
     """Return this process's import path, with this package's parent folder and without the working folder."""
     try:
         working = os.path.realpath(os.getcwd())
-    except OSError:  # it was removed
+    except OSError:  # the working folder was removed
         working = ""
     entries = [one for one in sys.path if isinstance(one, str) and os.path.isabs(one)]  # Python skips other types
     found = [one for one in entries if os.path.realpath(one) != working]

@@ -78,7 +78,7 @@ class Worker:
         self._requests = 0
         self._connection: Connection | None = None
         self._is_open = False  # whether the process has opened its device
-        self._asked_ahead: Attempt | None = None  # the attempt that the process works on ahead
+        self._asked_ahead: Attempt | None = None  # the request that was sent ahead
 
     def start(self) -> None:
         """Start the worker process, unless it is running. Do not wait until it has opened its device."""
@@ -127,7 +127,7 @@ class Worker:
         return answer
 
     def vendor(self) -> VendorLibraries:
-        """Return the names and versions of the vendor's BLAS libraries on the device, or why they cannot be used."""
+        """Return the versions of NVIDIA's BLAS libraries on the device, or the reason why they cannot be used."""
         answer = self._ask("vendor")
         if isinstance(answer, AttemptResult):
             return VendorLibraries((), answer.detail)

@@ -94,4 +94,4 @@ class AttemptResult:
     resources: LoadedResources | None = None
     verdict: Verdict | None = None
     measurement: Measurement | None = None
-    verified_code: str | None = None  # see Trial
+    verified_code: str | None = None  # as in Trial

@@ -33,7 +33,7 @@ END_OTHERS = "end what else runs there"
 def serve(connection: Connection, spec: str, support_path: str) -> None:
     """Open the device `spec`, then answer requests until the parent process closes the connection.
 
-    `support_path` is the file with the support kernels, the tuner's own kernels.
+    `support_path` is the binary of the support kernels, the tuner's own kernels that verify results.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
@@ -133,7 +133,10 @@ class _RequestHandler:
                 bound.free()
 
     def _quick_measured(self, request: Attempt, bound: BoundKernel) -> Measurement | None:
-        """Time a few launches, to stop early if the kernel is slow. Return None if the request has no time limit."""
+        """Time the kernel's first launches, before it is verified, to find out early whether it is slow.
+
+        Return None without timing if the request has no limit of the time.
+        """
         if request.within_us is None:
             return None
         self._stage("a first look")

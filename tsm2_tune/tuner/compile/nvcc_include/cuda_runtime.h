@@ -1,11 +1,11 @@
-// What nvcc includes before every text, in place of the toolkit's header of this name: of that one what kernels use.
-//
-// The declarations are the toolkit's own, so that the machine code is the same. The whole header has 1.3 MB with what
-// it includes, which is half the time that a small kernel takes to compile; this has a quarter of it.
+// nvcc includes this header before every source, in place of the toolkit's header with the same name. It declares only
+// what kernels use.
+// The declarations are the toolkit's own, so the machine code is the same. The toolkit's header has 1.3 MB with all
+// that it includes, and takes half of a small kernel's compile time. This header has a quarter of that size.
 #pragma once
-#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__  // else the headers of crt/ warn
-// What the headers below would include for textures and surfaces, for the host's API, and of intrinsics that no kernel
-// has.
+#define __CUDA_INCLUDE_COMPILER_INTERNAL_HEADERS__  // otherwise the headers of crt/ print warnings
+// Include guards of headers that kernels do not need: textures, surfaces, the host's API, and unused intrinsics. The
+// headers below do not include them.
 #define __TEXTURE_INDIRECT_FUNCTIONS_H__
 #define __SURFACE_INDIRECT_FUNCTIONS_H__
 #define __CUDA_RUNTIME_API_H__
@@ -26,7 +26,7 @@
 #include <vector_functions.h>
 #include <crt/device_functions.h>
 #include <device_launch_parameters.h>
-// Of the mathematical constants and functions these.
+// The mathematical constants and functions that kernels use.
 #define INFINITY (__builtin_inff())
 extern "C" {
 extern __host__ __device__ __device_builtin__ double fabs(double x) noexcept;
