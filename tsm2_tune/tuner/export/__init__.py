@@ -60,7 +60,7 @@ def export_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,
 ) -> str:
-    """Return the text of the winners `rows` in one of FORMATS.
+    """Return the text of the winners `rows` (the fastest kernel of each shape) in one of FORMATS.
 
     `sources` maps a trial's id to its kernel. `database` is the name of the database that the text mentions. Only the
     format "module" uses `known`, `cubins` and `launcher`. Raise InputError if the format is unknown or `rows` is
@@ -96,7 +96,7 @@ def export(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> str:
-    """Return the text of the store's winners in one of FORMATS.
+    """Return the text of the store's winners (the fastest kernel of each shape) in one of FORMATS.
 
     Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. `among`
     replaces the winners, for example by fewer kernels. With `binaries` a module contains cubins. `tell` is called

@@ -34,7 +34,7 @@ class Unverified(StrEnum):
 def verified_cubins(
     store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
 ) -> tuple[Cubins, list[str]]:
-    """Return the winners' cubins by kernel and index width, and the reasons for missing cubins.
+    """Return the cubins of the kernels in `rows`, for each index width, and the reasons for missing cubins.
 
     A cubin is verified if the digest of its machine code is stored with the verdict of a full verification. Other
     cubins are verified now if their device is in this machine. Raise InputError if a cubin cannot be verified and the

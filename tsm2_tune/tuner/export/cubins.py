@@ -1,4 +1,4 @@
-"""Compilation of winners to cubins, each for the architecture on which it was tuned."""
+"""Compilation of the fastest kernels to cubins, each for the architecture on which it was tuned."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _with_progress(results: Iterator[bytes | str], count: int, tell: Callable[[s
 
 
 def key_of(row: BestRow, bits: int) -> tuple[str, int, str]:
-    """Return the key of Cubins for a winner and an index width: (digest, index width, architecture)."""
+    """Return the key of Cubins for the row's kernel: (digest, index width, architecture)."""
     return row.source_digest, bits, architecture_flag(capability(row.compute_capability))
 
 

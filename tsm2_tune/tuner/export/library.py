@@ -1,4 +1,4 @@
-"""Export of winners as a C library: a shared object that contains their cubins, a header, and a Fortran module."""
+"""Export of the fastest kernels as a C library: a shared object with their cubins, a header, a Fortran module."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def export_library(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
-    """Write the store's winners to the shared object `output`, with a header and a Fortran module beside it.
+    """Write the store's winners (fastest kernels) as a C library: `output`, a header and a Fortran module.
 
     All files are written, or none. Winners are filtered by `device`, by `chosen` (a function of the problem) and by
     L2 state `cache`. `among` replaces the winners, for example by fewer kernels. `unverified` is the policy for
@@ -146,7 +146,7 @@ def _with_binaries(
 
 
 def _keys(row: BestRow) -> list[tuple[str, int, str]]:
-    """Return the keys of Cubins for a winner, one for each index width."""
+    """Return the keys of Cubins for the row's kernel, one for each index width."""
     return [key_of(row, bits) for bits in INDEX_BITS]
 
 

@@ -1,4 +1,4 @@
-"""Export of winners as one Python file with runtime, kernels and data. On a GPU it does not need tsm2_tune."""
+"""Export of the fastest kernels as one Python file with all it needs. On a GPU it does not import tsm2_tune."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def module_text(
     cubins: Cubins | None = None,
     launcher: bytes | None = None,  # shared object, compiled on this machine
 ) -> str:
-    """Return the text of an exported Python module with the winners `rows`.
+    """Return the text of an exported Python module with the kernels `rows`, the fastest one of each shape.
 
     `sources` maps a trial's id to its kernel. `known` contains the data for predictions. Texts from the database,
     which may be malicious, are written only as ASCII string literals or as JSON strings in comments.
@@ -96,10 +96,10 @@ def _digest(binary: bytes) -> str:
 
 
 def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
-    """Return the record of a winner for an exported module.
+    """Return the record of the fastest kernel of a shape for an exported module.
 
     Its vendor times are those of cuBLAS, not of cuBLASLt, because PyTorch, CuPy and most programs would call cuBLAS
-    instead of the winner.
+    instead of the kernel.
     """
     found = Winner(
         **{name: getattr(row, name) for name in COPIED},

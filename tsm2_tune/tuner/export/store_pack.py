@@ -25,7 +25,7 @@ def pack_of(
     problems: Sequence[Problem] = (),
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> Pack:
-    """Return the pack of the store's winners for the device.
+    """Return the pack for the device: the kernels among which an exported module would choose.
 
     With `problems`, only winners of the same element types and ops are included, or of those of transposed products.
     `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.

@@ -1,4 +1,4 @@
-"""Export of winners as tables: CSV and JSON with all columns, Markdown and LaTeX with the main columns.
+"""Export of the fastest kernels as tables: CSV and JSON with all columns, Markdown and LaTeX with the main ones.
 
 Texts from the database may be malicious: each format escapes its special characters.
 """

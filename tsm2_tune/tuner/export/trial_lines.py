@@ -1,4 +1,4 @@
-"""Export of trials as text: the winners, and the other trials that an exported module or library needs."""
+"""Export of trials as text: the fastest kernels, and other trials that an exported module or library needs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def export_trials(
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
 ) -> str:
-    """Return the text of the trials of the store's winners, and of all trials that an export of them needs.
+    """Return the text of all trials that an export of the store's winners (fastest kernels) needs.
 
     Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. Raise
     InputError if there is no winner, StoreError if a row is corrupt.
@@ -70,7 +70,7 @@ def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
 
 
 def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
-    """Yield the fastest trial at each shape between tuned shapes, if cuBLAS was timed at the shape too."""
+    """Yield the fastest trial at each untuned shape between the winners' shapes, if cuBLAS was timed there too."""
     for kind in _kinds(winners):
         rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
         yield from (row for row in rows if row.cublas_us is not None)

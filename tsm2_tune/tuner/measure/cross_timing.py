@@ -188,7 +188,7 @@ class CrossTiming:
                 yield self._group(among)
 
     def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
-        """Return the winners of tuned shapes whose kernel code has not changed since."""
+        """Return the winners (fastest kernels) of tuned shapes whose kernel code has not changed since."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
         return [row for row in found if not row.stale]
@@ -352,7 +352,7 @@ def unbounded(tuner: Tuner) -> Iterator[None]:
 
 
 def _is_unsettled(row: BestRow) -> bool:
-    """Return whether the winner has neither taken part in a final nor been verified in full."""
+    """Return whether the winner has neither been in a final (repeated timing) nor been verified in full."""
     return row.round == 0 and not row.verified_in_full
 
 

@@ -23,9 +23,10 @@ Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
 
 
 def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[Event]:
-    """Verify and time the fastest kernels of each winner's problem again. Yield each event after it is stored.
+    """Verify and time the fastest kernels of each row's problem again. Yield each event after it is stored.
 
-    The winners `rows` must be of the tuner's device and L2 state. The last event of each problem is Confirmed.
+    The rows contain the fastest kernels of problems, on the tuner's device and in its L2 state. The last event of
+    each problem is Confirmed.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with store.claims(tuner.target.identity.name) as claims:

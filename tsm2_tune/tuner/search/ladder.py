@@ -1,4 +1,4 @@
-"""The ladder, six kernels that each add one optimization, tuned on a device, with the speedup of each step."""
+"""The ladder: six tutorial GEMM kernels, each with one more optimization, tuned on a device, with their speedups."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One step of the ladder with its fastest correct configuration."""
+    """One step of the ladder (six tutorial GEMM kernels), with its fastest correct configuration."""
 
     step: Step
     tried: int  # number of configurations
@@ -74,7 +74,7 @@ class Rung:
 
 
 def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
-    """Return the search space of the ladder's kernels for each problem.
+    """Return the search space of the ladder (six tutorial GEMM kernels) for each problem.
 
     Raise InputError if the ladder does not support a problem, a problem does not fit in the device's memory, or a
     space is empty.
@@ -96,12 +96,12 @@ def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
 
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
-    """Tune the ladder's kernels for each space; yield the events. Kernels of other families are ignored."""
+    """Tune the ladder (six tutorial GEMM kernels) for each space. Yield the events. Other kernels are ignored."""
     return session.run(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:
-    """Return all steps, with their results from the stored trials of the problem in this L2 state on the device."""
+    """Return the ladder's steps with their results, from stored trials of the problem in L2 state `cache`."""
     tried = store.history(target.identity.name, problem, (LADDER.name,), target.basis(cache)).tried()
     found: list[Rung] = []
     for name, step in STEPS.items():
@@ -119,7 +119,7 @@ def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple
 
 
 def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
-    """Return the ladder of a problem as a JSON object, with the shape and the device of the published numbers."""
+    """Return the ladder's results for a problem as a JSON object, with shape and device of the published numbers."""
     return {
         "problem": problem.text,
         "device": target.identity.name,

@@ -94,7 +94,7 @@ def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True)
 class ProblemSession:
-    """The work on one problem in a run: its search, its finals and the full verification of the winner."""
+    """The work on one problem in a run: its search, its finals, and the full verification of the fastest kernel."""
 
     space: SearchSpace
     tuner: Tuner
@@ -114,7 +114,7 @@ class ProblemSession:
         return tuple(name for name in self.families if name in self.space.families)
 
     def events(self, make_strategy: StrategyFactory | None) -> Iterator[ProblemEvent]:
-        """Search the problem, run its finals and verify the winner. Yield each event after it is stored."""
+        """Search the problem, time the fastest kernels again, and verify the fastest one. Yield stored events."""
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
         store.supersede(device, problem, tuner.basis)
@@ -229,7 +229,7 @@ class ProblemSession:
         return events
 
     def settled(self, retries: Retries, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
-        """Time the fastest kernels again (finals), and verify the winner in full. Yield the events.
+        """Time the fastest kernels again (finals), and verify the fastest one in full. Yield the events.
 
         The configurations in `also` take part in the finals. Nothing happens without a stored correct trial.
         """
@@ -267,7 +267,7 @@ class ProblemSession:
     def _winner_verified(
         self, retries: Retries, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Run finals, then verify the winner in full. Repeat this if the winner is wrong. Yield the events."""
+        """Run finals, then verify the fastest kernel in full. Repeat this if it is wrong. Yield the events."""
         device = self.tuner.target.identity.name
         while True:
             yield from self.finals(retries, also)

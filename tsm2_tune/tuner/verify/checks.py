@@ -89,7 +89,7 @@ class Magnitude(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One test call of a kernel. Real types use only the real parts of alpha and beta."""
+    """One test call of a kernel: operand values, padding, alpha and beta. Real types use only the real parts."""
 
     name: str
     values: Values
@@ -114,9 +114,9 @@ class Check:
     def exponent(self, name: str, problem: Problem) -> int:
         """Return the parameter `Filling.exponent` for the operand `name`.
 
-        Its meaning depends on the values: the binary exponent of the scale for integers and small parts, e if one in
-        2**e elements is special for SPECIAL, and 1 or 0 for sparse operands (1: all rows have their nonzeros at the
-        same places).
+        For integers and small parts it is the binary exponent of their scale. For special values it is e if one in
+        2**e elements is NaN, infinite or 3. For a sparse operand it is 1 if the nonzero elements have the same places
+        in all rows, else 0.
         """
         if self.values is Values.SPECIAL:
             products = 2 * problem.k * problem.dtype.parts  # so that about half of the results are finite

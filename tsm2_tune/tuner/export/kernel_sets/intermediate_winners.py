@@ -28,9 +28,9 @@ GAIN = 1.03  # least predicted speedup at some shape for which a kernel is added
 
 
 def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
-    """Return the winners that were verified in full. Call `tell` if others, such as imported ones, are excluded.
+    """Return the rows (fastest kernels) that were verified in full. Call `tell` if others are excluded.
 
-    Return all winners if none was verified in full: the export then raises an error with advice.
+    Return all rows if none was verified in full: the export then raises an error with advice.
     """
     found = [row for row in rows if row.verified_in_full]
     if not found or len(found) == len(rows):

@@ -63,7 +63,7 @@ class Selected:
 
 
 class Tuned:
-    """The tuned shapes of one device, element type and op, with their winners and trials.
+    """The tuned shapes of one device, element type and op, with their winners (fastest kernels) and trials.
 
     Configurations with the same `kernel_text`, which differ only in the launch, are one kernel. The time of a kernel
     at a shape is the least median of its correct trials in the winner's L2 state. If a trial took part in finals, its

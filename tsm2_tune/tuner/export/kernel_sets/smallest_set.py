@@ -50,7 +50,7 @@ ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
 
 @dataclass(frozen=True, slots=True)
 class Fewest:
-    """Function object that replaces winners by fewer kernels, each slower than the winner by at most `within`."""
+    """Function object that replaces the fastest kernels by fewer ones, slower by at most the share `within`."""
 
     store: Store
     within: float
