@@ -127,7 +127,7 @@ def main(ctx: click.Context) -> None:
     tsm2-tune best
     tsm2-tune export -o best_kernels.py
 
-    Without a command's name it tunes: `tsm2-tune tune --help` lists the options of tuning.
+    Without a command, tsm2-tune tunes: `tsm2-tune tune --help` lists the options of tuning.
     """
     if ctx.invoked_subcommand is None:
         click.echo(EXAMPLES)

@@ -242,7 +242,7 @@ def products_of(config: KernelConfig, problem: Problem) -> float:
 
 
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
-    """Return four problems to be tested with large leading dimensions.
+    """Return four problems that are to be verified with large leading dimensions.
 
     They are: a few elements; a whole tile; a tile and a few elements more, with a multiple of 16 bytes along k; and a
     whole tile with several k tiles in each split-k slice.

@@ -1,4 +1,4 @@
-"""A problem: one product of given shape, element type and layout."""
+"""`Problem`: a matrix product of given shape, element type and layout. `Dtype`: an element type with arithmetic."""
 
 from __future__ import annotations
 

@@ -40,6 +40,7 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 
 
 def _parse_item(item: str) -> list[Shape]:
+    """Return the shapes that one item names, such as 20480x2/4xm. Raise InputError for an invalid item."""
     dimensions = item.lower().split("x")
     if len(dimensions) != 3 or not all(dimensions):
         raise InputError(f"shape {item!r}: expected MxNxK, such as 20480x16x20480")
@@ -68,6 +69,7 @@ def _parse_item(item: str) -> list[Shape]:
 
 
 def _parse_dimension(text: str, item: str) -> list[int]:
+    """Return the numbers in a dimension, such as 20480, 2/4/8 or 2:64:*2. Raise InputError for another text."""
     values: list[int] = []
     for part in text.split("/"):
         match = re.fullmatch(r"([^:]+):([^:]+):(\*?)([^:*]+)", part)

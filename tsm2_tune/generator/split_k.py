@@ -83,7 +83,7 @@ def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLim
 
 
 def mostly_busy(splits: int, chunks: int) -> bool:
-    """Return whether most of the splits have a k tile, if k has `chunks` tiles."""
+    """Return whether enough of the splits have work if k has `chunks` tiles: all but a share of IDLE_BLOCKS."""
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 

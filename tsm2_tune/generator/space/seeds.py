@@ -44,7 +44,7 @@ def first_choices(
 ) -> tuple[KernelConfig, ...]:
     """Return the configurations that a search of these families should try first, best first.
 
-    All fulfil the rules of their family and of the hardware. Configurations measured for this very problem are first.
+    They fulfil the rules of their family and of the hardware. Configurations measured for this problem are first.
     `near` contains the measured problems to use; None means those in the package.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
@@ -82,9 +82,9 @@ def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> li
 
 
 def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
-    """Update `times`: configuration -> least predicted time in microseconds.
+    """Update `times`, which contains the least predicted time of each configuration in microseconds.
 
-    `kept` contains variants of a kernel, best first. The time of each is derived from the first one's.
+    `kept` contains variants of a kernel with modelled times, best first. All predictions derive from the first time.
     """
     for place, (config, _) in enumerate(kept):
         us = kept[0][1] * factor * (1 + LATER * place)

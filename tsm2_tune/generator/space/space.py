@@ -40,7 +40,7 @@ class SearchSpace:
 
     @property
     def total(self) -> int:
-        """The number of configurations, dropped ones included."""
+        """The number of configurations before rules dropped any."""
         return len(self.kept) + sum(count for _, count in self.dropped)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -96,7 +96,7 @@ def rules_of(family: Family[Any]) -> tuple[Rule, ...]:
 
 
 def unfit(family: Family[Any], config: KernelConfig, problem: Problem) -> str | None:
-    """Return why the template cannot compute the problem's type and op on any device; None if it can."""
+    """Return why this configuration cannot compute the problem's type and op on any device; None if it can."""
     candidate = Candidate(family, config, problem, PROFILES["h200"], Guidelines())  # the H200 has every instruction
     return next((rule.because for rule in family.rules if rule.kind == "limit" and not rule.keeps(candidate)), None)
 
@@ -120,8 +120,8 @@ def search_space(
 ) -> SearchSpace:
     """Enumerate the configurations of the named families and drop those that break a rule.
 
-    Without names, use all families that support the problem, except `only_by_name` ones. `guidelines` replaces some
-    or all thresholds of the families. A configuration that breaks several rules counts for the first of them.
+    Without names, use all families that support the problem, except those whose `only_by_name` is true. `guidelines`
+    replaces some or all thresholds of the families. A configuration that breaks several rules counts for the first.
     """
     chosen = _families_for(problem, families)
     kept: list[Sequence[Candidate]] = []
@@ -161,7 +161,7 @@ def has_configurations(
 
 
 def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
-    """Return the named families that support the problem. Without names, return all except `only_by_name` ones."""
+    """Return the named families that support the problem. Without names, omit only those that must be named."""
     return [
         family
         for name, family in FAMILIES.items()
@@ -217,7 +217,7 @@ def _kept(
 
 
 def looked_at(rule: Rule, family: Family[Any]) -> tuple[str, ...] | None:
-    """Return the names of the family's tunables that the rule reads; None if it may read all of them."""
+    """Return the names of the family's tunables that the rule reads; None if the rule may read all of them."""
     if rule.of is None or RESOURCES not in rule.of:
         return rule.of
     if not family.beside_resources:

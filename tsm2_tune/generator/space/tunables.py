@@ -16,7 +16,7 @@ KERNEL_NAMES = {"strips": "m_tiles", "octets": "n_tiles"}  # tunable -> its cons
 
 @dataclass(frozen=True, slots=True)
 class Tunable:
-    """The declaration of one tunable of a kernel family."""
+    """The declaration of one tunable: a parameter of a kernel family that searches vary, such as a tile size."""
 
     about: str  # its meaning
     symbol: str = ""  # its symbol in the paper
@@ -81,7 +81,7 @@ class Constants:
         return "\n".join(self.in_one_line(name) for name in names or tuple(self.remaining))
 
     def in_one_line(self, *names: str) -> str:
-        """Return a line that defines all named constants."""
+        """Return a line of CUDA text that defines all named constants, and count them as printed."""
         values, comments = zip(*(self.remaining.pop(name) for name in names), strict=True)
         numbers = ", ".join(f"{name} = {value}" for name, value in zip(names, values, strict=True))
         return f"constexpr int {numbers};  // {'; '.join(comments)}"
