@@ -48,16 +48,16 @@ best = Table(
     Column("is_between", Integer, nullable=False),
 )
 
-# The winners: one row for each device name, op, dtype, m, n, k and state of the L2.
+# The winners: one row for each device name, op, dtype, m, n, k and L2 cache state (column `cache`).
 #
 # current    trials that are not superseded and have the family's newest basis for the device, problem and state. The
 #            newest basis is the basis of the trial with the greatest stamp (logical_clock.py). If the compiler or a
-#            kernel's code changes, older trials stay in the table but no longer compete.
-# contender  a current trial that is ok and verified, with each of its measurements in its state.
-# racing     the newest measurement of each contender: from its last final, or its first if it was in no final. The
-#            leader has the least median, so no final hides a faster trial that did not take part in it.
-# placed     the tie set: trials measured in the leader's round whose interval begins no higher than the leader's
-#            interval ends and whose median is at most 5 % over the leader's. The winner is the first of them by
+#            kernel's code changes, older trials stay in the table but can no longer win.
+# contender  a current trial with a correct result, with each of its measurements in its L2 cache state.
+# racing     the newest measurement of each contender: from its last final comparison, or else its first. The
+#            leader has the least median, so a faster trial can win that took part in no final comparison.
+# placed     the ties: trials measured in the leader's round whose confidence interval overlaps the leader's
+#            interval, and whose median is at most 5 % over the leader's. The winner is the first of them by
 #            registers, then by shared memory, then by the configuration's text.
 #
 # `is_between` is 1 if the problem was not tuned: no search made any of its trials in the state. Its shape lies

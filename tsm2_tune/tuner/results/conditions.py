@@ -27,7 +27,7 @@ OF_PROBLEM = and_(OF_DEVICE, _TRIAL.problem_id == PROBLEM_ID)
 OF_FAMILIES = _TRIAL.family.in_(bindparam("families", expanding=True))
 OF_BASIS = and_(_TRIAL.basis == bindparam("basis"), _TRIAL.superseded == 0)
 TRIED = and_(OF_PROBLEM, OF_FAMILIES, OF_BASIS)
-# Condition that a row of `measurement` is its trial's first.
+# Condition that a row of `measurement` is its trial's first measurement.
 IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
 
 

@@ -64,7 +64,7 @@ class History:
     device_name: str
     problem: Problem
     families: tuple[str, ...]
-    basis: str  # trials with another basis are not comparable
+    basis: str  # digest of compiler, flags and L2 cache state; other trials are not compared
 
     @property
     def _values(self) -> dict[str, Any]:

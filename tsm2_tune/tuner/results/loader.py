@@ -28,7 +28,11 @@ SAMPLES = (
     .where(schema.sample.c.measurement_id == bindparam("measurement_id"))
     .order_by(schema.sample.c.ordinal)
 )
-RIVAL = ("device_name", "problem_id", "family")  # trials with equal values compete on the newest basis among them
+RIVAL = (
+    "device_name",
+    "problem_id",
+    "family",
+)  # among trials with equal values the newest basis wins
 NEWEST_BASIS = (
     select(schema.trial.c.basis)
     .where(*(schema.trial.c[name] == bindparam(name) for name in RIVAL), schema.trial.c.superseded == 0)

@@ -15,14 +15,14 @@ from tsm2_tune.tuner.results.trial import Outcome
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
 _OWN = schema.trial.alias("own").c
 
-# The problems of an element type and op for which a search tried a configuration, in a state of the L2.
+# The problems of an element type and op that a search tuned in an L2 cache state.
 SEARCHED = (
     select(func.min(_TRIAL.id).label("id"), *PROBLEM_KEY)
     .join(schema.problem, _PROBLEM.id == _TRIAL.problem_id)
     .where(conditions.OF_DEVICE, _TRIAL.cache == bindparam("cache"), _TRIAL.is_between == 0, conditions.IS_ALIKE)
     .group_by(_PROBLEM.id)
 )
-# The full verdict of a kernel and configuration, from a trial on one of the bases or on the trial's own basis.
+# The result of the full verification of a kernel and configuration, from trials with one of these bases.
 _OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
 FULL_VERDICT = (
     select(_TRIAL.id, _TRIAL.full_verdict, _TRIAL.verified_code)

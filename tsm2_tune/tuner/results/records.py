@@ -36,8 +36,8 @@ from tsm2_tune.tuner.results.trial import (
 from tsm2_tune.tuner.results.validation import MOST_SAMPLES, Row, checked, rates, tunables
 
 SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
-CONFIGURATIONS_AT_HAND = 4096  # size of a cache: many trials share a configuration
-EQUAL = 1e-9  # relative tolerance between two computations of the same number
+CONFIGURATIONS_AT_HAND = 4096  # entries of the cache of `config_of`
+EQUAL = 1e-9  # relative tolerance for a number that is computed twice
 LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
 PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
 
@@ -56,7 +56,7 @@ class BestRow:
     dtype: str  # element type, as in Problem
     m: int  # rows of C
     n: int  # columns of C
-    k: int  # products of each element of C
+    k: int  # the inner dimension: length of each dot product
     parameters: str  # the tunables as a JSON object
     median_us: float  # median of the newest measurement
     low_us: float  # lower end of the median's 95 % confidence interval
@@ -64,15 +64,15 @@ class BestRow:
     floor_us: float  # the least time that the measured ceilings allow
     gbytes_per_s: float  # least bytes over the median
     percent_of_floor: float  # floor_us in percent of the median
-    ties: int  # number of configurations within the noise, the winner included
-    stale: int  # 1: the family has newer trials of another toolkit, or this version renders another kernel
-    verified_in_full: int  # 1: the kernel was right for every remainder, long extents and both widths of index
-    round: int  # the number of the final; 0 if it was in none
+    ties: int  # number of configurations within the noise of the fastest, including it
+    stale: int  # 1: the family has newer trials of another toolkit, or the kernel's code has changed
+    verified_in_full: int  # 1: the kernel was also correct for other shapes, long extents and both index widths
+    round: int  # number of the final comparison; 0 if it took part in none
     config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
     registers: int | None  # per thread, as the driver reports them; None if it does not
     smem_bytes: int | None  # shared memory per block
     source_digest: str  # SHA-256 of the kernel's code: its text without comments
-    trial_id: int  # the number of the trial for `tsm2-tune show`
+    trial_id: int  # the trial's number, for `tsm2-tune show`
     run_id: int  # the run that measured it
     compute_capability: str  # "" for the host
     driver: str  # version of the GPU's driver, or the host's emulation
@@ -80,23 +80,23 @@ class BestRow:
     flags: str  # the compiler's flags, as one line
     version: str  # tsm2-tune's version
     tuned_at: str  # start of the run, ISO 8601, UTC
-    cache: str  # the state of the L2 of the trials among which it is the fastest
+    cache: str  # the L2 cache state in which it is the fastest
     strategy: str | None  # strategy of the search; None if no search tried it, or if it was not stored
-    vendor_us: float | None = None  # the vendor's fastest right routine in that final; if none is right, the fastest
+    vendor_us: float | None = None  # time of the vendor's fastest correct routine; if none is correct, of the fastest
     vendor_right: int | None = None  # 1: within the error bounds for our kernels
     vendor_routine: str | None = None  # such as cublasSgemm, or cublasLtMatmul #3
     vendor_version: int | None = None  # version of the routine's library: 130100 is 13.1.0
-    x_cublas: float | None = None  # the vendor's median over ours; None if it is not right
-    # cuBLAS's gemm in that final, which PyTorch and CuPy use; None if only a faster syrk or gemv was measured.
+    x_cublas: float | None = None  # vendor_us / median_us; None if the vendor's result is not correct
+    # Time of cuBLAS's gemm, which PyTorch and CuPy use; None if only a faster syrk or gemv was measured.
     cublas_us: float | None = None
-    cublas_right: int | None = None  # 1: within the same bounds
+    cublas_right: int | None = None  # 1: within the error bounds for our kernels
     cublas_routine: str | None = None  # such as cublasSgemm
     cublas_version: int | None = None  # 130100 is 13.1.0
-    clean_us: float | None = None  # median with a clean L2 in the last final; None if that was not measured
-    clean_vendor_us: float | None = None  # the vendor's median in the same final
+    clean_us: float | None = None  # median with a clean L2 in the last final comparison; None if not measured
+    clean_vendor_us: float | None = None  # the vendor's median in the same final comparison
     clean_x_cublas: float | None = None  # the vendor's median over ours
-    dirty_us: float | None = None  # median with a dirty L2 in the last final
-    dirty_vendor_us: float | None = None  # the vendor's median in the same final
+    dirty_us: float | None = None  # median with a dirty L2 in the last final comparison; None if not measured
+    dirty_vendor_us: float | None = None  # the vendor's median in the same final comparison
     dirty_x_cublas: float | None = None  # the vendor's median over ours
 
     @property
@@ -135,8 +135,8 @@ class TrialRecord:
     trial: Trial  # its `measurement` is the first, round 0
     rounds: tuple[tuple[int, Measurement], ...]  # every measurement with its round, raw samples included
     ended_at: str  # ISO 8601, UTC
-    current: bool  # it still competes: not superseded, and of its family's newest basis for this device and problem
-    unchanged: bool  # this program makes the same kernel: code, entry point and launch
+    current: bool  # it can win: unchanged code, and its family's newest compiler and flags
+    unchanged: bool  # this program generates the same kernel: code, entry point and launch
 
 
 @contextmanager

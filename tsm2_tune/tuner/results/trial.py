@@ -22,14 +22,14 @@ def in_a_line(text: str) -> str:
 class Outcome(StrEnum):
     """How a trial (one configuration, compiled and executed once) ended. The stage that failed determines it."""
 
-    OK = "ok"  # right, and timed
+    OK = "ok"  # correct, and timed
     BEHIND = "behind"  # its first launches were too slow to win: neither verified nor timed further
     COMPILE_FAILED = "compile-failed"  # the compiler refused the source
     LAUNCH_FAILED = "launch-failed"  # the driver refused to load or launch the kernel
     WRONG_RESULT = "wrong-result"  # verification rejected the result
     TIMED_OUT = "timed-out"  # compiling or running exceeded its time limit
     CRASHED = "crashed"  # the kernel faulted, or the worker that ran it died
-    INTERRUPTED = "interrupted"  # the machine ended the trial, not the kernel: no verdict, and it is repeated
+    INTERRUPTED = "interrupted"  # ended by a cause outside the kernel: the next run repeats it
 
 
 class Cache(StrEnum):
@@ -40,7 +40,7 @@ class Cache(StrEnum):
     WARM = "warm"  # the last kernel was the timed one: the L2 has its operands as far as they fit
 
 
-IN_FINALS = (Cache.CLEAN, Cache.DIRTY)  # states that every final on a GPU measures
+IN_FINALS = (Cache.CLEAN, Cache.DIRTY)  # states in which finalists are timed again on a GPU
 PREFERRED = (Cache.DIRTY, Cache.CLEAN, Cache.WARM)  # the order of choice if a problem has winners in several states
 
 
@@ -82,7 +82,7 @@ class Verdict:
 
     correct: bool  # whether every element was within its bound
     worst_ratio: float  # largest error over its bound; infinite for a wrong NaN or an inexact integer
-    detail: str  # one sentence: the worst element if wrong, the checks if right
+    detail: str  # one sentence: the worst element if wrong, the checks if correct
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,9 @@ class Measurement:
     low_us: float  # lower end of the median's 95 % confidence interval, by order statistics
     high_us: float  # upper end
     sm_clock_mhz: float | None  # the SM clock while measuring; None if the device does not report it
-    cache: Cache = Cache.CLEAN  # the state of the L2 before each sample
-    summary_of: int | None = None  # number of samples of a summary, such as from a text; None with samples
-    slowed: int | None = None  # samples of a final that were taken while the clock had dropped; None: not counted
+    cache: Cache = Cache.CLEAN  # the L2 cache state before each sample
+    summary_of: int | None = None  # number of samples, if they were not stored; None if `samples_us` has them
+    slowed: int | None = None  # number of samples at a reduced SM clock; None if not counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ class Trial:
 
     problem: Problem  # the problem
     config: KernelConfig  # the configuration
-    basis: str  # digest of the compiler, its flags and the state of the L2: only times with one basis are comparable
+    basis: str  # digest of compiler, flags and L2 cache state; only equal ones are compared
     source: KernelSource  # the CUDA source, its entry point and its launch
     outcome: Outcome  # how it ended
     detail: str  # one sentence: the checks that were made, or the failure
@@ -133,18 +133,18 @@ class Trial:
     spill_bytes: int | None  # stores and loads of spilled registers, per thread; None if it was not compiled
     guideline_broken: str | None  # the guideline that the loaded kernel's occupancy violates, if any
     verdict: Verdict | None  # None if it was not verified
-    measurement: Measurement | None  # None if it gave no right result
+    measurement: Measurement | None  # None if it gave no correct result
     floor_us: float  # the least time that the measured ceilings allow
     compile_seconds: float  # 0 if it came from the cache
     total_seconds: float  # time since the previous trial, or the start of the search; a budget counts these
-    limits: TimeLimits | None = None  # None for older trials, which have none stored
-    full_verdict: str | None = None  # the calls of the full verification; None if there was none
-    verified_code: str | None = None  # digests of the machine code verified in full, one for each width of index
-    cache: Cache = Cache.CLEAN  # the state of the L2 for its measurement
-    is_between: bool = False  # tried by no search, but to time its kernel at a shape between tuned ones
+    limits: TimeLimits | None = None  # None for older trials
+    full_verdict: str | None = None  # the calls of the verification for other shapes; None if there was none
+    verified_code: str | None = None  # digests of that verification's machine code, one for each index width
+    cache: Cache = Cache.CLEAN  # the L2 cache state for its measurement
+    is_between: bool = False  # no search tried it: its kernel was timed at a shape between tuned shapes
     strategy: str | None = None  # strategy of the search; None if no search tried it, or if it was not stored
     space_configurations: int | None = None  # size of the search's space; None as for the strategy
-    hung: bool = False  # it timed out, and small problems did too; not stored
+    hung: bool = False  # it timed out for small problems too; not stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Final:
     """
 
     problem: Problem  # the finalists' problem
-    measurements: tuple[tuple[KernelConfig, Measurement], ...]  # each finalist once for each state of the L2
+    measurements: tuple[tuple[KernelConfig, Measurement], ...]  # each finalist once for each L2 cache state
     vendor: tuple[VendorMeasurement, ...] = ()  # the vendor's routines in the same rounds
 
 
@@ -194,4 +194,4 @@ class TuningRun:
     seed: int
     version: str  # tsm2-tune's version
     started_at: str  # ISO 8601, UTC
-    sms: int | None = None  # multiprocessors; None for older runs, which have none stored
+    sms: int | None = None  # multiprocessors; None for older runs

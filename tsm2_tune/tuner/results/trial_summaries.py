@@ -36,7 +36,7 @@ class StoredTrial:
     median_us: float | None  # median of its first measurement
     newest_us: float | None  # the median of its newest measurement
     newest_high_us: float | None  # upper end of that median's interval
-    is_new: bool  # first measured after the last final of the trials that are returned together
+    is_new: bool  # first measured after the problem's last final comparison
     total_seconds: float
     limits: TimeLimits | None  # None if they were not stored
 
@@ -52,14 +52,14 @@ class CurrentTrial:
     id: int
     problem: Problem
     config: KernelConfig
-    cache: Cache  # the state of the L2 for its timing
+    cache: Cache  # the L2 cache state in which it was timed
     compiled: LoadedResources | None  # None if the kernel was not loaded
     spill_bytes: int | None
-    median_us: float | None  # median of its newest measurement; None if its result was wrong or it was not measured
+    median_us: float | None  # newest median; None if its result was wrong or it was not measured
     basis: str
     source_digest: str
     is_verified_in_full: bool
-    is_between: bool  # whether no search made it
+    is_between: bool  # whether no search tried it
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class TrialLine:
     problem: str
     config: str
     outcome: str
-    cache: str  # the state of the L2 in which it was timed
+    cache: str  # the L2 cache state in which it was timed
     median_us: float | None  # median of its first measurement
     detail: str
 

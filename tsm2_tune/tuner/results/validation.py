@@ -46,7 +46,7 @@ _WORD = re.compile(r"[a-z0-9_]{1,20}")
 _ROUTINE = re.compile(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FINAL = re.compile(r"[0-9a-f]{16}")
-_CODES = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each width of index
+_CODES = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each index width
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
 
 

@@ -149,8 +149,8 @@ def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
     )
 
 
-# The query for `median_us`: the fastest right routine in the problem's newest final that has a right routine in the
-# given state of the L2.
+# The query for `median_us`: the fastest correct routine in the problem's newest final comparison that has a correct
+# routine in the given L2 cache state.
 NEWEST_RIGHT = (
     select(VENDOR.c.id, VENDOR.c.median_us)
     .join(schema.run, schema.run.c.id == VENDOR.c.run_id)

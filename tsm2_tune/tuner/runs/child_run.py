@@ -21,7 +21,7 @@ from tsm2_tune.tuner.worker.child_process import start_child
 
 TOGETHER_SECONDS = 0.05  # events within this time are sent in one message
 SILENCE_SECONDS = 1.0  # without an event for so long, the run's phase is sent
-END_SECONDS = 30.0  # for a run to end when it was asked to
+END_SECONDS = 30.0  # longest wait for the run to end
 
 End = RunResult | TuneError | None  # None: it was stopped
 Message = tuple[list[Event], str] | End  # events and the run's phase; the last message is the run's end
@@ -32,7 +32,7 @@ class ChildRun:
 
     def __init__(self, run: Run) -> None:
         """Start the process and send the run to it. Raise WorkerError if the system cannot start a process."""
-        self.phases = PhaseTimer()  # of the run
+        self.phases = PhaseTimer()  # the run's phases
         self.end: End = None
         self.has_ended = False
         try:

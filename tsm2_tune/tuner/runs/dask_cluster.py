@@ -33,10 +33,10 @@ from tsm2_tune.tuner.runs.leases.owners import process_of, system
 from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
-ANSWER_SECONDS = 10.0  # for a scheduler to answer
+ANSWER_SECONDS = 10.0  # longest wait for the scheduler
 LOOK_SECONDS = 1.0  # between two checks of the list of workers, and of a worker's task
 POLL_SECONDS = 0.2  # between two checks for messages
-RETURN_SECONDS = 30.0  # for another worker to join after the last one was lost
+RETURN_SECONDS = 30.0  # how long to wait for a new worker after the last one was lost
 CANCELLED = "cancelled"  # state of a task whose caller no longer waits for it
 MESSAGES = (RunBegan, EventBatch, ChildEnded)
 
@@ -56,7 +56,7 @@ class _Running:
 
     future: Any
     phases: PhaseTimer
-    process: str = ""  # prefix of its claims' owner
+    process: str = ""  # prefix of the owner string of its claims
     has_begun: bool = False  # whether its device is known
     is_over: bool = False  # whether its task has ended
 

@@ -34,7 +34,7 @@ class RunStarted:
     target: Target  # the device
     problems: tuple[Problem, ...]  # in tuning order
     options: Options  # limits and other settings of the search
-    phases: PhaseTimer  # `phases.now` is the current phase, also while no event comes
+    phases: PhaseTimer  # `phases.now` is the current phase, even between events
 
     def __str__(self) -> str:
         return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"
@@ -49,7 +49,7 @@ class ProblemStarted:
     tried_before: int  # configurations that earlier runs tried
     seconds_before: float  # spent on the problem by earlier runs
     best_before_us: float | None  # the least median of earlier runs
-    vendor_us: float | None = None  # the vendor's newest right median in finals of earlier runs
+    vendor_us: float | None = None  # the vendor's newest correct median time in earlier runs
 
     def __str__(self) -> str:
         kept = _counted(len(self.space.kept), "configuration")
@@ -101,7 +101,7 @@ class FinalFailure:
 
     problem: Problem  # the finalists' problem
     detail: str  # the reason
-    interrupted: bool = False  # by the machine: the next run repeats the final
+    interrupted: bool = False  # whether it was interrupted from outside: the next run times them again
 
     def __str__(self) -> str:
         return f"{self.problem.text}: finalists not measured again: {in_a_line(self.detail)}"
@@ -118,7 +118,7 @@ class WinnerVerified:
     problem: Problem  # the tuned problem
     trial_id: int  # the number of the winner's trial for `tsm2-tune show`
     config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
-    outcome: Outcome  # OK if every call was right
+    outcome: Outcome  # OK if every call gave a correct result
     detail: str  # the calls that were verified, or the failure
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ class WinnerVerified:
 class VendorLeftOut:
     """cuBLAS or cuBLASLt could not be timed in comparison with the finalists."""
 
-    problem: Problem | None  # None: for no problem of this run
+    problem: Problem | None  # None: all problems of this run
     detail: str  # the reason
 
     def __str__(self) -> str:
@@ -147,13 +147,13 @@ class ProblemEnded:
     new_trials: int  # trials of this run
     tried: int  # configurations tried, including earlier runs'
     timed_out: int  # those of `tried` that timed out
-    untried: int  # kept configurations left out because of the budget or the limit on trials
-    interrupted: int  # configurations untried because the machine interrupted them
+    untried: int  # configurations that were skipped because of the budget or the limit on trials
+    interrupted: int  # configurations that were interrupted from outside
     elsewhere: int  # configurations that another run is trying
-    winner: BestRow | None  # the fastest right one
+    winner: BestRow | None  # the fastest correct kernel
     why: Why  # the reason for the end of the search
-    given_up: int = 0  # configurations given up because several runs died while they tried them
-    quarantined: int = 0  # configurations left out because their kernels hung or faulted for other problems
+    given_up: int = 0  # configurations that were skipped because several runs died while they tried them
+    quarantined: int = 0  # configurations that were skipped because their kernels hung or faulted before
 
     def __str__(self) -> str:
         won = self.winner
@@ -161,7 +161,7 @@ class ProblemEnded:
         return f"{self.problem.text}: {text} ({_counted(self.new_trials, 'new trial')})"
 
 
-MOST_DRIFT = 0.05  # relative change of a winner's time between two finals, beyond their intervals
+MOST_DRIFT = 0.05  # tolerated relative change of a winner's time, beyond the spread
 NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem's trials and tune again"
 
 
@@ -171,10 +171,10 @@ class Confirmed:
     """The fastest configurations of a tuned problem were timed again to confirm the winner, or could not be timed."""
 
     before: BestRow  # the winner before
-    now: BestRow | None  # the winner now; None if no kernel gives a right result
+    now: BestRow | None  # the winner now; None if no kernel gives a correct result
     again: Measurement | None  # the new time of the winner before; None if it was not timed
-    wrong: tuple[WinnerVerified, ...] = ()  # finalists that failed the full verification now
-    trouble: str = ""  # why the finals were not repeated, or not completed
+    wrong: tuple[WinnerVerified, ...] = ()  # finalists that failed the verification this time
+    trouble: str = ""  # why the finalists were not timed again, or only in part; else empty
 
     @property
     def is_kept(self) -> bool:

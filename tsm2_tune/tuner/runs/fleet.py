@@ -99,7 +99,7 @@ class Merged:
         self._well: set[str] = set()  # device names of successful runs
         self.targets: dict[str, Target] = {}  # by run
         self.failures: dict[str, TuneError | None] = {}  # by run
-        self.interrupted = 0  # trials and finals that the machine interrupted
+        self.interrupted = 0  # trials and final comparisons that were interrupted from outside
 
     def update(self, run: str, received: Event | End) -> OfRun | RunEnded:
         """Add an event or the end of a run to the merged result. Return the event that is reported to the user."""

@@ -48,7 +48,7 @@ class RunBegan:
     """Message of a worker: the process of its run has started."""
 
     worker: str
-    process: str  # prefix of its claims' owner
+    process: str  # prefix of the owner string of its claims
 
 
 @dataclass(frozen=True, slots=True)

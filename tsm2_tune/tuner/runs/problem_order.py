@@ -14,7 +14,7 @@ from tsm2_tune.tuner.runs.leases.problems import ProblemClaims
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ClaimResult
 
-AWAITED_SECONDS = 600.0  # longest wait for a living run that has joined; longer than a trial
+AWAITED_SECONDS = 600.0  # longest wait for another living run; longer than a trial
 NOT_OF_A_SEARCH = ("seed", "sharing")  # options that are not in a search's key
 
 
@@ -39,7 +39,7 @@ class ProblemOrder:
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
         self._claims, self._problem_claims, self._problems = claims, ProblemClaims(claims, search), problems
-        self._chance = random.Random(claims.owner)  # else all runs without a problem would join the same one
+        self._chance = random.Random(claims.owner)  # random, since otherwise all runs would join the same problem
         self._remaining, self._joined = list(range(len(problems))), set[int]()
         self._due = set[int]()  # joined problems to yield again when no run is awaited
         self._awaited = dict[tuple[int, str], float]()  # problem and run -> start of the wait

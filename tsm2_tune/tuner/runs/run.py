@@ -27,19 +27,19 @@ class RunResult:
     target: Target  # its device
     ended: tuple[ProblemEnded, ...]  # for each problem that the run tuned, in the order in which they ended
     winners: tuple[BestRow, ...]  # of the run's problems
-    interrupted: int  # trials and finals that the machine interrupted
+    interrupted: int  # trials and final comparisons that were interrupted from outside
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
     """The parameters of a tuning run, which may be executed in another process or on another machine."""
 
-    device: Target | str | None  # a text is looked up where the run executes; None is GPU 0 there, or the host
+    device: Target | str | None  # a string is resolved where the run executes; None: GPU 0, or the host
     problems: tuple[Problem, ...]
     guidelines: Mapping[str, float]  # changed thresholds
     families: tuple[str, ...]
     options: Options
-    pairs: bool  # whether kernels are measured at shapes that they did not win
+    pairs: bool  # whether to time kernels at shapes for which another kernel is fastest
     wait: bool  # whether to wait for another run on the device
     db: str
 

@@ -14,8 +14,8 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 LOOK_SECONDS = 0.1  # between two checks whether something swallowed the exception
-AGAIN_SECONDS = 0.005  # between two checks after that, as many destructors in a row may swallow it
-LAST_SECONDS = 5.0  # that the run may take to end after a second signal
+AGAIN_SECONDS = 0.005  # between two checks after that, since many destructors in a row may swallow it
+LAST_SECONDS = 5.0  # time for the run to end after a second signal
 
 
 class Stopped(KeyboardInterrupt):
@@ -24,7 +24,7 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__(signal.Signals(number).name)
         self.number = number
-        self.unstored = 0  # trials that ended, but could not be stored as the database is unreachable
+        self.unstored = 0  # completed trials that could not be stored, since the database is unreachable
 
 
 @dataclass(slots=True)

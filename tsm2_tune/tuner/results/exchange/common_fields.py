@@ -11,10 +11,10 @@ from tsm2_tune.tuner.results.exchange.entry import Entry
 from tsm2_tune.tuner.results.merge.union import Timed, TrialKey
 from tsm2_tune.tuner.results.trial import Outcome
 
-TIMED = (Outcome.OK, Outcome.BEHIND)  # BEHIND with the time of its first launches
-TIME = "time"  # the objective of every entry
+TIMED = (Outcome.OK, Outcome.BEHIND)  # a trial that was BEHIND has the time of its first launches
+TIME = "time"  # name of the member with a trial's time
 RESOURCES = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "spill_bytes")  # columns of `trial`
-WORDS = {  # Kernel Tuner's words for failures; it has none for a wrong result and for a time-out
+WORDS = {  # Kernel Tuner's names of errors; it has none for a wrong result and a time-out
     Outcome.COMPILE_FAILED: "CompilationFailedConfig",
     Outcome.LAUNCH_FAILED: "RuntimeFailedConfig",
     Outcome.WRONG_RESULT: "RuntimeFailedConfig",

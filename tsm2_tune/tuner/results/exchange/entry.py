@@ -49,7 +49,7 @@ class Entry:
     problem: Problem
     cache: Cache
     part: Part
-    version: int = VERSION  # of the record; version 1 has numbers instead of stamps, and no identities
+    version: int = VERSION  # of the JSON object; version 1 has numbers instead of time stamps and ids
 
     @property
     def newest_run(self) -> dict[str, Any]:

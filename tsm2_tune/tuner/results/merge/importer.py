@@ -34,10 +34,10 @@ class Imported:
     times: int  # measurements added, the vendor's included
     problems: int  # in the imported file; a problem on two devices counts twice
     left_out: tuple[str, ...] = ()  # a sentence for each configuration that was not imported
-    changed: int = 0  # those of `problems` for which anything was added
+    changed: int = 0  # number of `problems` for which anything was added
     conflicts: tuple[str, ...] = ()  # a sentence for each configuration whose trials contradict each other
-    quarantined: int = 0  # kernels that are new in quarantine, or whose failure there is newer
-    between: int = 0  # those of `problems` that no search tuned: shapes between tuned ones
+    quarantined: int = 0  # kernels that hung or crashed, and that were not known or failed more recently
+    between: int = 0  # number of `problems` that no search tuned: shapes between tuned shapes
 
     def __str__(self) -> str:
         trials, times, problems = (
@@ -55,7 +55,7 @@ class Imported:
 Into = Callable[[], AbstractContextManager[Database]]
 Source = Callable[[str], Row]  # returns the kernel with a digest
 Show = Callable[[float], object]  # is called with the fraction that is done
-New = tuple[tuple[str, Problem], Part]  # device and problem, and their part
+New = tuple[tuple[str, Problem], Part]  # (device, problem), and all of their rows
 
 
 def merge(into: Into, other: Database, show: Show) -> Imported:

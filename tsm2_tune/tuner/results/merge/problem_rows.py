@@ -35,7 +35,7 @@ from tsm2_tune.tuner.results.trial import Measurement
 from tsm2_tune.tuner.results.validation import Row, checked
 
 FINAL = ("final", "final_stamp")
-_Kernels = list[tuple[Row, Timed]]  # the rows and times of a trial in finals
+_Kernels = list[tuple[Row, Timed]]  # a trial's measurements in final comparisons, with their rows
 IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", *FINAL})
 
 

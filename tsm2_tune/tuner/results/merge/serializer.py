@@ -36,7 +36,7 @@ LINES = {
     "trial": ("problem", "config", "source", "basis", "stamp", *OF_TRIAL, "times"),
     "vendor": ("problem", *OF_VENDOR, *TIME),
 }
-# Older versions that can be read. Version 3 numbers its finals, and lacks bases and digests of machine code.
+# Older versions that can be read. Version 3 numbers final comparisons, and lacks bases and digests of machine code.
 # Version 2 also lacks strategies.
 TIME_OF_3 = ("round", *TIME[1:])
 LINES_OF_3 = {
@@ -53,7 +53,7 @@ HEAD = {
     "units": "us: microseconds, the median of so many samples with its 95 % confidence interval; rates: 1e9 a second",
 }
 
-Entry = tuple[Problem, Part]  # a problem on the text's device
+Entry = tuple[Problem, Part]  # a problem, and its rows on one device
 
 
 def text_of(entries: Iterable[Entry]) -> str:

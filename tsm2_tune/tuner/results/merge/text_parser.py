@@ -57,8 +57,8 @@ from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, O
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
-MOST_BYTES = 64_000_000  # bytes in a file; a text of 5,000 trials has 1.2 MB
-FIRST = f'{{"{NAME}":'  # the beginning of a text of trials
+MOST_BYTES = 64_000_000  # bytes in a file; a file of 5,000 trials has 1.2 MB
+FIRST = f'{{"{NAME}":'  # the beginning of a text file of trials
 DATABASE = b"SQLite format 3"  # the beginning of a database
 MOST_SPACE = 256  # bytes before the first brace of another JSON object
 LINES_SHOWN = 100  # lines between two reports of progress
@@ -82,7 +82,7 @@ class Kind(Enum):
     """The kind of a file that can be imported. The first bytes of the file determine it."""
 
     DATABASE = auto()
-    TEXT = auto()  # a text of trials
+    TEXT = auto()  # a text file of trials
     EXCHANGE = auto()  # a JSON object in another autotuner's format
 
 
@@ -162,8 +162,8 @@ def _unlike(path: Path, number: int, error: Exception) -> InputError:
 
 
 Place = tuple[str, Problem]  # device and problem
-At = str | int  # a final's identity, or the number that an earlier version wrote
-_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and times of the vendor by library
+At = str | int  # a final comparison's id, or the number that an earlier version wrote
+_Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and times of vendor libraries by name
 
 
 class _Reader:
@@ -278,7 +278,7 @@ class _Reader:
             "first_basis": None,
             **row_values.trial_values(trial),
         }
-        stored_values["ended_at"] = own.run[STARTED_AT]  # a text has no later time
+        stored_values["ended_at"] = own.run[STARTED_AT]  # the file has no later time
         stamp = logical_clock.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
         stored_values |= checked({"stamp": stamp}, [columns.stamp])
         place, tried = (device, problem), Tried(own.run, stored_values, own)

@@ -38,11 +38,11 @@ K = TypeVar("K")
 RUN = tuple(column.name for column in schema.run.columns if column.name != "id")
 STARTED_AT = RUN.index("started_at")
 KERNEL = ("source_digest", *schema.LAUNCH_OF_TRIAL)
-# Columns of `trial` that have their own rules in the union. All other columns come from the kept try.
+# Columns of `trial` that have their own rules in a merge. All other columns come from the version that is kept.
 JOINED = ("is_between", "full_verdict", "verified_code", "stamp", "superseded", "basis", "first_basis")
 
-# Of two outcomes, the earlier in this list counts. A fault that was found once is a fault. A kernel that once gave a
-# right result can be compiled and launched, and ends in time.
+# Of two outcomes, the earlier in this list is kept. A fault that was found once is a fault. A kernel that once gave a
+# correct result can be compiled and launched, and ends in time.
 PRECEDENCE = (
     Outcome.WRONG_RESULT,
     Outcome.CRASHED,
@@ -126,7 +126,7 @@ class Round:
     """A final comparison in one L2 cache state: the time of every finalist, and of every vendor library by name."""
 
     run: RunKey
-    final: str  # its identity
+    final: str  # its id
     stamp: int
     timed: Mapping[TrialKey, Timed]
     vendor: Mapping[str, Timed]
@@ -242,7 +242,7 @@ def _join_tries(one: Tried, other: Tried) -> Tried:
     states = max((tried.values["stamp"], tried.values["superseded"]) for tried in (one, other))
     verdicts = [(tried.values["verified_code"] or "", tried.values["full_verdict"]) for tried in (one, other)
                 if tried.values["outcome"] == kept.values["outcome"] and tried.values["full_verdict"]]  # fmt: skip
-    code, verdict = max(verdicts, default=("", None))  # a verdict with a digest of machine code is greater
+    code, verdict = max(verdicts, default=("", None))  # prefer a verification with a digest of machine code
     values = {
         **kept.values,
         "is_between": min(kept.values["is_between"], left.values["is_between"]),

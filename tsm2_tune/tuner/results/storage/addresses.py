@@ -17,7 +17,7 @@ from urllib.parse import unquote
 from tsm2_tune.errors import StoreError
 
 DEFAULT_DATABASE = "results.db"
-PREFIX = "pretuned:"  # begins the name of trials that the package contains
+PREFIX = "pretuned:"  # begins the names of results that the package contains
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 # A mistyped address: its scheme follows a space or a quote, or has only one slash.

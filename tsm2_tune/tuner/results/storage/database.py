@@ -197,7 +197,7 @@ class Database:
             if found < schema_versions.version():
                 schema_versions.upgrade(connection, found)
                 sqlite_schema.refuse_others(connection, str(self.path), schema_versions.version())
-            else:  # a write that changes nothing, so that a file that refuses it does so before the work
+            else:  # a write that changes nothing: a read-only file raises here, and not after the work
                 connection.exec_driver_sql(f"PRAGMA user_version = {found}")
 
     def digest(self) -> str:

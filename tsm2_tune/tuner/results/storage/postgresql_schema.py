@@ -27,7 +27,7 @@ from tsm2_tune.tuner.results.storage import schema, schema_versions
 
 own = MetaData()  # tables that only servers need
 
-# A single row. It marks the other tables as this program's, and has their schema version.
+# A table with a single row. It marks the other tables as this program's, and contains their schema version.
 VERSION = Table(
     "tsm2_tune",
     own,
@@ -35,7 +35,7 @@ VERSION = Table(
     Column("schema_version", Integer, nullable=False),
 )
 
-# The last writing transaction of each thread of a run. With its row the thread can check whether it was committed.
+# The last writing transaction of each thread of a run. The row shows the thread whether it was committed.
 RECEIPT = Table(
     "receipt",
     own,
@@ -45,7 +45,7 @@ RECEIPT = Table(
 )
 ENCODING = "UTF8"
 
-schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # the reason for importing the dialect
+schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # needs the imported dialect
 
 
 def found_version(connection: Connection, place: str) -> int:

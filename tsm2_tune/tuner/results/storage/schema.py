@@ -94,7 +94,7 @@ source = Table(
     Column("persistent", Integer, nullable=False, server_default="0"),  # 1 or 0
 )
 
-# A configuration is tried once for each device, problem and basis. The first UNIQUE constraint ensures that across
+# A configuration is tried once for each device, problem and basis. The first UNIQUE constraint ensures this across
 # kills, restarts and simultaneous runs. It needs a copy of the device's name; the second foreign key keeps the copy
 # equal to the run's name.
 trial = Table(
@@ -129,16 +129,16 @@ trial = Table(
     Column("full_verdict", Text),  # the calls of the full verification; NULL if there was none
     Column("rows_per_block", Integer),  # rows per block of its launch; NULL if the launch is the source's
     Column("splits", Integer),
-    Column("cache", Text, nullable=False, server_default="clean"),  # state of the L2 for its timing
-    Column("is_between", Integer, nullable=False, server_default="0"),  # 1: no search made it, see best_view.py
-    # 1: when the problem was last tuned, the configuration had another kernel. The basis is then no valid basis.
+    Column("cache", Text, nullable=False, server_default="clean"),  # L2 cache state in which it was timed
+    Column("is_between", Integer, nullable=False, server_default="0"),  # 1: no search tried it, see best_view.py
+    # 1: the kernel's code has changed since. The column `basis` is then another digest, see fingerprint.py.
     Column("superseded", Integer, nullable=False, server_default="0"),
     Column("strategy", Text),  # strategy of its search; NULL without a search, or if its version did not store it
     Column("stamp", Integer, nullable=False, server_default="0"),  # see logical_clock.py
     Column("first_basis", Text),  # the original basis of a superseded trial; NULL if not superseded
-    # Digests of the machine code that full_verdict is about, for each width of index; NULL if they were not stored.
+    # Digests of the fully verified machine code, for each index width; NULL if they were not stored.
     Column("verified_code", Text),
-    # Size of the space of its search, in configurations; NULL without a search, or if it was not stored.
+    # Number of configurations in its search space; NULL without a search, or if it was not stored.
     Column("space_configurations", Integer),
     # Why the search ended, a value of search.Why; NULL until it ends, or if it was not stored.
     Column("search_ended", Text),
@@ -161,19 +161,19 @@ measurement = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("trial_id", ForeignKey("trial.id"), nullable=False),
-    Column("run_id", ForeignKey("run.id"), nullable=False),  # the run of a final may be later than the trial's run
-    # 0: the trial's own measurement. 1, 2, ...: measurements in finals, with a round for each state of the L2.
-    # -1, -2, ...: the trial's own measurements from imported databases.
+    Column("run_id", ForeignKey("run.id"), nullable=False),  # the run that measured, maybe later than the trial's run
+    # 0: the search's measurement. 1, 2, ...: final comparisons, with a round for each L2 cache state.
+    # -1, -2, ...: searches' measurements from imported databases.
     Column("round", Integer, nullable=False),
     Column("median_us", Float, nullable=False),
     Column("low_us", Float, nullable=False),
     Column("high_us", Float, nullable=False),
     Column("sm_clock_mhz", Float),
-    Column("floor_us", Float, nullable=False),  # floor of the problem, from the ceilings of this measurement's run
+    Column("floor_us", Float, nullable=False),  # least time of the problem, from this run's measured peak rates
     Column("cache", Text, nullable=False, server_default="clean"),
     Column("summary_of", Integer),  # number of samples, if the row is a summary without them; else NULL
     Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL if not counted
-    Column("final", Text),  # identity and stamp of the final, see logical_clock.py; NULL outside finals
+    Column("final", Text),  # id and time stamp of the final comparison, see logical_clock.py; else NULL
     Column("final_stamp", Integer),
     UniqueConstraint("trial_id", "round"),
 )
@@ -187,7 +187,7 @@ sample = Table(
     sqlite_with_rowid=False,
 )
 
-# The times of the vendor's libraries in a final, which the problem, the run and the number of the round identify.
+# Times of vendor libraries in a final comparison, which is identified by problem, run and number of the round.
 vendor_measurement = Table(
     "vendor_measurement",
     metadata,
@@ -222,7 +222,7 @@ vendor_sample = Table(
     sqlite_with_rowid=False,
 )
 
-# Configurations that a run has claimed, so that other runs on the database skip them while the owner lives.
+# Configurations that a run has claimed. Other runs on the database skip them while the owner lives.
 claim = Table(
     "claim",
     metadata,
@@ -237,7 +237,7 @@ claim = Table(
     sqlite_with_rowid=False,
 )
 
-# Kernels that hung or faulted on a device, on which later runs skip them: see quarantine.py.
+# Kernels that hung or faulted on a device. Later runs on this device skip them: see quarantine.py.
 quarantine = Table(
     "quarantine",
     metadata,

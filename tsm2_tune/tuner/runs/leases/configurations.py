@@ -45,9 +45,9 @@ from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 log = logging.getLogger(__name__)
 BEAT_SECONDS = 5.0
-WAIT_SECONDS = 0.2  # between two checks whether another run's final has ended
+WAIT_SECONDS = 0.2  # between two checks whether another run's final comparison has ended
 LOOK_SECONDS = 1.0  # between two checks of the current configuration; shorter trials are not recorded as attempts
-MOST_ATTEMPTS = 3  # a configuration is given up after so many runs died during its trial
+MOST_ATTEMPTS = 3  # no run tries a configuration during whose trial so many runs have died
 NOBODY = ""  # owner of a released claim, which keeps its attempts
 
 
@@ -73,7 +73,7 @@ class Claims:
         self._counted = Counter[tuple[Problem, tuple[str, ...], str]]()
         self.contested = ContestedConfigurations(database, device_name, self.owner)
         self._current: _Key | None = None  # the claim being tried
-        self._marked: _Key | None = None  # the claim marked so in the database
+        self._marked: _Key | None = None  # the claim whose attempt is counted in the database
         self._marking = threading.Lock()
         self._ended = threading.Event()
         self._beating = threading.Thread(target=self._beat, name="claims", daemon=True)

@@ -23,7 +23,7 @@ class ContestedRequest(NamedTuple):
 
     retries: Retries
     families: tuple[str, ...]
-    most: int | None  # trials of these families that there may be
+    most: int | None  # greatest number of trials of these families
 
 
 class ContestedConfigurations:
