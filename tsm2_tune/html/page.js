@@ -1,11 +1,12 @@
 "use strict";
-// Draws the charts, sorts tables, fills the heat map and lists trials. Texts of the database only become text nodes.
+// The page's script: it draws charts, sorts tables, fills the heat map and lists trials. Texts from the database are
+// only inserted as text nodes, never as HTML.
 
 const contents = JSON.parse(document.getElementById("data").textContent);
 const byId = (id) => document.getElementById(id);
-const LONG = 24;  // characters: a longer text may break anywhere
+const LONG = 24;  // characters; the browser may break a longer text anywhere
 
-// Columns, as table_data.columnar makes them -> rows.
+// Returns the rows of a table whose columns have the form that table_data.columnar returns.
 function rowsOf(columns) {
   const names = Object.keys(columns);
   const lists = names.map((name) => {
@@ -31,7 +32,7 @@ function add(parent, name, text, className) {
   return element;
 }
 
-// A text whose lines may break after colons and commas, as those of configurations.
+// Appends a text. The browser may break its lines after colons and commas, which configurations contain.
 function addText(parent, text) {
   String(text).split(/(?<=[,:])/).forEach((part, place) => {
     if (place) add(parent, "wbr");
@@ -46,8 +47,8 @@ function option(select, value, text) {
 
 // --- Downloads ---
 
-// Numbers have at most 6 significant digits; a missing one (null) is an empty cell. A text gets an apostrophe if a
-// spreadsheet would take it for a formula.
+// Returns a value as a CSV cell. Numbers have at most 6 significant digits; null is an empty cell. If a spreadsheet
+// would read a text as a formula, an apostrophe precedes the text.
 function csvCell(value) {
   if (value === null) return "";
   if (typeof value === "number") return String(Number.isInteger(value) ? value : Number(value.toPrecision(6)));
@@ -58,7 +59,7 @@ function csvOf(rows) {
   return rows.map((row) => `${row.map(csvCell).join(",")}\r\n`).join("");
 }
 
-// The value of a cell of a table of this page: a number, a text, or null if it shows a dash.
+// Returns the value of a cell of a table in this page: a number, a text, or null if the cell shows a dash.
 function valueOf(cell) {
   if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
   return cell.textContent === "-" ? null : cell.textContent;
