@@ -1,5 +1,4 @@
-"""Build the shared object of the stand-in, the library that LD_PRELOAD loads before cuBLAS, or find it in the
-cache."""
+"""Build the stand-in, the shared object that LD_PRELOAD loads before cuBLAS, or find it in the cache."""
 
 from __future__ import annotations
 

@@ -117,8 +117,10 @@ class Seen:
 
     @property
     def us(self) -> float:
-        """The mean GPU time of a call in microseconds; 0 if none was timed. The first call counts only if it is
-        alone."""
+        """The mean GPU time of a call in microseconds; 0 if none was timed.
+
+        The first call counts only if no other was timed.
+        """
         count, total = self.gpu_us
         return total / count if count else self.first_us
 
@@ -241,8 +243,7 @@ def _content(file: Path) -> tuple[Any, Any] | None:
 
 
 def _opened(path: str, flags: int) -> int:
-    """Open the file without following a link or blocking on a FIFO. Return its descriptor. Used as `opener` of
-    open."""
+    """Open the file without following a link or blocking on a FIFO, and return its descriptor."""
     return os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
 
 

@@ -92,14 +92,14 @@ def gemm(
 
     If alpha is 0, `out` becomes beta out, and a and b are not read, as in BLAS. Arrays of libraries other than
     PyTorch and CuPy then need an `out`, and a beta of 0 or 1. alpha and beta are numbers, 0-d NumPy arrays or 0-d CPU
-    tensors. One in GPU memory raises TypeError, because reading it would wait for the GPU.
+    tensors. An alpha or beta in GPU memory raises TypeError, because reading it would wait for the GPU.
 
     Without `out` the allocator of a's library returns a new array: column-major if a kernel for a and b writes
     column-major results, else row-major. If beta is 0, or infinite for minplus, `out` is not read.
 
-    `out` must not share memory with a or b. Arrays whose values are not simply their memory raise TypeError: masked
-    arrays; PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or requiring a gradient
-    unless torch.no_grad() is set; and an `out` with the conjugate bit.
+    `out` must not share memory with a or b. Arrays whose elements cannot be read directly from memory raise
+    TypeError: masked arrays; PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or
+    requiring a gradient unless torch.no_grad() is set; and an `out` with the conjugate bit.
 
     On a GPU the call only launches the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a CUstream
     handle. None selects the current stream of out's library, or of a's library without `out`: the stream set by `with
@@ -341,7 +341,7 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         keep_plan(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # the key needs it
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # used by cupy_key
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         keep_plan(cupy_key(a, b, out, asked), plan)
     else:

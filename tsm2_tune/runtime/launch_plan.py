@@ -201,8 +201,10 @@ class Plan:
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
 
     def takes(self, factor: Any) -> bool:
-        """Return whether alpha or beta needs no further check: a Python number in the accumulator's range, or
-        None."""
+        """Return whether alpha or beta needs no further check.
+
+        That holds for None and for a Python number in the range of the accumulator type.
+        """
         if type(factor) in (int, float):
             return bool(-self.largest <= factor <= self.largest)
         if type(factor) is complex and self.is_complex:
@@ -211,7 +213,7 @@ class Plan:
 
 
 class OfArrays:
-    """Base class of plans that hold arrays. They cannot be copied or pickled, since that would change the arrays."""
+    """Base class of plans that hold arrays. It forbids copying and pickling, since a copy would have other arrays."""
 
     __slots__ = ()
 

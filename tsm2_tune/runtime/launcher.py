@@ -147,8 +147,10 @@ def compiled_cupy_starter(cupy: Any, kind: type) -> Starter:
 
 
 def _compiled_starter(kind: type, plain: Starter, *arguments: Any) -> Starter:
-    """Return the launcher's start function, which calls `plain` if it cannot launch; `plain` if there is no
-    launcher."""
+    """Return the launcher's start function, which calls `plain` if it cannot launch the product.
+
+    Return `plain` itself if there is no launcher.
+    """
     launchers.pop(kind, None)
     if launcher() is None:
         return plain

@@ -88,8 +88,8 @@ def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
                 f"its DLPack has version {versioned.major}.{versioned.minor}, expected {NEWEST_VERSION[0]}"
             )
         tensor, read_only = versioned.tensor, bool(versioned.flags & READ_ONLY)
-    elif name == b"dltensor":
-        tensor, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True  # no flag
+    elif name == b"dltensor":  # before DLPack 1.0, without a read-only flag
+        tensor, read_only = DescribedTensor.from_address(_capsule_pointer(capsule, name)), True
     else:
         raise ValueError(f"its __dlpack__ gives a capsule of {name!r}, expected b'dltensor'")
     size = tensor.bits * tensor.lanes // 8

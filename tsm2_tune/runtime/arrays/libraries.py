@@ -67,12 +67,11 @@ def _is_subclass(tensor: Tensor) -> bool:
 
 
 def _gives_gradients() -> bool:
-    """Return whether PyTorch records gradients. If so, torch.mm(out=) also refuses tensors that require a
-    gradient."""
+    """Return whether PyTorch records gradients, so that torch.mm(out=) refuses tensors that require a gradient."""
     return bool(sys.modules["torch"].is_grad_enabled())
 
 
-# Properties for which a tensor is refused, since its values are not simply its memory: message, remedy, check.
+# Properties of a tensor whose elements cannot be read directly from memory: error message, remedy, check.
 TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
     ("is of a subclass, which may mean more than its memory", "as_subclass(torch.Tensor)", _is_subclass),
     ("is nested", "to_padded_tensor(0)", lambda t: t.is_nested),
@@ -92,9 +91,9 @@ def _is_plain_tensor(tensor: Tensor) -> bool:
 
 
 def check_plain(name: str, array: Array) -> None:
-    """Raise TypeError if the array's values are not simply its memory, as in a masked array or a sparse tensor.
+    """Raise TypeError if the array's elements cannot be read directly from memory, such as those of a sparse tensor.
 
-    A tensor's conjugate bit is allowed.
+    A tensor's conjugate bit is allowed, since kernels can conjugate. `name` is the argument's name, for errors.
     """
     if is_torchs(array):
         if _is_plain_tensor(array):
@@ -296,7 +295,7 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
 
 
 class _OwnProduct(threading.local):
-    """A flag of each thread: its calls of PyTorch must use PyTorch's own products, not the overrides of `install`."""
+    """A thread-local flag: while it is set, this thread's calls of PyTorch skip the overrides of `install`."""
 
     is_wanted = False
 

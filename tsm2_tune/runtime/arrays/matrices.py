@@ -84,8 +84,7 @@ class Matrix:
 
     @property
     def span(self) -> np.ndarray[Any, Any]:
-        """A NumPy array with the addresses and strides of the matrix, for np.shares_memory. Never read its
-        elements."""
+        """A NumPy array with the matrix's addresses and strides, for np.shares_memory. Never read its elements."""
         order, ld = next(iter(self.ld.items()))
         one, line = self.dtype.itemsize, ld * self.dtype.itemsize
         interface = {
@@ -105,7 +104,7 @@ class Matrix:
         return ((lines - 1) * ld + elements) * self.dtype.itemsize
 
     def reach(self, order: str) -> int:
-        """Return the number of elements of memory for all columns ("n") or rows ("t") with their padding."""
+        """Return the number of elements of memory that the matrix spans in this storage order, with padding."""
         return self.ld[order] * (self.columns if order == "n" else self.rows)
 
     def transposed(self) -> Matrix:
@@ -227,8 +226,7 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
 
 @dataclass(slots=True)  # not frozen: see Matrix
 class Product:
-    """The matrices a, b and out of one call, with conjugation and `math`. `of` raises if no kernel can multiply
-    them."""
+    """The matrices a, b and out of one call. `Product.of` raises an error if no kernel can multiply them."""
 
     a: Matrix
     b: Matrix

@@ -1,1 +1,1 @@
-"""gemm's `measure=True`: time kernels for a product, and keep the fastest one's choice in memory and in a file."""
+"""gemm's `measure=True`: time kernels for a product, and keep the choice of the fastest in memory and in a file."""

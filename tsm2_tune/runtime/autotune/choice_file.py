@@ -28,8 +28,10 @@ KEPT_VENDOR = Vendor("timed in an earlier process, where it took less than every
 
 @dataclass(slots=True)
 class ChoiceFile:
-    """The file given to `remember`, and the choices read from it. An owner is a combination of module, GPU,
-    driver."""
+    """The file given to `remember`, and the choices read from it.
+
+    An owner is a combination of exported module, GPU and driver.
+    """
 
     path: str
     choices: dict[str, Any]  # owner + kind of product -> choice

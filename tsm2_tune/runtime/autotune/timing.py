@@ -96,10 +96,10 @@ def fastest_way(
 def _ways_to(
     product: Product, alpha: Any, beta: Any, handle: int, ordinal: int
 ) -> tuple[list[Match], list[Callable[[], Any]]]:
-    """Return the candidate launches whose kernel loads, the choice by predicted time first, and functions to run
-    them.
+    """Return the launches to time, the choice by predicted time first, and a function for each that launches it.
 
-    Except for the first, candidates are left out if their kernel has no binary for this GPU.
+    Launches whose kernel does not load are left out. Except for the first, so are those without a binary for this
+    GPU.
     """
     name, arch = device_of(ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)

@@ -28,16 +28,15 @@ Shape = tuple[int, int, int]  # m, n, k
 
 
 def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
-    """Return the kernel for C (m x n) = A (m x k) B (k x n) on the GPU with this name, or on the CPU if `device` is
-    None.
+    """Return the kernel for C = A B on the GPU with this name, or on the CPU if `device` is None.
 
-    `op` has one letter for A and one for B: n means column-major, t row-major, j column-major and conjugated, c
-    row-major and conjugated; x for B means that B is A transposed. A third letter, t, means that C is row-major;
-    "gram" means any op with x. `dtype` is a NumPy dtype, or a name in DTYPES or MATHS. Kernels tuned on this GPU are
-    preferred to those tuned on other GPUs. For a tuned shape the result is the kernel that was fastest there. For
-    another shape it is the kernel with the least predicted time; if times cannot be predicted, the kernel of the
-    nearest tuned shape, by the Euclidean distance of the logarithms of m, n and k. Raise LookupError if no kernel has
-    this element type and op.
+    C is m x n, A is m x k, B is k x n. `op` has one letter for A and one for B: n means column-major, t row-major, j
+    column-major and conjugated, c row-major and conjugated; x for B means that B is A transposed. A third letter, t,
+    means that C is row-major; "gram" means any op with x. `dtype` is a NumPy dtype, or a name in DTYPES or MATHS.
+    Kernels tuned on this GPU are preferred to those tuned on other GPUs. For a tuned shape the result is the kernel
+    that was fastest there. For another shape it is the kernel with the least predicted time; if times cannot be
+    predicted, the kernel of the nearest tuned shape, by the Euclidean distance of the logarithms of m, n and k. Raise
+    LookupError if no kernel has this element type and op.
     """
     m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
     for name, word in (("device", device), ("op", op)):
@@ -190,8 +189,10 @@ def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_g
 
 
 def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:
-    """Return dicts of storage order -> leading dimension: for a, b and out, and for the transposed product's
-    matrices."""
+    """Return the leading dimensions of the product's matrices, and those of the transposed product's matrices.
+
+    Each result has a dict of storage order -> leading dimension for each matrix.
+    """
     lds = tuple(dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True))
     mirrored = (lds[1], lds[0], *lds[2:])
     return lds, tuple({ACROSS[order]: ld for order, ld in of.items()} for of in mirrored)
@@ -213,7 +214,7 @@ def _candidates(
 ) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
     """Return the kernels for these storage orders, and those that can compute the transposed product.
 
-    Raise ValueError if there are none of either.
+    Raise ValueError if both are empty.
     """
     tuned = _tuned(name, on_host=on_host)
     as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)
@@ -227,7 +228,7 @@ def _candidates(
 def _fitting(
     tuned: list[Winner], orders: Orders, conjugates: tuple[bool, bool], *, is_gram: bool
 ) -> tuple[Winner, ...]:
-    """Return those of the `tuned` kernels that have these storage orders and conjugate these operands.
+    """Return those of the `tuned` kernels that have these storage orders and this conjugation of a and b.
 
     Kernels for the product of a matrix and its own transpose are included only if `is_gram`.
     """
@@ -249,8 +250,10 @@ def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram
 
 
 def _tuned(name: str, *, on_host: bool) -> list[Winner]:
-    """Return all kernels for this element type, tuned on the CPU or on any GPU. Raise LookupError if there are
-    none."""
+    """Return all kernels for this element type that were tuned on the CPU, or those tuned on any GPU.
+
+    Raise LookupError if there are none.
+    """
     winners = [w for w in WINNERS if w.dtype == name and w.on_host == on_host]
     if not winners:
         place = "a host" if on_host else "a GPU"
@@ -301,7 +304,7 @@ def _best(
 
 @dataclass(frozen=True)
 class Contest:
-    """Kernels of one device for the same storage orders, from which a shape selects one, with their predictors."""
+    """Kernels of one device for the same storage orders, with predictors of their times, to select one by shape."""
 
     device: str
     winners: list[Winner]  # kernels that compute half of a symmetric result first, then by time
@@ -315,8 +318,7 @@ class Contest:
 
 @lru_cache(maxsize=4096)
 def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
-    """Return the contest of the winners tuned on the device; if there are none, of those on the first winner's
-    device.
+    """Return the contest of the winners that were tuned on the device, or else on the first winner's device.
 
     Only winners with C in the `wanted` storage order take part, if there are any, and those with a symmetric C.
     """
@@ -352,8 +354,7 @@ def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
 
 
 def _routines(winners: list[Winner]) -> Routines | None:
-    """Return a predictor of cuBLAS's times, from all times measured with these winners; None if there are no
-    times."""
+    """Return a predictor of cuBLAS's times from those measured with these winners; None if there are none."""
     times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
     if not times:
         return None
@@ -385,8 +386,7 @@ def _extent(name: str, extent: Any) -> int:
 
 
 def _ops(winners: list[Winner]) -> str:
-    """Return the winners' ops as text, such as: op nn (a, b and out column-major) and op ttt (a, b and out
-    row-major)."""
+    """Return the winners' ops as text, such as: op nn (a, b and out column-major)."""
     orders = {w.op: w.orders for w in winners}
     words = {op: {x: ORDERS[o] for x, o in zip(NAMES, of, strict=True)} for op, of in orders.items()}
     conjugates = {w.op: w.conjugates for w in winners}

@@ -105,7 +105,7 @@ class Routines:
 
 
 def _vectors_apart(work: Work) -> Work:
-    """Return the work with an m or n of 1 replaced, so that vectors are distant from matrices."""
+    """Return the work with an m or n of 1 replaced, so that products with a vector are distant from others."""
     return replace(work, m=VECTORS_EXTENT if work.m == 1 else work.m, n=VECTORS_EXTENT if work.n == 1 else work.n)
 
 

@@ -32,7 +32,7 @@ SUMS_RATE = 0.5  # bandwidth of partial sums, as a share of the memory's read ba
 CACHED_RATE = 1.2  # typical bandwidth of rereads, which may hit the L2, relative to the memory's read bandwidth
 UNEVEN = 0.3  # share of idle multiprocessors' bandwidth that the busy ones cannot use
 LEAST = 0.95  # lower bound of a prediction, relative to the time for the memory traffic
-TURN_US = 0.5  # time between two successive tiles of C that are computed by one block, or in its place
+TURN_US = 0.5  # time between two successive tiles of C, computed by one block or by the block that replaces it
 ENOUGH = 0.5  # share of the resident blocks at the tuned shape that could keep a multiprocessor busy
 MORE = 2.0  # more blocks than this many times those at the tuned shape gain nothing
 SPARE = 2.0  # with this many times fewer blocks, time becomes inversely proportional to the number of blocks
@@ -110,7 +110,7 @@ class Kernels:
         self._all_at_work = np.minimum(WAVES, np.maximum(floor(self._splits / card.sms), 1)) * card.sms
         self._has_workspace = as_column([launch.has_workspace for launch in launches]) > 0
         at = WorkTable.of([[one] for one in won])
-        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # k without BEYOND
+        self._longest_sum = np.where(at.k > self._deepest, EVER, self._deepest)  # largest k without BEYOND
         tiles = self._tiles(at)
         blocks = self._blocks(tiles, at, self._rows, self._splits)
         each = blocks / card.sms
@@ -193,7 +193,7 @@ class Kernels:
         return launch if splits == launch.splits else launch.with_splits(splits)
 
     def least(self, work: Work | WorkTable) -> tuple[Floats, Floats]:
-        """Return two columns: each kernel's predicted time with its best launch, and the number of blocks of that.
+        """Return two columns: each kernel's predicted time with its best launch, and that launch's number of blocks.
 
         The time is multiplied by BEYOND if k is larger than the kernel is designed for.
         """
@@ -204,10 +204,10 @@ class Kernels:
         return self._least_us(work, every)[0], np.take_along_axis(blocks, every.argmin(axis=1)[:, None], axis=1)
 
     def _least_us(self, work: Work | WorkTable, every: Floats) -> tuple[Floats, Floats]:
-        """Return two columns: each kernel's least time in `every`, corrected, and its distance.
+        """Return two columns: each kernel's least time, corrected, and the distance to its nearest measured shape.
 
-        `every` has the times from the GPU's rates, a column for each launch. The correction is the interpolated ratio
-        of measured to predicted times. The distance is that to the kernel's nearest measured shape.
+        `every` has the times predicted from the GPU's rates, a column for each launch. The least of each row is
+        multiplied by the interpolated ratio of measured to predicted times.
         """
         plain = every.min(axis=1)[:, None]
         factors, away = self.interpolated.at(work, plain)
@@ -216,8 +216,7 @@ class Kernels:
 
     @staticmethod
     def _carried_over(work: Work | WorkTable, plain_us: Floats, factors: Floats) -> Floats:
-        """Return the times multiplied by the interpolated ratios, but at least LEAST times that of the memory
-        traffic."""
+        """Return the times multiplied by the interpolated ratios, but at least LEAST times the memory time."""
         times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
         return times
 
@@ -300,8 +299,7 @@ class Kernels:
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
     def _turns(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, splits: Floats) -> Floats:
-        """Return the number of tiles of C that are computed one after another by one resident block and its
-        successors.
+        """Return how many tiles of C are computed one after another where one block is resident.
 
         A tile counts once for each extent of `deepest` in k. A block that loads its next tile in advance counts as
         having one tile.
@@ -313,8 +311,7 @@ class Kernels:
         return turns
 
     def _slowed(self, fewer: Floats) -> Floats:
-        """Return the factor on the time if a multiprocessor has `fewer` times fewer blocks than at the tuned
-        shape."""
+        """Return the factor on the time if there are `fewer` times fewer blocks than at the tuned shape."""
         few: Floats = np.maximum(fewer, 1 / MORE)
         slower = np.sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / math.sqrt(1.0 + ENOUGH * ENOUGH)
         return np.maximum(few / self._spare, slower)

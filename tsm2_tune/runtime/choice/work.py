@@ -29,8 +29,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The product C (m x n) = A (m x k) B (k x n) on a GPU, with the least time of memory traffic and of
-    arithmetic."""
+    """A product C (m x n) = A (m x k) B (k x n) on a GPU, with the least times of memory traffic and arithmetic."""
 
     m: float
     n: float

@@ -32,8 +32,7 @@ def cuda() -> Any:
 
 
 def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
-    """Call the driver function `name`. Return its status, 0 or `expected`. Raise RuntimeError for any other
-    status."""
+    """Call the driver function `name` and return its status: 0 or `expected`. Otherwise raise RuntimeError."""
     status: int = getattr(cuda(), name)(*arguments)
     if status not in (0, expected):
         raise RuntimeError(f"{name} failed: {error_name(status)}")

@@ -47,7 +47,7 @@ _of_graphs: dict[tuple[int, int, int], Workspace] = {}  # key: context, stream a
 
 
 def legacy_key(context: int) -> tuple[int, int, int]:
-    """Return the key in `workspaces` of the legacy stream in the context with this id."""
+    """Return the key of the legacy default stream in the dict `workspaces`. `context` is the context's id."""
     return context, LEGACY_STREAM, 0
 
 
@@ -147,8 +147,7 @@ def _zeroed(sizes_bytes: Sizes, memory: Memory, stream: int, number: int) -> Wor
 
 
 def driver_memory(size_bytes: int) -> int:
-    """Allocate device memory with cuMemAlloc and return its address. Raise MemoryError if the device has too
-    little."""
+    """Allocate device memory with cuMemAlloc and return its address. Raise MemoryError if that fails."""
     address = ctypes.c_uint64()
     if ask_driver("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size_bytes), expected=OUT_OF_MEMORY):
         raise MemoryError

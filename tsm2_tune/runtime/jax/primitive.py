@@ -95,7 +95,7 @@ def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, prec
     """Return how the arrays are reshaped to two matrices that a kernel can multiply; None if that is not possible."""
     try:
         asked = (a.shape, b.shape, a.dtype, b.dtype, dimension_numbers, preferred, precision)
-    except AttributeError:  # no arrays
+    except AttributeError:  # the arguments are not arrays
         return None
     try:
         return _known_matrices(*asked)
@@ -112,8 +112,7 @@ def _as_matrices(
     preferred: Any,
     precision: Any,
 ) -> Dimensions | None:
-    """Return how arrays with these shapes and dtypes are reshaped to two matrices for a kernel; None if not
-    possible."""
+    """Return how arrays of these shapes and dtypes are reshaped to matrices for a kernel; None if not possible."""
     element = _element(type_a) if type_a == type_b else None
     if element is None or not _is_met(precision) or (preferred is not None and _element(preferred) != element):
         return None
@@ -148,8 +147,10 @@ def _varying_alike(jax: Any, arrays: tuple[Any, Any], types: tuple[Any, Any]) ->
 
 
 def _is_met(precision: Any) -> bool:
-    """Return whether kernels are at least as precise as this JAX precision: None, a name, an enum member or a
-    pair."""
+    """Return whether kernels are at least as precise as this JAX precision.
+
+    The precision is None, a name, an enum member, or a pair of these for the two operands.
+    """
     both = precision if isinstance(precision, tuple) else (precision,)
     return all(one is None or str(getattr(one, "name", one)).lower() in PRECISIONS for one in both)
 
@@ -270,8 +271,7 @@ def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, pr
 
 
 def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any, b: Any, **of: Any) -> Any:
-    """Lowering rule for the platform: return the MLIR values of a call of the XLA handler, or of JAX's own
-    product."""
+    """Lowering rule for the platform: return the MLIR values of a call of the XLA handler or of JAX's product."""
     (array_a, array_b), found = context.avals_in, None
     over, is_same, on_host = of["over"], of["is_same"], platform == PLATFORM_OF_HOST
     extents = (array_a.shape[1 - over[0]], array_b.shape[1 - over[1]], array_a.shape[over[0]])
@@ -323,8 +323,7 @@ def target_of_xla() -> str:
 
 
 def _register(jax: Any, platform: str) -> None:
-    """Register this file's handler with XLA, unless another module loaded from the same file has registered its
-    own."""
+    """Register this file's handler with XLA for the platform, unless that was done before in this process."""
     handlers = vars(jax).setdefault(HANDLERS, {})
     if (target_of_xla(), platform) not in handlers:
         handlers[target_of_xla(), platform] = handler = xla_handler(start_traced)

@@ -18,7 +18,7 @@ RESOURCE_EXHAUSTED, INTERNAL = 8, 13  # XLA_FFI_Error_Code
 
 
 class XlaBuffer(ctypes.Structure):
-    """XLA_FFI_Buffer."""
+    """XLA's struct XLA_FFI_Buffer."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -29,13 +29,13 @@ class XlaBuffer(ctypes.Structure):
 
 
 class XlaText(ctypes.Structure):
-    """XLA_FFI_ByteSpan."""
+    """XLA's struct XLA_FFI_ByteSpan."""
 
     _fields_ = (("first", ctypes.c_void_p), ("size", ctypes.c_size_t))
 
 
 class XlaBuffers(ctypes.Structure):
-    """XLA_FFI_Args and XLA_FFI_Rets."""
+    """XLA's structs XLA_FFI_Args and XLA_FFI_Rets, which have the same layout."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -47,7 +47,7 @@ class XlaBuffers(ctypes.Structure):
 
 
 class XlaAttributes(ctypes.Structure):
-    """XLA_FFI_Attrs."""
+    """XLA's struct XLA_FFI_Attrs."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -60,7 +60,7 @@ class XlaAttributes(ctypes.Structure):
 
 
 class XlaVersion(ctypes.Structure):
-    """XLA_FFI_Api_Version."""
+    """XLA's struct XLA_FFI_Api_Version."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -71,13 +71,13 @@ class XlaVersion(ctypes.Structure):
 
 
 class XlaMetadata(ctypes.Structure):
-    """The fields of XLA_FFI_Metadata that a stateless handler fills in."""
+    """The fields of XLA's struct XLA_FFI_Metadata that a stateless handler fills in."""
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("version", XlaVersion), ("traits", ctypes.c_uint32))
 
 
 class XlaExtension(ctypes.Structure):
-    """XLA_FFI_Metadata_Extension."""
+    """XLA's struct XLA_FFI_Metadata_Extension."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -88,7 +88,7 @@ class XlaExtension(ctypes.Structure):
 
 
 class XlaError(ctypes.Structure):
-    """XLA_FFI_Error_Create_Args."""
+    """XLA's struct XLA_FFI_Error_Create_Args."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -99,13 +99,13 @@ class XlaError(ctypes.Structure):
 
 
 class XlaDestroyed(ctypes.Structure):
-    """XLA_FFI_Error_Destroy_Args."""
+    """XLA's struct XLA_FFI_Error_Destroy_Args."""
 
     _fields_ = (("struct_size", ctypes.c_size_t), ("extension", ctypes.c_void_p), ("error", ctypes.c_void_p))
 
 
 class XlaStream(ctypes.Structure):
-    """XLA_FFI_Stream_Get_Args."""
+    """XLA's struct XLA_FFI_Stream_Get_Args."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -122,7 +122,7 @@ TELL_STREAM = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(XlaStream))
 
 
 class XlaApi(ctypes.Structure):
-    """The first fields of XLA_FFI_Api, up to the last one that is used here."""
+    """The first fields of XLA's struct XLA_FFI_Api, up to the last one that is used here."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -138,7 +138,7 @@ class XlaApi(ctypes.Structure):
 
 
 class XlaCall(ctypes.Structure):
-    """XLA_FFI_CallFrame."""
+    """XLA's struct XLA_FFI_CallFrame."""
 
     _fields_ = (
         ("struct_size", ctypes.c_size_t),
@@ -173,7 +173,7 @@ def xla_handler(execute: Execution) -> Any:
                 execute(_text_of(call), _addresses(call.arguments), _addresses(call.results), lambda: _stream(call))
         except MemoryError as error:
             return _xla_error(call, RESOURCE_EXHAUSTED, error)
-        except BaseException as error:  # nothing may pass through C
+        except BaseException as error:  # an exception must not propagate through C
             return _xla_error(call, INTERNAL, error)
         return None
 
@@ -205,8 +205,10 @@ def _addresses(buffers: Any) -> list[int]:
 
 
 def _stream(call: Any) -> int:
-    """Return the handle of the stream on which to launch the call's kernel. Raise RuntimeError if XLA returns
-    none."""
+    """Return the handle of the stream on which to launch the call's kernel.
+
+    Raise RuntimeError if XLA returns no stream.
+    """
     asked = XlaStream(ctypes.sizeof(XlaStream), None, call.context, None)
     error = call.api[0].tell_stream(asked)
     if error:

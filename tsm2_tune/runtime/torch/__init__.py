@@ -1,2 +1,1 @@
-"""Tuned kernels for PyTorch: operators of an exported module, and `install`, which overrides PyTorch's own
-operators."""
+"""Tuned kernels for PyTorch: new operators, and `install`, which overrides PyTorch's own operators."""

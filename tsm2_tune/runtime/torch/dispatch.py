@@ -41,8 +41,7 @@ def imported_torch() -> Any:
 
 
 def torch_taker(torch: Any) -> Taker:
-    """Return a function that computes a PyTorch operator's product with a kernel, if gemm would use a kernel for
-    it."""
+    """Return a function that computes an operator's product with a kernel, if gemm would use a kernel for it."""
     kinds, stream_at, empty, float32 = torch_kinds(torch), torch_stream(torch), torch.empty, torch.float32
     precision = torch_precision(torch)
 
@@ -99,8 +98,7 @@ def torch_taker(torch: Any) -> Taker:
 
 
 def torch_precision(torch: Any) -> Callable[[], str]:
-    """Return a function that returns the precision of PyTorch's float32 products: "tf32" if the program allows
-    TF32."""
+    """Return a function that returns the precision of PyTorch's float32 products: "tf32" if TF32 is allowed."""
     found = getattr(torch._C, "_get_fp32_precision_getter", None)
     if found is None:
         return lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"

@@ -72,8 +72,10 @@ class Override:
         self.own = repr(self.on_top())
 
     def on_top(self) -> Any:
-        """Return the implementation that PyTorch calls now. Its repr contains the file and line that registered
-        it."""
+        """Return the implementation of the operator that PyTorch calls now.
+
+        Its repr contains the file and line that registered it.
+        """
         return imported_torch().library.get_kernel(f"aten::{self.name}", KEY_OF_GPUS)
 
     def compute(self, keys: Any, *operands: Any, **named: Any) -> Any:
@@ -93,9 +95,9 @@ class Override:
             return self.call(keys, *operands, **named)
 
     def is_renewed(self) -> bool:
-        """Return whether the previous implementation, an override, was removed since this one was registered.
+        """Return whether the previous implementation, an override, was removed since this override was registered.
 
-        If it was, register this override again, above the implementation that is left.
+        If it was removed, register this override again, above the implementation that is left.
         """
         previous = repr(self.previous)
         if ".py:" not in previous:  # PyTorch's own implementation is never removed
@@ -125,8 +127,7 @@ class Overrides:
         self.is_installed, self.scopes = False, 0
 
     def change(self, *, is_installed: bool | None = None, scopes: int = 0) -> None:
-        """Set `is_installed` unless it is None, add to the number of open contexts, then add or remove the
-        overrides."""
+        """Set `is_installed` unless it is None, add `scopes` open contexts, then add or remove the overrides."""
         with self.changing:
             if is_installed or scopes > 0:
                 self.begin()
