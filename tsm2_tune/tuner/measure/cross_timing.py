@@ -151,7 +151,7 @@ class CrossTiming:
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
-        """Return the shapes between tuned shapes that need a final, or a final with the vendor if it is wanted."""
+        """Return the shapes between tuned shapes that need a final, or a final with cuBLAS if that is wanted."""
         device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
         rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
         return [
@@ -215,7 +215,7 @@ class CrossTiming:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Return the first kernels that a search would try between tuned shapes; {} on the host or for few shapes."""
+        """Return the first kernels that a search would try between tuned shapes; {} on the CPU or for few shapes."""
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
         key = tuple(problems)

@@ -181,7 +181,7 @@ class Tuner:
                 compiling.cancel()
 
     def _next(self, queue: CompileQueue, idle_work: Callable[[], object]) -> QueuedCandidate | None:
-        """Wait for the next compiled candidate; None if none remains. On the host, wait until no compiler runs."""
+        """Wait for the next compiled candidate; None if none remains. On the CPU, wait until no compiler runs."""
         self.phases.enter("compilers")
         if self.target.is_host:
             while queue.step():
@@ -202,7 +202,7 @@ class Tuner:
         return source, self._compilers.begin(source)
 
     def expect(self, problem: Problem) -> None:
-        """Compile the verifying kernels for the problem's type: on a GPU in the background, on the host at once."""
+        """Compile the verifying kernels for the problem's type: on a GPU in the background, on the CPU at once."""
         self._compilers.begin_support(problem.dtype_name)
         if self.target.is_host:  # a compiler would disturb the measured peak rates
             self._compilers.support(problem.dtype_name)
@@ -213,7 +213,7 @@ class Tuner:
 
     @cached_property
     def vendor(self) -> VendorSchedule | None:
-        """The decisions when cuBLAS and cuBLASLt are timed; None on the host, or if the options exclude them."""
+        """The decisions when cuBLAS and cuBLASLt are timed; None on the CPU, or if the options exclude them."""
         if not self.options.vendor or self.target.is_host:
             return None
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)

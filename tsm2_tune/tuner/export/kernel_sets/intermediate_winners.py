@@ -70,7 +70,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
 
     A kernel is added if at some shape its predicted time is GAIN times lower than the times of all winners and of the
     kernels added before it. The kernel with the largest total gain is added first. The row of a kernel is its trial
-    at the tuned shape at which its time is nearest to the winner's time. No kernel is added on the host, or on a GPU
+    at the tuned shape at which its time is nearest to the winner's time. No kernel is added on the CPU, or on a GPU
     with an unknown number of multiprocessors.
     """
     of_gpus = [row for row in winners if row.compute_capability and not row.stale]

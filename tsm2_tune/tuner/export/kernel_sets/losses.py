@@ -120,7 +120,7 @@ class Tuned:
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
     def winners_count(self) -> bool:
-        """Return whether the trials of all winners have the basis set by `keep_to`."""
+        """Return whether the trials of all winners have the compiler, flags and L2 state set by `keep_to`."""
         right = {one.id for of_problem in self._right.values() for one in of_problem}
         return all(winner.trial_id in right for winner in self.winners.values())
 
@@ -203,7 +203,7 @@ def percent(share: float) -> str:
 
 
 def _started(trial: CurrentTrial) -> tuple[str, str, str]:
-    """Return the key of a full verification: the kernel's digest, the configuration and the basis."""
+    """Return the key of a full verification: kernel's digest, configuration, basis (compiler, flags, L2 state)."""
     return trial.source_digest, trial.config.text, trial.basis
 
 

@@ -35,7 +35,7 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
 
     Shapes are the tuned ones, and shapes between them for which no search was run. Kernels for which `fits` returns
     False are skipped. All winners must have the same device, L2 state, element type and op. Nothing is yielded for
-    the host, or for a GPU with an unknown number of multiprocessors.
+    the CPU, or for a GPU with an unknown number of multiprocessors.
     """
     rows = [*winners, *rows_between(store, winners)]
     kernels, configs, cards = kernels_of(store, rows)

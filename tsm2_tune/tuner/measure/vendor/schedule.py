@@ -27,7 +27,7 @@ class VendorSchedule:
     _libraries: VendorLibraries | None = None
 
     def is_wanted(self, problem: Problem) -> bool:
-        """Return whether the vendor can be timed in finals of the problem. Store the reason if not."""
+        """Return whether cuBLAS or cuBLASLt can be timed for the problem. Store the reason if not."""
         if problem in self.troubles:
             return False
         try:
@@ -42,7 +42,7 @@ class VendorSchedule:
         return not any((self.driver, *version) in prior.vendor for version in self._found().versions)
 
     def keep_out(self, problem: Problem, trouble: str) -> None:
-        """Exclude the vendor from the problem's later finals in this run, for the reason `trouble`."""
+        """Do not time cuBLAS and cuBLASLt for the problem later in this run, for the reason `trouble`."""
         self.troubles[problem] = trouble
 
     def _found(self) -> VendorLibraries:
