@@ -1,4 +1,4 @@
-"""`tsm2-tune`, and `python -m tsm2_tune`: the command, with an early Ctrl-C as quiet as a late one."""
+"""Entry point of `tsm2-tune` and `python -m tsm2_tune`. Ctrl-C prints no traceback, even during imports."""
 
 import io
 import os
@@ -7,14 +7,14 @@ from contextlib import suppress
 
 
 def main() -> None:
-    """Run the command. What standard output's encoding lacks is written as it is escaped in Python."""
+    """Run the command line. Characters that the encoding of standard output lacks are printed as Python escapes."""
     _open_streams()
     if os.environ.get("TSM2_TUNE_DEBUG"):
         import logging
 
         logging.basicConfig(format="%(name)s: %(message)s")
         logging.getLogger("tsm2_tune").setLevel(logging.DEBUG)
-    if isinstance(sys.stdout, io.TextIOWrapper):  # standard error does so already
+    if isinstance(sys.stdout, io.TextIOWrapper):  # Python already does this for standard error
         sys.stdout.reconfigure(errors="backslashreplace")
     sys.unraisablehook = _ignored
     try:
@@ -22,34 +22,40 @@ def main() -> None:
 
         command()
     except KeyboardInterrupt:
-        sys.exit(130)  # the exit status of shells after Ctrl-C
+        sys.exit(130)  # the exit status that shells use for Ctrl-C
     finally:
         _flush()
 
 
 def _ignored(swallowed: "sys.UnraisableHookArgs") -> None:
-    """Tell what a destructor swallows, but no signal: that one is sent again until it ends the run."""
+    """Print an exception that a destructor raised, as Python does, unless it is KeyboardInterrupt."""
     if not isinstance(swallowed.exc_value, KeyboardInterrupt):
         sys.__unraisablehook__(swallowed)
 
 
 def _open_streams() -> None:
-    """Open the null device in place of streams that the caller closed: another file would have such a number."""
+    """Replace standard streams that the caller closed by the null device.
+
+    Otherwise the next opened file would get the file descriptor of the closed stream.
+    """
     for name in ("stdin", "stdout", "stderr"):
         if getattr(sys, name) is None:
-            number = os.open(os.devnull, os.O_RDWR)  # the lowest that is free, which is the stream's
-            os.set_inheritable(number, True)  # programs that are started would open their files there
+            number = os.open(os.devnull, os.O_RDWR)  # gets the lowest free descriptor, which is the closed stream's
+            os.set_inheritable(number, True)  # so that child processes do not reuse the descriptor
             setattr(sys, name, os.fdopen(number, "r" if name == "stdin" else "w"))
 
 
 def _flush() -> None:
-    """Write what waits, or leave it where it cannot be written: Python would change the exit status for it."""
+    """Flush standard output, and close it if that fails.
+
+    Python would otherwise try again at exit, and change the exit status.
+    """
     try:
         sys.stdout.flush()
     except OSError:
         with suppress(OSError):
             sys.stdout.close()
-    except (AttributeError, ValueError):  # there is no standard output, or it was closed
+    except (AttributeError, ValueError):  # there is no standard output, or it is closed
         pass
 
 
