@@ -43,8 +43,8 @@ def named(
 ) -> Named:
     """Return the ids of the given trials and of all trials with the given outcomes.
 
-    If `device` is not None, only this device's trials with the given outcomes are selected; without outcomes, all
-    trials of the device. Raise InputError if a given trial does not exist.
+    If `device` is given, only this device's trials with the outcomes are selected. If `device` is given without
+    outcomes, all of the device's trials are selected. Raise InputError if a given trial does not exist.
     """
     column = schema.trial.c
     both = select(column.id, column.outcome)

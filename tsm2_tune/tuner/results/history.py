@@ -71,8 +71,9 @@ class History:
         return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
-        """Return the trials with this History's basis whose kernel code has not changed, in the order in which they
-        were stored.
+        """Return the trials that have this History's basis and an unchanged kernel, in the order they were stored.
+
+        The basis is a digest of the compiler, its flags and the L2 cache state.
         """
         return tuple(
             trial_summaries.stored_trial(row, self.problem) for row in self.database.rows(_STORED, self._values)

@@ -108,8 +108,10 @@ class Kept(NamedTuple):
 def add_trials(
     connection: Connection, run_id: int, device_name: str, trials: Sequence[Trial], retries: Retries | None
 ) -> list[Kept]:
-    """Store the trials. If a configuration has a stored trial that must not be replaced, keep and return the stored
+    """Store the trials. If a configuration already has a stored trial that must not be replaced, keep the stored
     trial.
+
+    Return the stored trials, in the order of `trials`.
     """
     problems = dict.fromkeys(trial.problem for trial in trials)
     ids = {one: found_or_added(connection, schema.problem, row_values.problem_values(one)) for one in problems}

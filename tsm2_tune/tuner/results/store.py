@@ -230,9 +230,9 @@ class Store:
         """Delete the given trials, and all trials with the given outcomes. Delete also the rows that no other trial
         refers to.
 
-        If `device` is given, only its trials with the outcomes are deleted; without outcomes, all of its trials.
-        `tell` is called before the commit with the number of trials by outcome. If `tell` raises, nothing is deleted.
-        Raise InputError if a given trial does not exist.
+        If `device` is given, only this device's trials with the outcomes are deleted. If `device` is given without
+        outcomes, all of the device's trials are deleted. `tell` is called before the commit with the number of trials
+        by outcome. If `tell` raises, nothing is deleted. Raise InputError if a given trial does not exist.
         """
         with self._database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
@@ -279,8 +279,8 @@ class Store:
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
-        """Return the median time of the vendor's fastest correct routine, in the problem's newest final comparison
-        that has one.
+        """Return the median time in microseconds of the vendor's fastest correct routine, in the newest final
+        comparison that has one.
 
         Only comparisons in this L2 cache state count. Return None if there is none. Raise StoreError for an invalid
         row.
@@ -405,8 +405,8 @@ class Store:
 
 
 def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None:
-    """Raise StoreError if there are winners. The message says that they lack full verification, and names the command
-    for it.
+    """Raise StoreError if `winners` is not empty. These winners lack full verification, and the message names the
+    command for it.
     """
     if not winners:
         return

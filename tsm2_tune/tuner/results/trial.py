@@ -20,7 +20,7 @@ def in_a_line(text: str) -> str:
 
 
 class Outcome(StrEnum):
-    """How a trial (one configuration, compiled and executed once) ended. The stage that failed determines it."""
+    """How a trial (one configuration, compiled and executed once) ended. The failed step determines the outcome."""
 
     OK = "ok"  # correct, and timed
     BEHIND = "behind"  # its first launches were too slow to win: neither verified nor timed further

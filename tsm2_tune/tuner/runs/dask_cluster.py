@@ -65,7 +65,7 @@ class Cluster:
     """The tuning runs on the workers of a Dask scheduler. The name of a run is its worker's address."""
 
     def __init__(self, address: str, run: Run) -> None:
-        """Raise InputError if the run names one GPU of this machine."""
+        """Raise InputError if the run's device is a GPU of this machine: the runs execute on the workers."""
         if run.device not in (None, HOST):
             raise InputError(
                 f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"

@@ -44,7 +44,7 @@ class Result:
 
 
 def results(entry: Entry) -> Iterator[Result]:
-    """Yield a Result for each trial of the entry, sorted by configuration."""
+    """Yield a Result for each trial in `entry`, sorted by configuration."""
     for key, tried in sorted(entry.part.trials.items(), key=lambda item: item[0]):
         values = tried.values
         timed = _newest(entry, key) if values["outcome"] in TIMED else None
@@ -67,7 +67,7 @@ def results(entry: Entry) -> Iterator[Result]:
 
 
 def metadata(entry: Entry) -> dict[str, Any]:
-    """Return the device, the compiler and the settings of the newest tuning run."""
+    """Return metadata for the file: the device, the compiler and the settings of the newest tuning run."""
     run = entry.newest_run
     names = ("device_name", "compute_capability", "driver", "toolkit", "flags")
     return {

@@ -59,7 +59,7 @@ class Entry:
 
 
 def record_of(entry: Entry) -> dict[str, Any]:
-    """Return the entry as a JSON object. Equal entries have equal objects."""
+    """Return the entry (trials of one problem on one device) as a JSON object. Equal entries have equal objects."""
     part, keys = entry.part, sorted(entry.part.trials)
     runs = sorted(set(_runs(part)), key=lambda run: (run[STARTED_AT], str(run)))
     run_numbers, trial_numbers = {one: at for at, one in enumerate(runs)}, {one: at for at, one in enumerate(keys)}
@@ -115,8 +115,9 @@ def entry_of(record: Any) -> Entry:
 
 
 def stamped(entry: Entry) -> Part:
-    """Return the trials and final comparisons of the entry. If an older version wrote the entry, its final
-    comparisons get time stamps and ids.
+    """Return all trials and final comparisons of the entry.
+
+    If an older version wrote the entry, its final comparisons get time stamps and ids.
     """
     if entry.version > 1:
         return entry.part

@@ -95,7 +95,7 @@ def _refusal(name: str, path: object, error: StoreError) -> Finding:
 
 
 def _in_file(database: Database, version: int) -> Iterator[Finding]:
-    """Yield a finding for each problem that SQLite's integrity check reports, and for each altered table."""
+    """Yield findings about the file: altered tables, an old schema, damaged pages, and references to missing rows."""
     path = str(database.path)
     try:
         with database.transaction() as connection:
@@ -133,7 +133,7 @@ def _found(database: Database) -> list[Finding]:
 
 
 def _in_rows(database: Database) -> Iterator[Finding]:
-    """Yield a finding for each contradiction between rows, then for unused rows, then the number of rows."""
+    """Yield findings about contradictions between rows, then about unused rows, and last the number of rows."""
     faulty = list[StoreError]()
     with database.transaction() as connection:
         try:

@@ -1,11 +1,10 @@
-"""Write trials with correct results as a text file, with one JSON value per line. The order of lines depends on the
-trials alone.
+"""Write trials with correct results to a text file, with one JSON value per line. Equal trials give equal files.
 
-The first line names the fields of the other lines, and contains the number of lines, so that a truncated file is
-detected. A trial's line refers to its run, basis and kernel source by prefixes of their SHA-256 digests. It contains
-the configuration instead of the kernel's source: the reader generates the source again, and compares the digests. A
-time is the median with its confidence interval, in full precision, and the number of samples. The ratio of an error
-to its bound has three digits.
+The first line names the fields of the other lines. It also contains the number of lines, so that a truncated file is
+detected. A trial's line refers to its run, basis and kernel source by prefixes of their SHA-256 digests. The file has
+no kernel sources: the reader generates a kernel from its configuration, and compares the digests. A time is the
+median with its confidence interval, in full precision, and the number of samples. The ratio of an error to its bound
+has three digits.
 """
 
 from __future__ import annotations
@@ -132,7 +131,7 @@ class _Writer:
 
 
 def _last(rounds: Sequence[Round], key: tuple[str, str]) -> list[Round]:
-    """Return the last round in which the trial was timed, for each L2 cache state, in order."""
+    """Return the trial's last final comparison in each L2 cache state, in order of time."""
     last = {one.timed[key].values["cache"]: one for one in rounds if key in one.timed}
     return sorted(last.values(), key=lambda one: (one.stamp, one.final))
 

@@ -71,7 +71,7 @@ WRONG = (InputError, ArithmeticError, LookupError, RecursionError, TypeError, Va
 
 @dataclass(slots=True)
 class ParsedTrials:
-    """The trials in a text file."""
+    """The trials that were read from a text file."""
 
     parts: dict[tuple[str, Problem], Part] = field(default_factory=dict)  # by device and problem
     sources: dict[str, Row] = field(default_factory=dict)  # rows of `source`, by digest
@@ -299,8 +299,8 @@ class _Reader:
         _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
     def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
-        """Return the measurements of the final comparison to which this measurement belongs: of kernels, and of
-        vendor libraries.
+        """Return all measurements of the final comparison to which `timed` belongs: of kernels, and of vendor
+        libraries.
         """
         if at is None:
             raise ValueError("a time is of no final")
@@ -309,7 +309,7 @@ class _Reader:
         return self._rounds[place].setdefault((at, timed.run), ({}, {}))
 
     def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
-        """Return a measurement and its final comparison, or None if the search made the measurement."""
+        """Return (id of the final comparison, measurement). The id is None if the search made the measurement."""
         line = dict(zip(self._time_names, _list(members), strict=True))
         table, of = schema.measurement.c, self._time_names[0]
         names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
@@ -330,8 +330,9 @@ class _Reader:
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
     ) -> tuple[KernelConfig, KernelSource] | tuple[None, None]:
-        """Return the configuration and its kernel. If this program no longer generates this kernel, note that and
-        return (None, None).
+        """Return the configuration and its kernel.
+
+        If this program generates another kernel than the measured kernel, record the reason and return (None, None).
         """
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
             raise ValueError(f"{shown(source)} is no beginning of a digest")
@@ -350,7 +351,7 @@ class _Reader:
 def _trial(
     problem: Problem, config: KernelConfig, own_basis: str, source: KernelSource, values: dict[str, Any], own: Timed
 ) -> Trial:
-    """Return the trial with the checked values of one line."""
+    """Return a Trial from the checked values of one line of the file."""
     loaded = [values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")]
     if None in loaded and set(loaded) != {None}:
         raise ValueError("a part of what was loaded is missing")

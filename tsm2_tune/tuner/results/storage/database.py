@@ -217,8 +217,8 @@ class Database:
     ) -> Iterator[Connection]:
         """Execute the `with` block as one transaction. Raise StoreError for an error of SQLite or of the server.
 
-        If `writes` is true, no other transaction writes at the same time. On a server `about` limits this to
-        transactions with the same `about`. If `durable` is false, a server may lose the changes in a crash.
+        If `writes` is true, other writing transactions wait until this one ends. On a server, if `about` is given,
+        only transactions with the same `about` wait. If `durable` is false, a server may lose the changes in a crash.
 
         A signal that ends the run raises its exception after the transaction. Within SQLAlchemy the exception would
         leave a locked connection open.
@@ -320,7 +320,7 @@ def code_of(error: object) -> int:
 
 
 def _refuse_moved(path: Path, opened: os.stat_result) -> None:
-    """Raise StoreError if the path no longer denotes the opened file: SQLite would go on to write into the moved
+    """Raise StoreError if the path no longer denotes the opened file. Otherwise SQLite would write into the moved
     file.
     """
     try:

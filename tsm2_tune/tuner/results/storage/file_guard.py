@@ -15,7 +15,9 @@ NAME_FOLLOWS = bytes.fromhex("d9d505f920a163d7")  # the end of a journal that na
 
 
 def refuse_unopenable(path: Path, *, create: bool) -> None:
-    """Raise StoreError if the path is a folder, no regular file, or missing (unless `create` is true)."""
+    """Raise StoreError if the path is a folder or another special file, or if it does not exist and `create` is
+    false.
+    """
     _refuse_name(path)
     if os.path.isdir(path):  # unlike Path.is_dir, it does not raise below an unreadable folder
         raise StoreError(f"{path} is a folder: name a file with --db")

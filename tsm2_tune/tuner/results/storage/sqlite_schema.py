@@ -29,10 +29,11 @@ class Layout:
 
 
 def refuse_others(connection: Connection, path: str, version: int) -> None:
-    """Raise StoreError if the file has an object that this program does not create, lacks one, or has an altered one.
+    """Raise StoreError if the file has tables, indices or views that this program does not create, or if some are
+    missing or altered.
 
-    `version` is the file's schema version. A file with an older schema may lack tables and columns, since the
-    migration adds them. It also recreates the view and the indices.
+    `version` is the file's schema version. A file with an older schema may lack tables and columns: the migration
+    adds them, and recreates the view and the indices.
     """
     expected, is_current = made_here(), version == schema_versions.version()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}

@@ -213,7 +213,9 @@ class Claims:
         return is_alive(claim.owner, claim.beat_at, self.database.now(connection))
 
     def _leave(self, *, searches: bool) -> None:
-        """Release all claims; claims on whole problems only if `searches` is true. Keep the numbers of attempts."""
+        """Release all claims on configurations, and claims on whole problems if `searches` is true. Keep the numbers
+        of attempts.
+        """
         self._current = None
         self._mark(None)
         self._remove_own(() if searches else (SEARCH, RUN))

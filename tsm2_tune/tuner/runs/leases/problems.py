@@ -88,8 +88,8 @@ class ProblemClaims:
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
         """Return the time of each owner's latest heartbeat or claim, by owner.
 
-        Claims on configurations may be newer than the claim on the problem. If another run took over the problem
-        before they expire, it would skip these configurations.
+        An owner's claims on configurations may be newer than its claim on the problem. If another run took over the
+        problem before they expire, it would skip these configurations.
         """
         if not owners:
             return {}
