@@ -66,7 +66,8 @@ static enum reason reason_now(cublas_handle handle, const struct asked *asked)
     return asked->alpha == NULL || asked->beta == NULL || is_zero(asked, asked->alpha) || overlaps(asked) ? ZERO : NOT_LEFT;
 }
 
-/* Return the reason why cuBLAS computes this call for a measurement; NOT_LEFT if the kernel computes it. */
+/* Return the reason why cuBLAS computes this call for a measurement; NOT_LEFT if the kernel computes it. If times are
+   measured, cuBLAS and the kernel compute the first calls in turns; the first time of cuBLAS is not a sample. */
 static enum reason reason_to_measure(struct visit *visit, struct lane *lane, const struct asked *asked)
 {
     struct line *line = visit->line;
@@ -75,11 +76,12 @@ static enum reason reason_to_measure(struct visit *visit, struct lane *lane, con
         if (visit->comparison != NULL)
             return COMPARED;
     }
-    const uint64_t of_cublas = atomic_load(&line->left[TIMED]); /* takes turns with the kernel; the first does not count */
+    const uint64_t of_cublas = atomic_load(&line->left[TIMED]);
     return settings.has_times && of_cublas <= SAMPLES && of_cublas <= atomic_load(&line->taken) ? TIMED : NOT_LEFT;
 }
 
-/* Decide about the product and start its kernel, or return why not. The handle is NULL for cuBLASLt. */
+/* Launch the product's kernel and return NOT_LEFT, or return the reason why cuBLAS must compute the product. The handle
+   is NULL for cuBLASLt. */
 static enum reason visited(struct visit *visit, cublas_handle handle, const struct asked *asked)
 {
     enum reason reason;

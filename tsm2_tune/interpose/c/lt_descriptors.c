@@ -27,7 +27,7 @@ struct matrix {
     bool is_known; /* all attributes that are not in this struct have their defaults */
 };
 
-/* Read or write an attribute of a layout. */
+/* Read or write an attribute of a layout; true if cuBLASLt succeeds. */
 #define GET(attribute, value) (of->get_of_layout(layout, attribute, &(value), sizeof(value), &written) == CUBLAS_SUCCESS)
 #define SET(attribute, value) (of->set_of_layout(made, attribute, &(value), sizeof(value)) == CUBLAS_SUCCESS)
 
@@ -90,7 +90,7 @@ static bool operation_of(const struct caller *of, const void *operation, struct 
 #undef GET
 #undef SET
 
-/* The tsm2_type of a product of these matrices with this scale type; -1 if no kernel takes them. */
+/* Return the tsm2_type of a product of these matrices with this scale type; -1 if no kernel supports it. */
 static int type_of_matrices(const struct matrix *a, const struct matrix *b, const struct matrix *c, const struct matrix *d,
                             const struct operation *operation)
 {
