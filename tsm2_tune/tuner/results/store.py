@@ -255,8 +255,8 @@ class Store:
         The arguments select a device, a kernel family, a problem, the element type and op of `alike`, or an L2 cache
         state. If `between` is true, only shapes that no search tuned are returned, and otherwise only tuned shapes.
         Without `cache`, each problem has one row, for the first cache state of PREFERRED in which it has a winner.
-        `family` omits the problems for which another family's kernel is fastest. A row is stale if this program
-        generates its kernel differently or no longer generates it.
+        `family` omits the problems for which another family's kernel is fastest. A row is stale if the kernel's code
+        has changed, or if the family has newer trials with another compiler or other flags.
 
         Raise StoreError if the rows of a winner contradict each other: it is not verified, or its time contradicts
         its samples.

@@ -118,7 +118,9 @@ class Merged:
 
     @property
     def ended(self) -> tuple[ProblemEnded, ...]:
-        """One ProblemEnded for each problem and device name, even if several runs tuned the problem."""
+        """One ProblemEnded for each problem and device name. If several runs tuned a problem, it contains their total
+        of trials.
+        """
         return tuple(self._ended.values())
 
     def refuse_failure(self) -> None:

@@ -258,8 +258,8 @@ class Writer:
 def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
     """Yield (trial, round number, measurement, final comparison) for each measurement, in the order of insertion.
 
-    Trials that took part in no final comparison come last, since a larger row id marks a trial as newer than the
-    comparisons.
+    Trials that took part in no final comparison come last: the larger row ids of their measurements mark them as
+    newer.
     """
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
