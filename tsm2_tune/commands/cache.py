@@ -21,10 +21,10 @@ def cache() -> None:
 @cache.command()
 @json_option
 def show(as_json: bool) -> None:
-    """Show where the cache is, how much it holds, and how large it may be.
+    """Show the folder, the size and the size limit of the cache.
 
     If the cache exceeds its limit, a run removes the least recently used kernels when it starts. The limit is 2 GiB,
-    or the environment variable TSM2_TUNE_CACHE_LIMIT, such as 500M or 4G.
+    or the value of the environment variable TSM2_TUNE_CACHE_LIMIT, such as 500M or 4G.
     """
     folder, kept = binaries.cache_folder(), list(binaries.entries())
     used = sorted(entry.used for entry in kept)
@@ -55,5 +55,5 @@ def clear() -> None:
 
 
 def _moment(seconds: float) -> str:
-    """Return the time in ISO 8601, UTC."""
+    """Return a Unix time as ISO 8601 text in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")

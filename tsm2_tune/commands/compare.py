@@ -53,10 +53,11 @@ def compare(
     tsm2-tune compare --device 0 --shapes 20480x16x20480,1048576x8x8
     tsm2-tune compare --db results.db --shapes 30000x12x5000 --dtype f64 --json
 
-    For each problem it takes the kernel that an exported module of the pretuned kernels, or of --db, would choose. It
-    verifies the kernel, then times it in turns with cuBLAS and cuBLASLt. Times are medians in microseconds; +- is how
-    far the 95 % confidence interval reaches. "chosen" says cuBLAS if the module would leave the problem to it; the
-    kernel is timed all the same. Nothing is stored. The exit status is 1 if a kernel is wrong or cannot be timed.
+    For each problem, the command chooses the kernel that a module exported from the pretuned kernels, or from --db,
+    would choose. It verifies the kernel, then times it in turns with cuBLAS and cuBLASLt. Times are medians in
+    microseconds; +- is the distance to the farther end of the 95 % confidence interval. The column "chosen" shows
+    cuBLAS if the module would call cuBLAS for the problem; the kernel is timed anyway. Nothing is stored. The exit
+    status is 1 if a kernel is wrong or cannot be timed.
     """
     from tsm2_tune.api.parse import problems_of
 
@@ -83,7 +84,7 @@ def compare(
 
 
 def _text_of(target: Target) -> Pretuned:
-    """Return the pretuned kernels for the device. Raise InputError if there are none."""
+    """Return the kernels that the package includes for the device. Raise InputError if it includes none."""
     from tsm2_tune.pretuned import for_card
 
     found = None if target.is_host else for_card(target.identity.name, target.identity.compute_capability)
@@ -93,7 +94,7 @@ def _text_of(target: Target) -> Pretuned:
 
 
 def _device_of(target: Target, stored: Sequence[str]) -> str:
-    """Return the stored device whose kernels serve this one: its own, else the first one's."""
+    """Return the target's name if the database has kernels tuned on it, else the first device of the database."""
     name = target.identity.name
     return name if name in stored or not stored else stored[0]
 

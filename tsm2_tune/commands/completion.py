@@ -1,4 +1,4 @@
-"""Shell completion of devices, element types, ops, kernel families, imports and configurations."""
+"""Shell completion of devices, element types, ops, kernel families, files to import and kernel configurations."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from click.shell_completion import CompletionItem
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import ELEMENT_TYPES
 
-OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # common ops
-MOST_CONFIGURATIONS = 20_000  # searched in a family, since the shell waits
+OPS = ("nn", "nt", "tn", "tt", "cn", "nc", "gram")  # the common ones: transposes of A and B, or gram for A^T A
+MOST_CONFIGURATIONS = 20_000  # limit of the configurations searched for completions: the user waits
 
 
 def devices_here(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete GPU ordinals and cpu."""
+    """Return completions of one device: a CUDA ordinal of this machine, or cpu."""
     from tsm2_tune.tuner.device.cuda import cuda_device_count
 
     return _beginning(incomplete, [*map(str, range(cuda_device_count())), "cpu"])
 
 
 def several_devices(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete the last of several devices in a list with commas, or `all`."""
+    """Return completions of the last device in a comma-separated list, or of `all`."""
     before, comma, last = incomplete.rpartition(",")
     if not comma:
         return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, ["all"])]
@@ -32,36 +32,40 @@ def several_devices(ctx: Context, param: Parameter, incomplete: str) -> list[str
 
 
 def devices_and_cards(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete devices and bundled cards."""
+    """Return completions of a device here or a card whose data sheet is included in the package."""
     return [*devices_here(ctx, param, incomplete), *_beginning(incomplete, PROFILES)]
 
 
 def _listed(incomplete: str, every: Iterable[str]) -> list[str]:
-    """Return the completions of the last item of a comma-separated list, without items already listed."""
+    """Return completions of the last item of a comma-separated list, without items that it already contains."""
     before, comma, last = incomplete.rpartition(",")
     named = before.split(",")
     return [f"{before}{comma}{name}" for name in _beginning(last, every) if name not in named]
 
 
 def dtypes(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete a list of element types."""
+    """Return completions of a comma-separated list of element types."""
     return _listed(incomplete, ELEMENT_TYPES)
 
 
 def ops(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete a list of common ops."""
+    """Return completions of a comma-separated list of ops."""
     return _listed(incomplete, OPS)
 
 
 def families(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete a list of kernel families."""
+    """Return completions of a comma-separated list of kernel families."""
     from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     return _listed(incomplete, FAMILIES)
 
 
 def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]:
-    """Complete a configuration up to the next value with a choice: a shell ends a word with only one completion."""
+    """Return completions of a configuration, such as `tsm2:version=v3,threads=128`.
+
+    They end after the next value that has several possible completions: given a single completion, a shell would end
+    the word.
+    """
     from tsm2_tune.generator.config import family_name_in
     from tsm2_tune.generator.families import FAMILIES
 
@@ -85,7 +89,7 @@ def configurations(ctx: Context, param: Parameter, incomplete: str) -> list[str]
 
 
 def importable(ctx: Context, param: Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the package's own texts once their prefix is typed; otherwise let the shell list files."""
+    """Return `pretuned:` names if that prefix is typed; otherwise let the shell complete a file name."""
     from tsm2_tune.pretuned import PREFIX, pretuned
 
     if not incomplete.startswith(PREFIX):
@@ -94,7 +98,7 @@ def importable(ctx: Context, param: Parameter, incomplete: str) -> list[Completi
 
 
 def _up_to_comma(text: str, at: int) -> str:
-    """Return the text through the first comma after `at`."""
+    """Return the text up to and including the first comma at or after index `at`, or all if it has none."""
     return text[: text.find(",", at) + 1] or text
 
 

@@ -1,4 +1,4 @@
-"""`tsm2-tune confirm`: repeat the finals of stored winners."""
+"""`tsm2-tune confirm`: time the fastest stored kernels of each problem again."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
     \b
     tsm2-tune confirm --device 0 --shapes 20480x16x20480
 
-    A new process verifies the finalists (the fastest few) in full and times them in turns, with cuBLAS if it was in
-    the earlier final. A line for each problem says whether the winner wins again, and how its time has drifted. The
-    new times are stored; earlier ones stay. A kernel that is wrong now no longer competes. The exit status is 1 if a
-    winner changed, a kernel is wrong, or finals could not be repeated.
+    For each problem, a new process fully verifies the finalists (the fastest few kernels) and times them in turns. It
+    times cuBLAS too if the earlier final did. One line per problem says whether the same kernel is the fastest, and
+    by how many percent its time changed. New times are added to the database. A kernel that is now wrong is no longer
+    a candidate. The exit status is 1 if a winner changed, a kernel is wrong, or a final could not be repeated.
     """
 
     from tsm2_tune.tuner.runs.events import Confirmed, Noted
@@ -60,7 +60,7 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
 
 
 def facts(one: Confirmed) -> dict[str, Any]:
-    """Return the result for JSON, without samples."""
+    """Return the fields of one confirmed problem for JSON, without the timing samples."""
     return {
         "problem": one.before.problem.text,
         "device": one.before.device,

@@ -1,4 +1,4 @@
-"""`tsm2-tune devices`."""
+"""`tsm2-tune devices`: list the devices of this machine, and cards whose data sheets the package includes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @json_option
 def devices(as_json: bool) -> None:
-    """List the devices here and the bundled cards."""
+    """List this machine's devices, and the cards whose data sheets are included."""
     from tsm2_tune.console import plan_tables
     from tsm2_tune.errors import TuneError
     from tsm2_tune.generator.device.cards import PROFILES

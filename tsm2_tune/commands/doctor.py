@@ -1,4 +1,4 @@
-"""`tsm2-tune doctor`: say whether tuning can run here."""
+"""`tsm2-tune doctor`: check whether tuning can run on this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import database_option, device_option, json_option
 from tsm2_tune.console import tables
 
-STATE_WIDTH = 9  # characters of a finding's first word and the space after it
+STATE_WIDTH = 9  # columns of a line's first word (ok, note, problem) with its padding
 
 
 @click.command(cls=Command)
@@ -20,7 +20,7 @@ STATE_WIDTH = 9  # characters of a finding's first word and the space after it
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -> None:
-    """Check this machine and explain how to fix it.
+    """Check whether this machine can tune, and explain how to fix problems.
 
     \b
     tsm2-tune doctor --device 0

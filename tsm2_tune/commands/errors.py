@@ -1,4 +1,4 @@
-"""Report errors that a user can cause as one sentence with exit status 2, never as a traceback."""
+"""click classes that report a user's errors as one sentence with exit status 2, never as a traceback."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from tsm2_tune.tuner.results.storage.addresses import is_address, is_bundled, sh
 from tsm2_tune.tuner.runs.signals import stoppable
 
 F = TypeVar("F", bound=Callable[..., Any])
-SEVERAL = ",..."  # the end of the metavar of an option that takes a list with commas
-OF_A_SIGNAL = 128  # the exit status after a signal is this plus its number, as in shells
-STOPPED = 130  # the exit status after Ctrl-C, as in shells
-MOST_CHARACTERS = 2000  # of a sentence
-_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # a password in a database's address, wherever it is given
+SEVERAL = ",..."  # ends the metavar of each option whose value is a comma-separated list
+OF_A_SIGNAL = 128  # exit status after a signal is this plus the signal's number, as in shells
+STOPPED = 130  # exit status after Ctrl-C, as in shells
+MOST_CHARACTERS = 2000  # limit of the length of an error message
+_SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # a password in a database URL
 _LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # longer than configurations and usual paths
-_ITEM = r"DIM(xDIM){1,3}(:\w+){0,2}".replace("DIM", r"([\d.e+:/*]+|[mnk])")  # of --shapes
+_ITEM = r"DIM(xDIM){1,3}(:\w+){0,2}".replace("DIM", r"([\d.e+:/*]+|[mnk])")  # one item of --shapes
 _SHAPES = re.compile(rf"@.+|{_ITEM}(,{_ITEM})*", re.ASCII | re.IGNORECASE)
-_LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # in a user's names and click's messages
+_LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # names typed by a user and messages of click can contain line ends
 
 
 class Option(click.Option):
-    """An option that never drops a value silently; click would take the last one.
+    """A click option that may not be given twice, except that the values of a list option are joined.
 
-    If it is given twice, values of a list are joined, and any other option is refused.
+    click itself would silently use the last value.
     """
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
-        own, self.multiple = self.multiple, True  # the parser then keeps every value
+        own, self.multiple = self.multiple, True  # makes click's parser keep all values
         super().add_to_parser(parser, ctx)
         self.multiple = own
 
@@ -57,7 +57,7 @@ class Option(click.Option):
 
 
 def option(*names: str, **facts: Any) -> Callable[[F], F]:
-    """Return a decorator that adds an Option to a command."""
+    """Return `click.option` with the class Option."""
     return click.option(*names, cls=Option, **facts)
 
 
@@ -67,7 +67,7 @@ def is_shape(word: str) -> bool:
 
 
 def stray(ctx: click.Context, word: str) -> click.UsageError:
-    """Return the error for a word that the command does not take. It suggests an option for the word."""
+    """Return the error for an unexpected argument. Its text suggests the option that was probably meant."""
     if word in getattr(ctx.find_root().command, "commands", ()):
         meant = f": put the options behind the command {word!r}"
     else:
@@ -79,7 +79,7 @@ def stray(ctx: click.Context, word: str) -> click.UsageError:
 
 
 class Command(click.Command):
-    """A command that turns every error a user can cause into one sentence and exit status 2."""
+    """A click command that prints a user's error as one sentence and exits with status 2."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         takes_more, ctx.allow_extra_args = ctx.allow_extra_args, True
@@ -89,7 +89,7 @@ class Command(click.Command):
         return rest
 
     def make_context(self, *arguments: Any, **named: Any) -> click.Context:
-        with _one_sentence():  # --help and --version print here
+        with _one_sentence():  # --help and --version print here, and standard output may be closed
             return super().make_context(*arguments, **named)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -98,12 +98,12 @@ class Command(click.Command):
 
 
 class Group(Command, click.Group):
-    """A group of commands. Without a command it prints one sentence, where click would print all help."""
+    """A group of commands. If no command is given, it prints one sentence instead of the whole help."""
 
     command_class = Command
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        self.format_commands(ctx, formatter)  # before the options
+        self.format_commands(ctx, formatter)  # list commands above options
         click.Command.format_options(self, ctx, formatter)
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
@@ -117,14 +117,14 @@ class Group(Command, click.Group):
 
 @contextmanager
 def _one_sentence() -> Iterator[None]:
-    """Convert errors that a user can cause to usage errors, except a closed pipe: click ends quietly."""
+    """Convert a user's errors to usage errors, except BrokenPipeError: click exits quietly after it."""
     try:
         yield
-    except ToolMissing as error:  # keep the lines of a compiler's messages
+    except ToolMissing as error:  # keep line ends: the text may quote a compiler
         raise _refusal(str(error)) from None
     except TuneError as error:
         raise _refusal(_LINE_ENDS.sub(" ", str(error))) from None
-    except click.UsageError as error:  # click would print two lines of usage above it
+    except click.UsageError as error:  # click itself would also print two lines of usage
         raise _refusal(_in_a_line(error)) from None
     except BrokenPipeError:
         raise
@@ -139,7 +139,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 class Refusal(click.UsageError):
-    """A usage error in the encoding of standard error; click would write UTF-8 to a terminal that lacks it."""
+    """A usage error printed in the encoding of standard error. click itself would always print UTF-8."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         super().show(sys.stderr if file is None else file)
@@ -147,7 +147,10 @@ class Refusal(click.UsageError):
 
 @contextmanager
 def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False) -> Iterator[None]:
-    """Print a sentence, on standard error if `stderr`, when Ctrl-C, SIGTERM or SIGHUP ends a run."""
+    """If Ctrl-C, SIGTERM or SIGHUP ends the block, print which trials are stored and exit with 128 + the signal.
+
+    The text is printed on standard output, or on standard error if `stderr`.
+    """
     try:
         with stoppable():
             yield
@@ -159,25 +162,25 @@ def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False)
             text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"
         else:
             text = f"stopped; no trial had ended, and {name} does not exist yet: run the same command to start again"
-        from tsm2_tune.console.tables import (  # slow to import, and shell completion waits for imports
+        from tsm2_tune.console.tables import (  # imported late: a slow import would delay shell completion
             console,
             print_line,
         )
 
-        with suppress(OSError):  # the terminal may be closed
+        with suppress(OSError):  # after SIGHUP the terminal is closed
             print_line(console(stderr=stderr), text)
         ctx.exit(OF_A_SIGNAL + getattr(stop, "number", signal.SIGINT))
 
 
 def _refusal(sentence: str) -> Refusal:
     sentence = _LONG_WORD.sub(r"\1...\2", _SECRET.sub(r"\1:***@", sentence))
-    if len(sentence) > MOST_CHARACTERS:  # it quotes a long argument
+    if len(sentence) > MOST_CHARACTERS:  # happens if a long argument is quoted
         sentence = f"{sentence[: MOST_CHARACTERS // 2]} ... {sentence[-MOST_CHARACTERS // 2 :]}"
     return Refusal(printable(sentence), ctx=None)
 
 
 def _in_a_line(error: click.UsageError) -> str:
-    """Return click's message as one sentence with the next step."""
+    """Return click's error message as one sentence that names the next step, such as --help."""
     if isinstance(error, click.NoSuchOption) and error.possibilities:
         return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
     text = _LINE_ENDS.sub(" ", error.format_message()).strip().rstrip(".")
@@ -187,7 +190,7 @@ def _in_a_line(error: click.UsageError) -> str:
 
 
 def _drop_unwritten() -> None:
-    """Close a standard output that cannot be written; otherwise Python would try again at exit and complain."""
+    """Close standard output if it cannot be written. Otherwise Python would print an error at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""`tsm2-tune export`."""
+"""`tsm2-tune export`: write the fastest kernels as a Python module, a C library or a table."""
 
 from __future__ import annotations
 
@@ -92,8 +92,8 @@ def export(
     tsm2-tune export --format t4 --shapes 20480x16x20480 -o trials.json
     tsm2-tune export --format kernel-tuner-cache --family stream_a_fma -o stream_a_fma.json
 
-    `tsm2-tune import` reads a text of trials (.jsonl). A T4 file and a cache of Kernel Tuner have all trials of one
-    problem on one device.
+    `tsm2-tune import` reads a file of trials (.jsonl). A T4 file, like a cache file of Kernel Tuner, contains all
+    trials of one problem on one device.
     """
     from tsm2_tune.api.export import contradiction
     from tsm2_tune.console.export_progress import ExportProgress
@@ -117,11 +117,11 @@ def export(
     elif into_file:
         tell(written(form, output))
     elif exported.text is not None:
-        click.echo(exported.text.encode(), nl=False)  # in UTF-8 like files, whatever the terminal's encoding
+        click.echo(exported.text.encode(), nl=False)  # UTF-8 in any terminal: a user redirects this to a file
 
 
 def _format_of(output: str) -> str:
-    """Return the format for the file's suffix. Raise UsageError for an unknown one."""
+    """Return the export format for a file name's suffix. Raise UsageError if the suffix is unknown."""
     found = FORMAT_OF_ENDING.get(Path(output).suffix.lower())
     if found is None:
         raise click.UsageError(

@@ -1,4 +1,4 @@
-"""`tsm2-tune ladder`: show what each step of a six-step GEMM gains."""
+"""`tsm2-tune ladder`: time six GEMM kernels, from a naive one to an optimized one."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def ladder(
     as_json: bool,
     **limits: Any,
 ) -> None:
-    """Show what each step of a six-step GEMM buys.
+    """Show the speedup of each step of a six-step GEMM.
 
     \b
     tsm2-tune ladder --device 0 --shapes 1024x1024x1024
 
     It tunes, verifies and times each step: naive, coalesced, tiled, coarsened in one dimension, coarsened in two, and
-    with vector loads. The table also has the article's numbers.
+    with vector loads. The table also shows published rates of these steps.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
+    from tsm2_tune.console import plan_tables  # slow: import after arguments are checked
 
     with one_blas_thread():
         from tsm2_tune.api.tune import options_of
@@ -104,7 +104,7 @@ def ladder(
 
 
 def _print_unsolved(unsolved: Sequence[Rung], database: str) -> None:
-    """Print a sentence on the steps without a time."""
+    """Print, on standard error, that some steps have no time, and what to do."""
     is_one_untried = any(not rung.tried for rung in unsolved)
     more = "raise --budget or --max-trials, or choose a smaller shape" if is_one_untried else "raise its limits"
     sentence = f"some steps have no time: see `{command_on('show', database)}`, or {more}"

@@ -1,4 +1,4 @@
-"""`tsm2-tune model`."""
+"""`tsm2-tune model`: print the roofline model's least time of each problem."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def model(
     of the data sheet. Without a GPU, name a card with --device.
     """
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
+    from tsm2_tune.console import plan_tables  # slow: import after arguments are checked
     from tsm2_tune.generator.device.cards import PROFILES
     from tsm2_tune.generator.device.roofline import data_sheet, modelled
     from tsm2_tune.tuner.device.target import HOST, default_spec, limits_of, stored_target

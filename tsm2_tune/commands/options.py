@@ -42,7 +42,7 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}  # seconds, by the first letter
+UNITS = {"": 1, "s": 1, "m": 60, "h": 3600}  # first letter of a unit -> seconds
 _TIME = re.compile(
     r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]+)?|inf) *(|s|sec|seconds|m|min|minutes|h|hours)",
     re.IGNORECASE | re.ASCII,
@@ -50,7 +50,7 @@ _TIME = re.compile(
 
 
 class WholeNumber(click.IntRange):
-    """A whole number in the range, in digits 0 to 9. int() would also accept 1_000 and digits of other scripts."""
+    """The click type of an integer in a range. Unlike int(), it refuses `1_000` and digits of other scripts."""
 
     name = "integer"
 
@@ -61,7 +61,7 @@ class WholeNumber(click.IntRange):
 
 
 class Seconds(click.FloatRange):
-    """A time in the range: a number of seconds, or a number with a unit, such as 90s, 2m or 1h."""
+    """The click type of a duration in a range. It converts `90`, `90s`, `2m` or `1h` to seconds."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         unit = 1
@@ -74,7 +74,7 @@ class Seconds(click.FloatRange):
 
 
 class Percent(click.ParamType):  # type: ignore[type-arg]
-    """A share in percent, at most `most`."""
+    """The click type of a percentage such as `3%`, at most the fraction `most` (1.0 is 100 %). The value is text."""
 
     name = "percent"
 
@@ -90,7 +90,7 @@ class Percent(click.ParamType):  # type: ignore[type-arg]
 
 
 class Choice(click.Choice):  # type: ignore[type-arg]
-    """One of several names. The error for another name suggests a similar one."""
+    """The click type of a value from a list of names. Its error message suggests a similar name."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         try:
@@ -100,7 +100,7 @@ class Choice(click.Choice):  # type: ignore[type-arg]
 
 
 def is_given(ctx: click.Context, name: str) -> bool:
-    """Return whether the command line sets the parameter of this name."""
+    """Return whether the command line contains the parameter; False if it has its default."""
     return ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE
 
 
@@ -125,10 +125,12 @@ layout_option = option(
 
 
 def shapes_options(required: bool) -> Callable[[F], F]:
-    """Add --shapes, which arguments may replace, --dtype, --math, --op and --layout."""
+    """Return a decorator that adds --shapes, --dtype, --math, --op and --layout to a command.
+
+    Shapes can also be passed as arguments. If `required`, a command line without shapes is an error.
+    """
 
     def decorate(command: F) -> F:
-        """Return the command with these options."""
 
         @wraps(command)
         def with_shapes(*arguments: Any, shapes: str | None, items: tuple[str, ...], **named: Any) -> Any:
@@ -169,7 +171,7 @@ def shapes_options(required: bool) -> Callable[[F], F]:
 
 
 def family_options(function: F) -> F:
-    """Add --family and --guidelines."""
+    """Add --family and --guidelines to a command."""
     function = option(
         "--guidelines",
         metavar="NAME=VALUE,...",
@@ -187,7 +189,7 @@ def family_options(function: F) -> F:
 
 
 def database_option_of(default: str) -> Callable[[F], F]:
-    """Return --db with this default."""
+    """Return a decorator that adds --db with this default to a command."""
     return option(
         "--db",
         "database",
@@ -202,7 +204,7 @@ database_option = database_option_of(DEFAULT_DATABASE)
 
 
 def named_database(function: F) -> F:
-    """Add --db, which an argument may replace: `best h100.db`."""
+    """Add --db to a command. The database can also be an argument: `best h100.db`."""
 
     @wraps(function)
     def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
@@ -287,7 +289,7 @@ json_option = option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
-    """Return --cache, a state of the L2, with this default."""
+    """Return a decorator that adds --cache to a command: what a GPU's L2 cache contains before timing."""
     return option(
         "--cache",
         type=Choice([one.value for one in Cache]),
@@ -299,7 +301,7 @@ def cache_option(default: Cache | None, about: str) -> Callable[[F], F]:
 
 
 def within_options(function: F) -> F:
-    """Add --within and --no-measure."""
+    """Add --within and --no-measure to a command."""
     for added in (
         option("--no-measure", is_flag=True, help="With --within: use only times that are stored."),
         option(
@@ -315,7 +317,7 @@ def within_options(function: F) -> F:
 
 
 def outcomes_option(name: str, variable: str, known: Sequence[Outcome], about: str) -> Callable[[F], F]:
-    """Return an option that names outcomes, separated by commas."""
+    """Return a decorator that adds an option. Its value is a comma-separated list of trials' outcomes."""
     return option(
         name,
         variable,
@@ -329,7 +331,7 @@ retry_option = outcomes_option("--retry", "retry", FAILURES, "Retry configuratio
 
 
 def tuning_options(function: F) -> F:
-    """Add the options that `options_of` reads: limits, the seed and the state of the L2, but none of the vendor."""
+    """Add --budget, --max-trials, --seed, --compile-limit, --run-limit and --cache to a command."""
     for added in (
         cache_option(
             Cache.DIRTY,
@@ -380,7 +382,10 @@ def tuning_options(function: F) -> F:
 
 
 def selection_options(function: F) -> F:
-    """Add the options that select stored results: --device, --shapes, --dtype, --op, --layout and --cache."""
+    """Add options that filter stored results: --device, --shapes, --dtype, --op, --layout and --cache.
+
+    The command receives their values as one dictionary, `which`.
+    """
 
     @wraps(function)
     def with_selection(

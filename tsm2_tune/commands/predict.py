@@ -45,11 +45,11 @@ def predict(
     tsm2-tune predict --device h100 --shapes 30000x12x5000
     tsm2-tune predict --db results.db --shapes 30000x12x5000,16x16x1000000 --dtype f64 --json
 
-    For each problem it prints the time of the kernel that an exported module would choose, the time of cuBLAS or
-    cuBLASLt, whichever is faster, their ratio, and which of them the module calls. A time is measured at the shape,
-    or predicted. Then it prints the nearest shape at which the kernel was measured, and the distance: 0.7 is twice as
-    long in one of m, n and k. A line below the table gives the module's reason: it leaves a problem to cuBLAS's gemm
-    if that is faster.
+    For each problem, the table shows the time of the kernel that an exported module would choose, the time of cuBLAS
+    or cuBLASLt, whichever is faster, their ratio, and whether the module would call the kernel or cuBLAS. A time is
+    measured at the shape, or predicted. The last columns are the nearest shape at which the kernel was measured, and
+    the distance to that shape: it is 0.7 if one of m, n and k differs by a factor of 2. Lines below the table explain
+    the module's choices: it calls cuBLAS's gemm if that is faster than the kernel.
     """
     from tsm2_tune.api.parse import problems_of
 
@@ -66,7 +66,7 @@ def predict(
 
 
 def _text_of(spec: str | None) -> Pretuned:
-    """Return the kernels included in the package for the card. Raise InputError if there are none."""
+    """Return the kernels that the package includes for a card. Raise InputError if it includes none."""
     from tsm2_tune.pretuned import pretuned
 
     texts = {one.name: one for one in pretuned()}
@@ -77,7 +77,7 @@ def _text_of(spec: str | None) -> Pretuned:
 
 
 def _device_of(known: Sequence[str], spec: str | None, database: str | None) -> str:
-    """Return the named device of the database."""
+    """Return the full name of the device that `spec` names. Raise InputError if no or several names match."""
     from tsm2_tune.tuner.device.target import stored_target
 
     return stored_target(known, spec, database or "")[0]
@@ -126,17 +126,20 @@ def _print(device: str, found: Sequence[Choice]) -> None:
 
 
 def number_text(value: float | None, digits: int) -> str:
-    """Return the number as a cell of a table, or a dash for None."""
+    """Return a table cell: the number with this many decimals, or a dash for None."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
 def chosen_text(choice: Choice) -> str:
-    """Return whether an exported module calls cuBLAS or the kernel for the problem."""
+    """Return "cuBLAS" or "kernel": which of them an exported module calls for the problem."""
     return "cuBLAS" if choice.is_vendors else "kernel"
 
 
 def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:
-    """Return a line that compares the kernels, and an exported module, with cuBLAS."""
+    """Return the line below a table: the mean speedup over cuBLAS of the kernels, and of an exported module.
+
+    A ratio is cuBLAS's time divided by the kernel's, or None. An exported module calls cuBLAS for some problems.
+    """
     found = [(ratio, choice.is_vendors) for ratio, choice in zip(ratios, choices, strict=True) if ratio is not None]
     if not found:
         return "no time to compare with cuBLAS"
@@ -150,5 +153,5 @@ def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> s
 
 
 def _mean(ratios: Sequence[float]) -> float:
-    """Return the geometric mean."""
+    """Return the geometric mean of the ratios."""
     return math.exp(math.fsum(map(math.log, ratios)) / len(ratios))

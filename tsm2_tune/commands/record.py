@@ -1,4 +1,4 @@
-"""`tsm2-tune record`: run a program and write its cuBLAS products as a file for --shapes."""
+"""`tsm2-tune record`: run a program, and write the shapes of its cuBLAS GEMM calls to a file for --shapes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tsm2_tune.tuner.written_files import refuse_unwritable, write
 if TYPE_CHECKING:
     pass
 
-WHOLE = 1.0  # the largest share of GPU time
+WHOLE = 1.0  # 100 % of the GPU time
 
 
 @click.command(cls=Command, context_settings=PROGRAM)
@@ -48,7 +48,7 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
     from tsm2_tune.interpose.journal import count_of, written_in
 
     if output != "-":
-        refuse_unwritable(output)  # before the program runs for hours
+        refuse_unwritable(output)  # check now: the program may run for hours
     path_of_program(program[0])
     standing = Standing(standin_path(), has_times=True)
     with journal_folder() as journal:
@@ -71,7 +71,10 @@ def record(ctx: click.Context, output: str, worth: str, program: tuple[str, ...]
 
 
 def _write(text: str, output: str) -> None:
-    """Write the text to the file; to standard output if that fails, since the program may have taken hours."""
+    """Write the text to a file. If that fails, write it to standard output and raise InputError.
+
+    The text must not be lost: the program may have run for hours.
+    """
     try:
         write(text, output)
     except InputError as error:

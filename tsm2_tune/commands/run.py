@@ -1,4 +1,4 @@
-"""`tsm2-tune run`: run a program with a library in front of cuBLAS."""
+"""`tsm2-tune run`: run a program with a library that replaces cuBLAS's GEMM functions (LD_PRELOAD)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
     from tsm2_tune.interpose.journal import Seen, Written
 
-VERIFIED = 3  # products of each shape that --verify compares
-MOST_LEFT = 10  # products left to cuBLAS that a report names
-TROUBLES = {  # reasons that the user can fix, in a report
+VERIFIED = 3  # calls per shape whose results --verify compares with cuBLAS's
+MOST_LEFT = 10  # limit of the shapes in a report's table of calls that cuBLAS computed
+TROUBLES = {  # reason recorded for calling cuBLAS -> its text in a report; a user can fix these
     "no pack is there": "the library of kernels cannot be used",
     "the kernel could not be started": "kernels could not be started",
 }
-ELF = b"\x7fELF"  # the beginning of a shared library
-FUNCTION = b"\0tsm2_gemm_f32\0"  # a symbol of an exported library
+ELF = b"\x7fELF"  # first bytes of a shared library
+FUNCTION = b"\0tsm2_gemm_f32\0"  # a symbol that every exported library contains
 PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
 def _given(ctx: click.Context, param: click.Parameter, program: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the program's command line. Raise UsageError if it is empty."""
+    """Return the command line of the program to run. Raise UsageError if it is empty."""
     if not program and not ctx.resilient_parsing:
         raise click.UsageError(
             f"no program to run: name one behind --, such as tsm2-tune {ctx.info_name} -- python simulation.py"
@@ -94,9 +94,9 @@ def run(
     given = [f"--{name}" for name in ("db", "library") if is_given(ctx, name.replace("db", "database"))]
     if pretuned and given:
         raise click.UsageError(f"--pretuned and {given[0]} each choose the kernels: name one of them")
-    path_of_program(program[0])  # before kernels are compiled, which may take minutes
+    path_of_program(program[0])  # raises if missing; compiling kernels below may take minutes
     pack = _library(library) if library is not None else _made_pack(database, pretuned)
-    if pack is None and not report:  # a sentence said why
+    if pack is None and not report:  # _made_pack printed why there are no kernels
         become(program, None)
     standing = Standing(standin_path(), pack, has_times=report, compared=VERIFIED if verify else 0)
     if not report and not verify:
@@ -108,9 +108,9 @@ def run(
 
 
 def _made_pack(database: str, pretuned: bool) -> Path | None:
-    """Return the library of the pretuned kernels or of the database's winners.
+    """Compile the kernels to use, and return the path of their library. If there are none, print why and return None.
 
-    If there is none, print why and return None.
+    The kernels are those included in the package if `pretuned`, else the fastest ones of the database.
     """
     from tsm2_tune.interpose.pack_library import pack_path, pretuned_path  # slow to import
 
@@ -118,9 +118,9 @@ def _made_pack(database: str, pretuned: bool) -> Path | None:
 
 
 def _library(name: str) -> Path:
-    """Return the path of an exported C library, and print a note if no GPU is here.
+    """Return the path of an exported C library, and print a note if this machine has no GPU.
 
-    Raise InputError for another file.
+    Raise InputError if the file is not such a library.
     """
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
@@ -147,7 +147,10 @@ def failed(status: int) -> str:
 
 
 def print_products(written: Written, status: int, *, has_times: bool) -> None:
-    """Report a program's products on standard error."""
+    """Print on standard error which GEMM calls of a program the tuned kernels computed, with times if `has_times`.
+
+    `status` is the program's exit status: if the program failed before its first GEMM call, that is printed.
+    """
     from tsm2_tune.interpose.journal import count_of
 
     console, seen = tables.console(stderr=True), written.seen
@@ -199,7 +202,7 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
 
 
 def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:
-    """Print a table of products, if there are any."""
+    """Print a table of GEMM calls, one row per shape. Print nothing if `seen` is empty."""
     heads = ("routine", "type", "op", "m x n x k", "calls", "taken", "cuBLAS us", "kernel us", "why left")
     cells = []
     for one in seen:

@@ -1,4 +1,4 @@
-"""`tsm2-tune source`."""
+"""`tsm2-tune source`: print the CUDA source of a kernel."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def source(
     tsm2-tune source 35
     tsm2-tune source tsm2:version=v3,threads=128,columns=16,prefetch=4 --dtype f64
 
-    A number is a trial's, as `best` and `show` list it. Its source is in the database. A configuration is written as
-    `best --long` and `space --list` print it. Without --dtype, --op and --layout, the source is for the first type
-    and layout that the kernel computes.
+    A number is the number of a trial, which `best` and `show` print; its source is stored in the database. Write a
+    configuration as `best --long` and `space --list` print it. Without --dtype, --op and --layout, the source is for
+    the first element type and layout that the kernel supports.
     """
     if kernel.isascii() and kernel.isdecimal():
         from tsm2_tune.tuner.results.store import Store

@@ -85,8 +85,9 @@ def space(
     tsm2-tune space --device h200 --shapes 20480x16x20480 --explain
     tsm2-tune space --audit --db results.db
 
-    Without --shapes it shows a large square product. --audit knows a guideline's cost only from trials that it
-    would have dropped: tune with --guidelines none first.
+    Without --shapes, it counts the configurations for a large square product. Guidelines are rules that drop
+    configurations which are probably slow. --audit shows how much faster the dropped ones would have been; it needs
+    trials of them, so tune with --guidelines none first.
     """
     _refuse_unused(ctx, is_audit, is_of_families)
     if is_of_families:
@@ -97,7 +98,7 @@ def space(
         return
     chosen, names = thresholds_of(guidelines), family_names(families)
     problems = problems_of(shapes or LARGE_SQUARE, dtypes, ops, layout, math)
-    from tsm2_tune.console import plan_tables  # slow to import, so arguments are checked first
+    from tsm2_tune.console import plan_tables  # slow: import after arguments are checked
     from tsm2_tune.tuner.device.target import default_spec, limits_of
 
     limits = limits_of(default_spec() if spec is None else spec)
@@ -116,7 +117,7 @@ def space(
 
 
 def _print_kept(searched: SearchSpace) -> None:
-    """Print each kept configuration as a line of JSON."""
+    """Print one line of JSON for each configuration that no rule dropped."""
     for one in searched.kept:
         facts = {
             "problem": searched.problem.text,
@@ -130,7 +131,7 @@ def _print_kept(searched: SearchSpace) -> None:
 
 
 def _print_families(*, as_json: bool) -> None:
-    """Print a line for each family."""
+    """Print a table of the kernel families, or JSON."""
     from tsm2_tune.generator.families import FAMILIES
 
     if as_json:
@@ -144,7 +145,7 @@ def _print_families(*, as_json: bool) -> None:
 
 
 def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> None:
-    """Raise UsageError for an option that the command would ignore."""
+    """Raise UsageError if an option has no effect together with --families, --audit or neither."""
     if is_of_families:
         others = [name for name in ctx.params if name not in ("is_of_families", "as_json") and is_given(ctx, name)]
         if others:
@@ -162,7 +163,7 @@ def _refuse_unused(ctx: click.Context, is_audit: bool, is_of_families: bool) -> 
 def _audit(
     spec: str | None, database: str, guidelines: Thresholds, families: tuple[str, ...], *, as_json: bool
 ) -> None:
-    """Audit the database's trials of the device."""
+    """Print which of a device's fastest stored kernels the guidelines would have dropped, and at what cost."""
     from tsm2_tune.console import audit_tables
     from tsm2_tune.tuner.device.target import stored_target
     from tsm2_tune.tuner.results.store import Store

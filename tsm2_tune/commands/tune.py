@@ -1,4 +1,4 @@
-"""`tsm2-tune tune`, which is also the command without a name."""
+"""`tsm2-tune tune`: find the fastest kernel for each shape. It is the default command of `tsm2-tune`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on, shown_name
 from tsm2_tune.tuner.runs.blas_threads import one_blas_thread
 
-if TYPE_CHECKING:  # slow to import, and shell completion waits
+if TYPE_CHECKING:  # a slow import would delay shell completion
     from tsm2_tune import TuningResult
     from tsm2_tune.console.json_events import EventLines
     from tsm2_tune.console.run_progress import RunProgress
@@ -84,18 +84,19 @@ def tune(
     \b
     tsm2-tune --device 0 --shapes 20480x16x20480,1e7x8x8 --dtype f32,f64 --budget 60s
 
-    It enumerates kernel configurations, drops those that the device or the guidelines rule out, generates and
-    compiles CUDA for the rest, verifies and times each, and stores every trial. The same command again continues.
-    Then `best` shows the winners and `export` writes them as an importable module.
+    It enumerates kernel configurations, drops those that cannot run on the device or that the guidelines reject,
+    generates and compiles CUDA code for the rest, verifies and times each, and stores every trial. To continue an
+    interrupted search, run the same command again. `best` shows the fastest kernels, and `export` writes them as a
+    Python module.
     """
     if shapes is None:
         raise click.UsageError("nothing to tune: name --shapes, such as --shapes 20480x16x20480")
     names = family_names(families)
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    if sys.stdout is not None and sys.stdout.isatty() and not as_json:  # what follows takes seconds to begin
+    if sys.stdout is not None and sys.stdout.isatty() and not as_json:  # the imports below take seconds
         click.echo(f"tuning {len(problems)} problem{'s'[: len(problems) > 1]} on {_place(spec, cluster)}")
     with one_blas_thread():
-        from tsm2_tune.api.devices import targets_of  # slow to import, so arguments are checked first
+        from tsm2_tune.api.devices import targets_of  # slow: import after arguments are checked
     problems = computable(problems, names)
     with ended_by_signals(ctx, database, stderr=as_json):
         thresholds = thresholds_of(guidelines)
@@ -130,7 +131,7 @@ def tune(
 
 
 def _place(spec: str | None, cluster: str | None) -> str:
-    """Return where the run will tune, as far as the command line says it."""
+    """Return a text that names the devices to tune on, from --device and --cluster alone."""
     if cluster is not None:
         return f"the cluster {printable(cluster)}"
     return "GPU 0, or this host" if spec is None else f"device {printable(spec)}"
@@ -139,7 +140,7 @@ def _place(spec: str | None, cluster: str | None) -> str:
 def _shown(
     database: str, *, is_unasked_host: bool, is_cache_asked: bool, pairs: bool, as_json: bool
 ) -> EventLines | RunProgress:
-    """Return the display of the run's events."""
+    """Return the object that prints the run's events: as JSON lines, or as progress in a terminal."""
     from tsm2_tune.console.json_events import EventLines
     from tsm2_tune.console.run_progress import RunProgress, l2_state_text
     from tsm2_tune.console.tables import console
@@ -160,7 +161,7 @@ def _shown(
 
 
 def _print_incomplete(result: TuningResult, database: str) -> None:
-    """Print what the run left out or did not finish, if anything."""
+    """Print counts of skipped kernels, problems without a winner, interruptions and unfinished problems, if any."""
     from tsm2_tune.commands.results.quarantine import print_quarantined
     from tsm2_tune.console.run_progress import print_interrupted
 
@@ -173,7 +174,7 @@ def _print_incomplete(result: TuningResult, database: str) -> None:
 
 
 def _print_unsolved(result: TuningResult, database: str) -> None:
-    """Print how many problems have no winner, if any."""
+    """Print on standard error how many problems have no correct, timed kernel, if any."""
     from tsm2_tune.console import tables
 
     if not result.unsolved:

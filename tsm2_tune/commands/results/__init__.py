@@ -1,1 +1,1 @@
-"""The commands that show and change a database of trials."""
+"""The commands that show and change a tuning database."""

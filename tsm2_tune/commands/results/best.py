@@ -1,4 +1,4 @@
-"""`tsm2-tune best`."""
+"""`tsm2-tune best`: show the fastest kernel of each problem."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def best(
     tsm2-tune best
     tsm2-tune best h100.db --dtype f64 --sort x --limit 10
 
-    Times are medians in microseconds. +- is how far the 95 % confidence interval reaches. x is cuBLAS's time divided
-    by the kernel's. % floor is 100 if the kernel takes the least time that memory and arithmetic allow.
-    `show TRIAL` has the rest.
+    Times are medians in microseconds. +- is the distance to the farther end of the 95 % confidence interval. x is
+    cuBLAS's time divided by the kernel's. % floor is the least time that memory and arithmetic allow, divided by the
+    kernel's time. `show TRIAL` prints more about a trial.
     """
     from tsm2_tune.api.selection import selected
 
@@ -68,6 +68,9 @@ def best(
 
 
 def refuse_nothing(what: str, stored: Sequence[tuple[Problem, str]], selection: Selection, database: str) -> None:
-    """Raise InputError if there are results but none is selected."""
+    """Raise InputError if --shapes, --dtype, --op, --layout or --cache excluded all stored results.
+
+    `what` names a result in the message, such as "winner". `stored` lists each result's problem and L2 state.
+    """
     if (selection.is_of_problems or selection.cache is not None) and stored:
         raise InputError(selection.none_of(what, stored, shown_name(database)))

@@ -28,10 +28,10 @@ def db() -> None:
 @json_option
 @click.pass_context
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
-    """Say whether the database is sound.
+    """Check whether the database is consistent.
 
     Each line is a problem (rows are damaged or contradict each other) or a note (something is old or not needed). The
-    check reads a copy, so that runs continue and nothing changes. With a problem the exit status is 1.
+    check reads a copy, so it changes nothing and other runs continue. If it finds a problem, the exit status is 1.
     """
     from tsm2_tune.tuner.doctor.finding import State
     from tsm2_tune.tuner.results.maintenance import integrity
@@ -61,8 +61,8 @@ def merge(sources: tuple[str, ...], database: str) -> None:
     tsm2-tune db merge node1.db node2.db --db all.db
 
     Each file is added as by `tsm2-tune import`: nothing is lost, the order does not matter, and adding a file twice
-    changes nothing. If two databases contradict each other, a sentence says what counts. If one FILE cannot be read,
-    or is of a newer version, nothing is added.
+    changes nothing. If two databases contradict each other, a message says which result is used. If one FILE cannot
+    be read, or was written by a newer version, nothing is added.
     """
     from tsm2_tune.api.import_trials import refuse_others
 
@@ -79,10 +79,11 @@ def merge(sources: tuple[str, ...], database: str) -> None:
 @option("--alone", is_flag=True, help="No run uses the database, so it may be locked for long.")
 @named_database
 def vacuum(alone: bool, database: str) -> None:
-    """Remove what nothing needs, and write the file anew without gaps.
+    """Remove unused rows from the database, and compact its file.
 
-    It removes kernels, problems, runs and cuBLAS times without trials, and claims of ended runs. Runs on
-    the database continue. If they would wait too long for a large file, it keeps its gaps, unless with --alone.
+    Unused rows are kernels, problems, runs and cuBLAS times without trials, and claims of ended runs: a claim
+    reserves a problem for a run. Other runs continue meanwhile. If compacting a large file would block them for too
+    long, it is skipped, unless --alone is given.
     """
     from tsm2_tune.tuner.results.maintenance import vacuum as vacuums
 
@@ -97,9 +98,9 @@ def vacuum(alone: bool, database: str) -> None:
 @option("--keep", is_flag=True, help="Keep a copy of the old database beside the new one.")
 @named_database
 def migrate(keep: bool, database: str) -> None:
-    """Bring a database of an older version to this version's schema.
+    """Convert a database of an older version to this version's schema.
 
-    Every command migrates such a database when it opens it. This one prints what it did, and can keep a copy.
+    Every command does so when it opens an older database. This command also prints each step, and can keep a copy.
     """
     from tsm2_tune.tuner.results.maintenance import migration
 

@@ -1,4 +1,4 @@
-"""`tsm2-tune forget`: remove trials."""
+"""`tsm2-tune forget`: remove trials from the database."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from tsm2_tune.console.printable import printable
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 from tsm2_tune.tuner.results.trial import Outcome
 
-MOST_TRIAL = 2**63 - 1  # SQLite's largest
+MOST_TRIAL = 2**63 - 1  # the largest integer of SQLite
 
 
 class TrialNumber(WholeNumber):
-    """The number of a trial, as `tsm2-tune show` lists it."""
+    """The click type of a trial's number, which `tsm2-tune show` prints."""
 
     name = "trial's number"
 
@@ -31,7 +31,7 @@ class TrialNumber(WholeNumber):
 @stored_device_option
 @database_option
 def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:
-    """Remove trials, so that they are tried anew.
+    """Remove trials, so that the next run tries their configurations again.
 
     \b
     tsm2-tune forget --outcome failed

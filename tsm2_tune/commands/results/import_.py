@@ -1,4 +1,4 @@
-"""`tsm2-tune import`."""
+"""`tsm2-tune import`: add trials from another database or file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tsm2_tune.console.printable import printable, tell
 from tsm2_tune.console.tables import waiting
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
-MOST_PRINTED = 20  # configurations of a kind
+MOST_PRINTED = 20  # limit of the printed lines about left-out configurations, and of those about conflicts
 
 
 @click.command("import", cls=Command)
@@ -21,7 +21,7 @@ MOST_PRINTED = 20  # configurations of a kind
 def import_(source: str, database: str) -> None:
     """Add trials from another database or file.
 
-    FILE is a database, or a text of trials, a T4 file or a cache of Kernel Tuner that `tsm2-tune export` wrote.
+    FILE is a database, or a file that `tsm2-tune export` wrote as .jsonl, T4 or a cache of Kernel Tuner.
 
     \b
     tsm2-tune import colleague.db
@@ -29,7 +29,7 @@ def import_(source: str, database: str) -> None:
     tsm2-tune import pretuned:h200 --db h200.db
 
     Existing trials stay, so importing a file twice changes nothing. FILE is only read. pretuned:h100 and
-    pretuned:h200 are texts included in the package.
+    pretuned:h200 are trials included in the package.
     """
     with waiting(f"importing {shown_name(source)}") as show:
         found = tsm2_tune.import_trials(source, database, on_progress=show)
@@ -38,7 +38,7 @@ def import_(source: str, database: str) -> None:
 
 
 def print_import(found: tsm2_tune.Imported) -> None:
-    """Print the configurations that were left out, then the configurations with contradicting trials."""
+    """Print configurations that were not imported, then those whose trials contradict stored trials."""
     for sentences in (found.left_out, found.conflicts):
         for sentence in sentences[:MOST_PRINTED]:
             tell(sentence)

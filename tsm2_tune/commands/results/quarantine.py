@@ -1,4 +1,4 @@
-"""`tsm2-tune quarantine`, and the line that a run prints about quarantined kernels."""
+"""`tsm2-tune quarantine`: list or release kernels that hung or faulted, which later searches skip."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tsm2_tune.tuner.results.storage.addresses import command_on
 if TYPE_CHECKING:
     from tsm2_tune.tuner.search.quarantine import Quarantined
 
-ALL = "all"  # as in tuner.search.quarantine
-DIGITS = 12  # of a digest, in the table
-LEAST_DIGITS = 8  # enough to identify a kernel
+ALL = "all"  # equals ALL of tuner.search.quarantine, which is slow to import
+DIGITS = 12  # digits of a digest that the table shows
+LEAST_DIGITS = 8  # fewest digits that --forgive accepts: they identify a kernel
 
 
 class Digest(click.ParamType):  # type: ignore[type-arg]
-    """The beginning of a digest, or all."""
+    """The click type of a kernel's digest: its first 8 or more hexadecimal digits, or `all`."""
 
     name = "digest"
 
@@ -49,8 +49,9 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
     tsm2-tune quarantine
     tsm2-tune quarantine --forgive 3f9a0c51
 
-    A search skips such a kernel for other problems until it is forgiven, or the compiler or driver changes. A larger
-    --run-limit retries kernels that timed out. `tsm2-tune --retry crashed,timed-out` retries all.
+    If a kernel hangs or faults for one problem, searches for other problems skip it until it is forgiven, or the
+    compiler or driver changes. A larger --run-limit retries kernels that timed out. `tsm2-tune --retry
+    crashed,timed-out` retries all.
     """
     from tsm2_tune.api.selection import selected
     from tsm2_tune.tuner.results.store import Store
@@ -72,7 +73,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
 
 
 def print_quarantined(count: int, database: str) -> None:
-    """Print how many kernels a search skipped because they hung or faulted for another problem."""
+    """Print how many kernels a search skipped because they hung or faulted for another problem, if any."""
     if count:
         tell(f"{count} quarantined: `{command_on('quarantine', database)}` lists them")
 

@@ -1,4 +1,4 @@
-"""`tsm2-tune report`."""
+"""`tsm2-tune report`: write an HTML page with charts and tables of a database."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tsm2_tune.tuner.results.storage.addresses import shown_name
 def report(
     database: str, which: dict[str, Any], compare: tuple[str, ...], title: str, note: str, output: str
 ) -> None:
-    """Write a page with charts and tables.
+    """Write an HTML page with charts and tables.
 
     \b
     tsm2-tune report

@@ -1,4 +1,4 @@
-"""`tsm2-tune show`."""
+"""`tsm2-tune show`: show one trial, or list all trials."""
 
 from __future__ import annotations
 
