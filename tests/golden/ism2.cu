@@ -17,11 +17,11 @@ using sum_t = float;  // type of sums, alpha and beta
 constexpr int threads = 128;  // t1: threads of a block, one row of A each; also the rows of B staged at a time
 constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
 constexpr int prefetch = 8;  // t3: elements of A that one thread loads ahead
-constexpr int tile_depth = threads / prefetch * prefetch;  // rows of B staged at a time, in whole steps
-// tcf: the grid has 1/tcf of a thread for each row of A, so each thread strides over tcf rows.
+constexpr int tile_depth = threads / prefetch * prefetch;  // rows of B in shared memory, a multiple of `prefetch`
+// tcf: the grid has m / tcf threads, so each thread strides over tcf rows.
 
-// Elements step ... step + prefetch - 1 of one row of A, zeros past its end. Neighbouring threads hold
-// neighbouring rows, so each load of a warp is one contiguous piece of a column.
+// Load elements step ... step + prefetch - 1 of one row of A, with zeros past its end. Neighbouring threads have
+// neighbouring rows, so each load of a warp is contiguous in a column.
 __device__ __forceinline__ void load_a(
     scalar (&a)[prefetch], const scalar *__restrict__ row_of_A, index_t lda, index_t step, index_t k)
 {
@@ -36,7 +36,7 @@ __device__ __forceinline__ void load_a(
     }
 }
 
-// This thread's row of a tile of B: one element of each column of the group, with zeros outside of B.
+// Load this thread's row of a tile of B: one element of each column of the group, with zeros outside of B.
 __device__ __forceinline__ void load_b(
     scalar (&b)[columns], const scalar *__restrict__ B, index_t ldb, index_t tile, index_t k, index_t first,
         index_t n)
@@ -48,7 +48,7 @@ __device__ __forceinline__ void load_b(
         b[c] = inside && first + c < n ? B[l + (first + c) * ldb] : scalar(0);
 }
 
-// Stage the tile column by column: neighbouring threads write neighbouring banks.
+// Store the tile to shared memory, column-major: neighbouring threads write to neighbouring banks.
 __device__ __forceinline__ void stage_b(scalar *staged, const scalar (&b)[columns])
 {
     if (threadIdx.x < tile_depth) {
@@ -58,8 +58,8 @@ __device__ __forceinline__ void stage_b(scalar *staged, const scalar (&b)[column
     }
 }
 
-// sum += one step of A times the matching rows of the staged tile; every thread reads the same element of
-// B at a time, which shared memory broadcasts.
+// sum += one step of A times the matching rows of the tile in shared memory. All threads read the same element of B
+// at a time, which shared memory broadcasts.
 __device__ __forceinline__ void multiply(
     scalar (&sum)[columns], const scalar (&a)[prefetch], const scalar *staged_step)
 {
@@ -71,7 +71,7 @@ __device__ __forceinline__ void multiply(
     }
 }
 
-// C is read only where beta asks for it.
+// Store this thread's sums to C. C is read only if beta is not 0.
 __device__ __forceinline__ void store_c(
     const scalar (&sum)[columns], scalar alpha, scalar beta, scalar *__restrict__ row_of_C, index_t ldc,
     index_t first, index_t n)
@@ -85,9 +85,9 @@ __device__ __forceinline__ void store_c(
     }
 }
 
-// Algorithm 4: this thread's row of A times B, tile after tile of B and step after step of A, the next of
-// each in flight while the current one multiplies. Threads past the last row help to stage B, work on the
-// last row, and store nothing.
+// Algorithm 4: multiply this thread's row of A by B, tile after tile of B and step after step of A. The next tile and
+// the next step are in flight while the current ones are multiplied. Threads past the last row copy B too, compute
+// the last row, and store nothing.
 __device__ __forceinline__ void multiply_row(
     scalar *staged, index_t row, index_t m, index_t n, index_t k, scalar alpha, const scalar *__restrict__ A,
     index_t lda, const scalar *__restrict__ B, index_t ldb, scalar beta, scalar *__restrict__ C, index_t ldc)
@@ -136,8 +136,8 @@ extern "C" __global__ void __launch_bounds__(threads) ism2(
     scalar *staged = reinterpret_cast<scalar *>(shared_bytes);  // tile_depth x columns of B, column-major
     const index_t stride = index_t(gridDim.x) * threads;
 
-    // Algorithm 6: the whole product for one tile of rows after another. Every thread of a block makes the
-    // same number of turns, so that all of them meet at the barriers.
+    // Algorithm 6: the whole product for one row tile after another. All threads of a block have the same number of
+    // iterations, so that all reach the barriers.
     for (index_t block_row = blockIdx.x * index_t(threads); block_row < m; block_row += stride)
         multiply_row(staged, block_row + threadIdx.x, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
 }

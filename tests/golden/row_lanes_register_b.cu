@@ -24,17 +24,17 @@ constexpr int lanes = 4;  // lanes along a row of A
 constexpr int vectors = 1;  // vectors of a row that one lane loads
 constexpr int columns = 16;  // t2: columns of C that one lane accumulates in registers
 constexpr int min_blocks = 4;  // blocks that a multiprocessor must hold, which bounds the registers
-constexpr int width = vector_bytes / sizeof(scalar);  // of a vector
+constexpr int width = vector_bytes / sizeof(scalar);  // elements of a vector
 constexpr int teams = 1;  // teams of lanes with the same part of A, each with columns of C of its own
 constexpr int rows = 8;  // t3: rows of A that one lane has in registers, on their way or arrived
 constexpr int rows_per_vector = 1;  // rows of A that one vector holds
 
-constexpr int vector_columns = width / rows_per_vector;            // of a row, in a vector
-constexpr int depth = lanes * vectors * vector_columns;   // of A's columns, that the lanes of a row have at once
+constexpr int vector_columns = width / rows_per_vector;            // columns of A in a vector
+constexpr int depth = lanes * vectors * vector_columns;   // columns of A that the lanes of a row load at once
 constexpr int groups = 32 / (lanes * teams);     // rows that a warp loads at once
 constexpr int block_rows = threads / 32 * groups * rows;
 constexpr int block_columns = teams * columns;
-// A block's tiles are side by side where C takes nearly all of the traffic, in long rows; else a grid apart.
+// A block's row tiles are contiguous if nearly all traffic is stores of long rows of C; else they are a grid apart.
 constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;
 
 // What kernels share, header by header.
@@ -161,9 +161,9 @@ __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&su
 
 // This kernel.
 
-template <int count> using Pack = Vector<scalar, count>;  // neighbours that one load or store moves
+template <int count> using Pack = Vector<scalar, count>;  // elements that one instruction loads or stores
 
-// The most neighbours, of so many, that one load or store moves.
+// Return the number of elements of the widest vector that divides `count` elements.
 __host__ __device__ constexpr int pack_of_elements(int count)
 {
     int pack = 16 / sizeof(scalar);
@@ -172,10 +172,10 @@ __host__ __device__ constexpr int pack_of_elements(int count)
     return pack;
 }
 
-constexpr int kept = sums_kept(columns, lanes);  // sums of a row that a lane has in the end: columns side by side
+constexpr int kept = sums_kept(columns, lanes);  // sums of a row that a lane keeps: neighbouring columns
 constexpr int pack_of_B = b_along_n ? pack_of_elements(kept) : vector_columns;
 
-// Neighbouring packs of a row of C are neighbouring lanes', so that a warp's store is one piece of memory or a few.
+// Neighbouring lanes have neighbouring packs of a row of C, so that a warp's store is one or a few contiguous ranges.
 constexpr int spread_pack = pack_of_elements(kept);
 __host__ __device__ constexpr int spread(int column)
 {
@@ -183,7 +183,8 @@ __host__ __device__ constexpr int spread(int column)
         + column % spread_pack;
 }
 
-// The column of C that a lane of a team has in place `j`: such that what it keeps is in the first places.
+// Return the column of C that is a lane's j-th column before the reduction. The columns that the lane keeps come
+// first. A team is a group of lanes with columns of its own.
 __device__ __forceinline__ int column_of(int team, int lane, int j)
 {
     int column = team * columns, count = columns;
@@ -211,11 +212,11 @@ __device__ __forceinline__ void reduce_lanes(sum_t (&sum)[columns])
 }
 
 using bits_t = Pack<width>::bits_t;
-using row_t = bits_t[vectors];                     // a lane's part of a row of A, or of `rows_per_vector` of them
-using factors_t = sum_t[vectors][vector_columns][columns];  // the rows of B for it
+using row_t = bits_t[vectors];                     // a lane's part of `rows_per_vector` rows of A
+using factors_t = sum_t[vectors][vector_columns][columns];  // the elements of B for it
 using sums_t = sum_t[rows_per_vector][columns];
 
-// A is read once: first to evict. What is past the end of the row stays as it is.
+// Load a lane's part of a row. A is read once: loads are evict-first. Vectors past the row's end keep their values.
 __device__ __forceinline__ void load_a(row_t &a, const scalar *__restrict__ at, int remaining)
 {
     #pragma unroll
@@ -225,7 +226,7 @@ __device__ __forceinline__ void load_a(row_t &a, const scalar *__restrict__ at, 
     }
 }
 
-// The same where vectors are not aligned, or the row does not end where one does.
+// Load a lane's part of a row by elements, if vectors are not aligned or a row is not whole vectors.
 __device__ __forceinline__ void load_a_by_elements(row_t &a, const scalar *__restrict__ at, int remaining)
 {
     #pragma unroll
@@ -239,8 +240,8 @@ __device__ __forceinline__ void load_a_by_elements(row_t &a, const scalar *__res
     }
 }
 
-// This lane's rows of B, from `l` on, and columns, from `first` on, `count` neighbours at a time: with zeros outside
-// of B.
+// Load this lane's elements of B, for its rows from `l` on and its columns of the block's columns from `first` on,
+// `count` neighbours at a time, with zeros outside of B.
 template <int count>
 __device__ __forceinline__ void load_b(
     factors_t &b, const scalar *__restrict__ B, index_t ldb, index_t l, index_t k, index_t first, index_t n, int team,
@@ -282,10 +283,10 @@ __device__ __forceinline__ void multiply(sums_t &sum, const row_t &a, const fact
     }
 }
 
-constexpr int store_rows = rows_per_vector;  // of C, that a lane stores at once
+constexpr int store_rows = rows_per_vector;  // rows of C that a lane stores at once
 constexpr int pack = pack_of_elements(store_rows * kept);
 
-// What a lane keeps of `store_rows` rows, C's from `i` on, of columns from `j` on, `size` neighbours at a time.
+// Store the sums that a lane keeps to `store_rows` rows of C, from (i, j) on, `size` neighbours at a time.
 template <int size>
 __device__ __forceinline__ void store(
     const sum_t (&sum)[store_rows][kept], scalar *__restrict__ C, index_t ldc, index_t i, index_t m, index_t j,
@@ -321,10 +322,10 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
     const index_t first_row = begin + threadIdx.x / 32 * (groups * rows);
     const index_t next_tile = together ? block_rows : down * block_rows;
     const index_t l = lane * vector_columns;                            // this lane's first column of A
-    const index_t column = first_column + column_of(team, lane, 0);  // and of the sums that it keeps
+    const index_t column = first_column + column_of(team, lane, 0);  // and its first column of C
     const bool stores = (lane & duplicates_mask(columns, lanes)) == 0;
     const int remaining = k - l;
-    // A lane's rows of a tile: those that it stores at once are side by side, between them are those of other lanes.
+    // Return a lane's row r of a tile. Rows that it stores at once are neighbours; then follow rows of other lanes.
     const auto row_of = [&](index_t tile, int r) {
         return tile + (r / store_rows * groups + group) * store_rows + r % store_rows;
     };
@@ -335,7 +336,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
     };
     const bool whole = aligned(C, ldc, pack * sizeof(scalar)) && (c_along_n ? n : m) % pack == 0;
     factors_t b;
-    // Row tiles from this warp's first on: A in vectors, and C in packs of `size`.
+    // Compute the row tiles from this warp's first on: A is loaded in vectors, C is stored in packs of `size`.
     const auto sweep = [&](auto size) {
         if (aligned(B, ldb, pack_of_B * sizeof(scalar)) && (b_along_n ? n : k) % pack_of_B == 0)
             load_b<pack_of_B>(b, B, ldb, l, k, first_column, n, team, lane);
@@ -356,7 +357,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
                     multiply(sum, a[r / rows_per_vector], b);
                     if (tile + next_tile < end)
                         load_a(a[r / rows_per_vector], ptr_a(row_of(tile + next_tile, r)), remaining);
-                    __syncwarp();  // keeps the compiler from sinking these loads
+                    __syncwarp();  // keeps the compiler from moving the loads down
                     #pragma unroll
                     for (int j = 0; j < rows_per_vector; ++j) {
                         reduce_lanes<columns, lanes>(sum[j]);
@@ -379,7 +380,7 @@ extern "C" __global__ void __launch_bounds__(threads, min_blocks) row_lanes_regi
         return;
     }
 
-    // Rows that are longer, or not of whole vectors: one after the other.
+    // If rows are longer, or not whole vectors, compute one after another.
     for (index_t tile = first_row; tile < end; tile += next_tile) {
         #pragma unroll 1
         for (int s = 0; s < rows; s += store_rows) {

@@ -17,7 +17,7 @@ using sum_t = float;  // type of sums, alpha and beta
 constexpr int threads = 128;  // t1: threads of a block, one row of A each; also the rows of B staged at a time
 constexpr int columns = 1;  // t2: columns of C that one thread accumulates in registers
 
-// C is read only where beta asks for it.
+// Store this thread's sums to C. C is read only if beta is not 0.
 __device__ __forceinline__ void store_c(
     const scalar (&sum)[columns], scalar alpha, scalar beta, scalar *__restrict__ row_of_C, index_t ldc,
     index_t first, index_t n)
