@@ -46,32 +46,6 @@ GROUPS = {  # heading -> names, in the order of the page
 SIGNATURE_CHARACTERS = 100  # of a line
 
 
-# Of records whose files decide whether trials are stale: a comment there would have every kernel tuned anew.
-SAID_HERE = {
-    "Problem.m": "rows of C",
-    "Problem.n": "columns of C",
-    "Problem.k": "products of each element of C",
-    "Problem.dtype_name": "the name of its Dtype: an element type, or tf32, 3xtf32, minplus_f32, minplus_f64",
-    "Problem.op": "how the matrices lie, as above",
-    "Problem.dtype": "Facts of its elements and arithmetic.",
-    "Problem.row_major_c": "Whether C is row-major.",
-    "DeviceLimits.name": "as the driver has it",
-    "DeviceLimits.compute_capability": "(9, 0) is an H100's",
-    "Candidate.family": "what its family knows: resources, launch, traffic and occupancy of a configuration",
-    "Candidate.config": "the configuration",
-    "Candidate.problem": "of the space",
-    "Candidate.limits": "of the device",
-    "Candidate.guidelines": "the thresholds in force",
-    "Candidate.resources": "What one block needs, as far as it can be known before compiling.",
-    "Candidate.launch": "What a kernel needs to be started: blocks, splits, threads.",
-    "Candidate.occupancy": "Blocks and warps a multiprocessor, and what limits them.",
-    "Rule.name": "such as registers-per-thread",
-    "Rule.kind": '"limit" of the device or template, "shape" of the problem, or "guideline"',
-    "Rule.because": "the reason, in a sentence",
-    "Rule.keeps": "false for a configuration that the rule drops",
-}
-
-
 def page(text: str) -> str:
     """The page with the reference of now."""
     draw = {"reference": reference, "commands": commands}
@@ -101,12 +75,6 @@ def said_of(name: str, command: click.Command) -> str:
     lines = "\n".join(f"| {spelt(one)} | {option_help(one)} |" for one in options)
     parts = [f"## {name}", f"```\n{' '.join([name, '[OPTIONS]', *arguments])}\n```", *paragraphs(command.help or "")]
     return "\n\n".join([*parts, *([f"| option | |\n|---|---|\n{lines}"] if options else [])])
-
-
-def argument_text(argument: click.Argument) -> str:
-    """Return the argument as the usage line spells it."""
-    name = (argument.name or "").upper()
-    return argument.metavar or (name if argument.required else f"[{name}]")
 
 
 def paragraphs(text: str) -> Iterator[str]:
@@ -204,7 +172,7 @@ def properties(record: type) -> Iterator[str]:
     for name, member in vars(record).items():
         compute = getattr(member, "fget", None) or getattr(member, "func", None)
         if compute is not None and not name.startswith("_"):
-            yield f"`{name}: {inspect.signature(compute).return_annotation}`: {_first(member, record, name)}"
+            yield f"`{name}: {inspect.signature(compute).return_annotation}`: {_first(member)}"
 
 
 def makers(record: type) -> Iterator[str]:
@@ -213,7 +181,7 @@ def makers(record: type) -> Iterator[str]:
         if isinstance(member, classmethod) and not name.startswith("_"):
             bound = getattr(record, name)
             spelt = f"{record.__name__}.{name}{inspect.signature(bound)}".replace("'", "")
-            yield f"`{spelt}`: {_first(bound, record, name)}"
+            yield f"`{spelt}`: {_first(bound)}"
 
 
 def comments_of(record: type) -> dict[str, str]:
@@ -234,14 +202,13 @@ def comments_of(record: type) -> dict[str, str]:
             above.insert(0, comments[line])
             line -= 1
         assert isinstance(target, ast.Name)
-        text = " ".join(one.string.lstrip("# ") for one in own or above)
-        found[target.id] = text or SAID_HERE.get(f"{record.__name__}.{target.id}", "")
+        found[target.id] = " ".join(one.string.lstrip("# ") for one in own or above)
     return found
 
 
-def _first(member: object, record: type, name: str) -> str:
-    """The first paragraph of a docstring, on one line."""
-    text = inspect.getdoc(member) or SAID_HERE.get(f"{record.__name__}.{name}", "")
+def _first(member: object) -> str:
+    """Return the first paragraph of a docstring, on one line."""
+    text = inspect.getdoc(member) or ""
     return " ".join(text.partition("\n\n")[0].split())
 
 

@@ -244,11 +244,11 @@ class Problem:
     so a kernel can compute half of it and copy the rest. All of C is written, and beta C need not be symmetric.
     """
 
-    m: int
-    n: int
-    k: int
-    dtype_name: str
-    op: str = "nn"
+    m: int  # rows of A and C
+    n: int  # columns of B and C
+    k: int  # columns of A and rows of B: each element of C is a sum of k products
+    dtype_name: str  # name of a Dtype: an element type, or tf32, 3xtf32, minplus_f32, minplus_f64
+    op: str = "nn"  # storage orders of A, B and C
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k"):
@@ -272,6 +272,7 @@ class Problem:
 
     @property
     def dtype(self) -> Dtype:
+        """The element type with its arithmetic."""
         return DTYPES[self.dtype_name]
 
     @property
@@ -300,6 +301,7 @@ class Problem:
 
     @property
     def row_major_c(self) -> bool:
+        """Whether C is row-major."""
         return len(self.op) == 3
 
     @property

@@ -21,8 +21,8 @@ class DeviceLimits:
     (0, 0) stands for this machine's CPU.
     """
 
-    name: str
-    compute_capability: tuple[int, int]
+    name: str  # the device name that the driver reports
+    compute_capability: tuple[int, int]  # (major, minor): (9, 0) for an H100
     warp_threads: int  # WARP_SIZE
     threads_per_block: int  # MAX_THREADS_PER_BLOCK
     threads_per_sm: int  # MAX_THREADS_PER_MULTIPROCESSOR

@@ -29,23 +29,26 @@ class Design(Protocol):
 class Candidate:
     """A configuration for a problem on a device. Resources, launch and occupancy are computed on first access."""
 
-    family: Design
-    config: KernelConfig
-    problem: Problem
-    limits: DeviceLimits
-    guidelines: Guidelines
-    compiled: Resources | None = None  # of the compiled kernel, if known
+    family: Design  # kernel family: computes resources, launch, traffic and occupancy of a configuration
+    config: KernelConfig  # the values of the tunables
+    problem: Problem  # the matrix product
+    limits: DeviceLimits  # hardware limits of the device
+    guidelines: Guidelines  # thresholds of occupancy and reuse
+    compiled: Resources | None = None  # resources of the compiled kernel; None before it is compiled
 
     @cached_property
     def resources(self) -> Resources:
+        """Registers, shared memory and threads of a block: of the compiled kernel, or estimated before."""
         return self.compiled or self.family.resources(self.config, self.problem)
 
     @cached_property
     def launch(self) -> Launch:
+        """The launch of the kernel: grid, threads of a block, splits of k."""
         return self.family.launch(self.config, self.problem)
 
     @cached_property
     def occupancy(self) -> Occupancy:
+        """Blocks and warps resident on a multiprocessor, and the resource that limits them."""
         if self.compiled is None:
             return self.family.occupancy(self.resources, self.limits)
         return occupancy(

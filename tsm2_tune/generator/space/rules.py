@@ -38,10 +38,10 @@ def _covering(options: tuple[int, ...], wanted: int) -> int:
 class Rule:
     """A condition on configurations. A search space drops a configuration for which `keeps` returns false."""
 
-    name: str
-    kind: RuleKind
-    because: str
-    keeps: Callable[[Candidate], bool]
+    name: str  # such as "registers-per-thread"
+    kind: RuleKind  # "limit" of the device or template, "shape" of the problem, or "guideline"
+    because: str  # the reason, in one sentence
+    keeps: Callable[[Candidate], bool]  # returns false for a configuration that the rule drops
     of: tuple[str, ...] | None = None  # the tunables that `keeps` reads, or RESOURCES; None: perhaps all
     covering: Covering | None = None  # the tile sizes that the rule compares, if `covering_rule` made it
 
