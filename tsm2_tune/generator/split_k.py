@@ -1,4 +1,4 @@
-"""Split-k: the numbers of slices into which k may be divided, which of them to try first, and rules for them."""
+"""Split-k: the tunable `splits`, into how many slices k is divided: its values, the best guesses and its rules."""
 
 from __future__ import annotations
 
@@ -15,43 +15,44 @@ from tsm2_tune.generator.space.candidate import Candidate, Design, tunable
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule
 
-# A kernel divides k into split-k slices, or computes several row tiles of C per block, but not both.
+# Either a kernel divides k into split-k slices, or each block computes several row tiles of C, but not both.
 SPLITS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 13, 16, 17, 19, 20, 21, 24, 26, 32, 48)
 ROW_TILES = (2, 4, 8)
 SPLITS_ROW_TILES = (*((splits, 1) for splits in SPLITS), *((1, tiles) for tiles in ROW_TILES))
-LEAST_SHARE = 64  # the least k elements of a split-k slice
-BLOCKS_PER_SM = 2  # a grid should have at least this many blocks per multiprocessor
-NEARLY_ALL = 0.9  # the least share of multiprocessors that a grid should occupy
+LEAST_SHARE = 64  # least length of a split-k slice
+BLOCKS_PER_SM = 2  # a grid should have this many blocks per multiprocessor
+NEARLY_ALL = 0.9  # a grid with this fraction of the desired blocks is large enough
 
-# Splits for a C of a few tiles, where only split-k fills the device: mostly multiples of the multiprocessors' number.
-MULTIPROCESSORS = (80, 108, 132, 148)  # of V100, A100, H100 and H200, B200
+# Values of `splits` for a C of few tiles: only split-k fills the device. Most are multiples of a number of
+# multiprocessors.
+MULTIPROCESSORS = (80, 108, 132, 148)  # multiprocessors of V100, A100, H100 and H200, B200
 WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
 
 
 def wide_splits(limits: DeviceLimits, blocks: int) -> int:
-    """Return the largest option in WIDE_SPLITS that gives each multiprocessor at most this many blocks.
+    """Return the largest number in WIDE_SPLITS that is at most `blocks` per multiprocessor.
 
-    Return the smallest option if there is none.
+    If there is none, return the smallest number in WIDE_SPLITS.
     """
     return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
 
 
-FEW_SPLITS = 3  # numbers of splits that a search tries first for a configuration
-IDLE_BLOCKS = 0.3  # the largest share of blocks that may have no k tile
+FEW_SPLITS = 3  # how many values of `splits` a search tries first
+IDLE_BLOCKS = 0.3  # largest fraction of split-k slices that may contain no k tile
 
-MOST_ADDERS = 16  # the most thread groups of a block that add up the splits' partial sums
+MOST_ADDERS = 16  # most thread groups among which a block divides the addition of partial sums
 
 
 def adders(*, threads: int, tile_bytes: int) -> int:
-    """Return the number of thread groups in which a block adds up the splits' partial sums of a tile.
+    """Return into how many groups a block's threads are divided to add up the split-k slices' partial sums of a tile.
 
-    In a group, each thread adds up one 16-byte vector of the tile. Each group adds up a share of the splits.
+    Each group adds up the partial sums of some slices. Each thread of a group adds up one 16-byte vector of the tile.
     """
     return max(min(MOST_ADDERS, threads // max(tile_bytes // 16, 1)), 1)
 
 
-MOST_LOADS, FEW_LOADS = 16, 13  # loads of partial sums that a thread has in flight
-REGISTERS_FOR_MOST = 80  # registers of a thread that suffice for MOST_LOADS sums and their addresses
+MOST_LOADS, FEW_LOADS = 16, 13  # loads of partial sums in flight per thread, with many and with few registers
+REGISTERS_FOR_MOST = 80  # registers per thread that suffice for MOST_LOADS partial sums and their addresses
 
 
 def most_loads(registers: int) -> int:
@@ -59,22 +60,26 @@ def most_loads(registers: int) -> int:
     return MOST_LOADS if registers >= REGISTERS_FOR_MOST else FEW_LOADS
 
 
-FLAT_ELEMENTS = 2**15  # up to this many partial sums, one block adds them up faster than two rounds of blocks
+FLAT_ELEMENTS = 2**15  # one block adds up at most this many partial sums faster than several blocks in two steps
 
 
 def flat_splits(tile_elements: int) -> int:
-    """Return the most splits whose partial sums a single block adds up. More splits need two rounds of blocks."""
+    """Return the largest number of split-k slices whose partial sums of a tile are added up by one block.
+
+    The partial sums of more slices are added up in two steps: first in groups by several blocks, then the groups.
+    """
     return max(FLAT_SPLITS, FLAT_ELEMENTS // tile_elements)
 
 
-SMALL_K = 2**18  # up to this k, starting the kernel and adding up partial sums take longer than reading A and B
+SMALL_K = 2**18  # for k up to this, the launch and the addition of partial sums take longer than reading A and B
 
 
 def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
-    """Return the numbers of splits to try first for a small k, best first.
+    """Return up to FEW_SPLITS numbers of split-k slices to try first if k is small, best first.
 
-    A slice should have as few k tiles as possible, but fill the pipeline's stages; then fewer splits are better. Each
-    multiprocessor gets at most one block, since adding up the sums of a second one costs more time than it saves.
+    The best number gives each slice the fewest k tiles that fill the pipeline's `stages`. If several numbers do,
+    fewer slices are better. Each multiprocessor gets at most one block: adding up the partial sums of a second block
+    would cost more time than it saves.
     """
     chunks = -(-k // block_k)
     options = [splits for splits in WIDE_SPLITS if splits <= limits.sms]
@@ -83,7 +88,7 @@ def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLim
 
 
 def mostly_busy(splits: int, chunks: int) -> bool:
-    """Return whether enough of the splits have work if k has `chunks` tiles: all but a share of IDLE_BLOCKS."""
+    """Return whether at most the fraction IDLE_BLOCKS of the split-k slices is empty, if k has `chunks` tiles."""
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 
@@ -95,11 +100,11 @@ def in_turns(lists: Iterable[Iterable[C]]) -> tuple[C, ...]:
     return tuple(config for turn in zip_longest(*lists) for config in turn if config is not None)
 
 
-PREFERRED_SPLITS = 3  # numbers of splits that `splits_to_prefer` returns
+PREFERRED_SPLITS = 3  # how many numbers `splits_to_prefer` returns at most
 ENOUGH_BYTES = 40 * 2**10  # bytes in flight per multiprocessor that saturate the memory, by Little's law
-REGISTERS_USED = 120  # assumed registers of a thread if no launch bound limits them and loads are prefetched
-LIGHT = 2  # memory alone limits the time if n is at most this times the bytes of an element
-UNEVEN = 0.4  # then only this share of idle time counts, since the last blocks get all the bandwidth
+REGISTERS_USED = 120  # assumed registers per thread with prefetched loads, if __launch_bounds__ does not limit them
+LIGHT = 2  # a kernel is limited by memory alone if n is at most LIGHT * bytes per element
+UNEVEN = 0.4  # fraction of multiprocessors' idle time that counts in such a kernel: busy ones get more bandwidth
 START_US = 2.0  # microseconds until a block's first loads arrive
 
 
@@ -113,22 +118,23 @@ def splits_to_prefer(
     prefetch: int = 1,
     options: Sequence[int] = SPLITS,
 ) -> list[int]:
-    """Return the numbers of splits with the least modelled time, best first.
+    """Return up to PREFERRED_SPLITS numbers of split-k slices with the least modelled time, best first.
 
-    The time is less if all multiprocessors have equally many blocks and enough bytes in flight. More splits add the
-    start of further waves of blocks, and partial sums that are written and read again. `tiles` is the number of tiles
-    of C. A slice is a multiple of `prefetch` k elements.
+    In the model, the time is less if all multiprocessors have equally many blocks and enough bytes in flight. Each
+    wave of blocks adds a start-up time, and each slice adds partial sums that are written and read again. `tiles` is
+    the number of tiles of C. The length of a slice is a multiple of `prefetch`. `min_blocks` is the second argument
+    of __launch_bounds__.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
     ).blocks_per_sm
     usual = limits.registers_per_sm // (REGISTERS_USED * resources.threads)
-    resident = min_blocks if min_blocks > 1 else max(min(occupied, usual), 1)  # compilers use all they may
+    resident = min_blocks if min_blocks > 1 else max(min(occupied, usual), 1)
     most = max(problem.k // LEAST_SHARE, 1)
     uneven = UNEVEN if problem.n <= LIGHT * problem.dtype.element_bytes else 1.0
     least_us = problem.m * problem.k * problem.dtype.element_bytes / (limits.dram_gbytes_per_s * 1e3)
 
-    def time(splits: int) -> float:  # relative to reading A with all multiprocessors busy
+    def time(splits: int) -> float:  # divided by the time of reading A with all multiprocessors busy
         blocks = tiles * splits / limits.sms  # per multiprocessor
         waves = -(-blocks // resident)
         slots = -(-blocks // 1) if waves == 1 else waves * resident
@@ -142,10 +148,10 @@ def splits_to_prefer(
 
 
 def with_splits(family: Design, variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """Return each variant with the numbers of splits that suit it best.
+    """Return copies of the configurations with the numbers of split-k slices that `splits_to_prefer` returns.
 
-    The result has every variant with its best number first, then with the second best, and so on. The given variants
-    must not split k.
+    The result contains each configuration with its best number, then each with its second best, and so on. The given
+    configurations must have `splits` = 1.
     """
     return in_turns(
         [
@@ -168,7 +174,7 @@ def _share(candidate: Candidate) -> int:
 
 
 def _grid_fills_device(candidate: Candidate) -> bool:
-    """Return whether the grid nearly fills the device, or no other division of the work would enlarge it."""
+    """Return whether the grid nearly fills the device, or can grow neither by more splits nor by fewer row tiles."""
     blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
     enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
@@ -176,17 +182,18 @@ def _grid_fills_device(candidate: Candidate) -> bool:
 
 
 def are_whole_waves(splits: int, limits: DeviceLimits) -> bool:
-    """Return whether all multiprocessors have equally many blocks, or at most one.
+    """Return whether `splits` is a multiple of the number of multiprocessors, or less than it.
 
-    Return True if the device's number of multiprocessors is not in MULTIPROCESSORS.
+    Return True for any number if the device's number of multiprocessors is not in MULTIPROCESSORS.
     """
     return splits % limits.sms == 0 or splits < limits.sms or limits.sms not in MULTIPROCESSORS
 
 
 def _one_wave(candidate: Candidate) -> bool:
-    """Return whether all blocks are resident on the device at once.
+    """Return whether all blocks of the grid are resident on the device at once.
 
-    `min_blocks` blocks per multiprocessor count as resident even if the estimated registers allow fewer.
+    `min_blocks`, the tunable for __launch_bounds__, is trusted even if the estimated registers allow fewer blocks per
+    multiprocessor.
     """
     blocks, resources = max(candidate.occupancy.blocks_per_sm, 1), candidate.resources
     min_blocks = int(getattr(candidate.config, "min_blocks", 1))
@@ -218,7 +225,7 @@ WIDE_SPLIT_RULES = (
 
 
 def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
-    """Return the configuration with the most splits, up to its own, whose blocks are all resident at once."""
+    """Return the configuration with `splits` reduced to the largest number whose blocks are all resident at once."""
     most = int(config.tunables["splits"])
     options = (splits for splits in reversed(WIDE_SPLITS) if splits <= most)
     every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
@@ -245,9 +252,10 @@ SPLITTING_RULES = (
 
 
 def split_traffic(problem: Problem, *, columns: int, splits: int) -> Traffic:
-    """Return the bytes read and written by a kernel whose blocks compute `columns` columns of C.
+    """Return the bytes read and written by a split-k kernel, each of whose blocks computes `columns` columns of C.
 
-    A is read once for each group of columns. B is read and C written once. Partial sums are written and read again.
+    A is read once for each group of `columns` columns. B is read and C written once. Partial sums are written and
+    read again.
     """
     passes = -(-problem.n // columns)
     sums = problem.m * problem.n * splits if splits > 1 else 0

@@ -1,4 +1,4 @@
-"""Shared code of kernel families in which each block computes a tile of a small C, and blocks divide k."""
+"""Shared code of kernel families for a small C: each thread block computes one tile of C for one slice of k."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 
-LARGEST_THIN = 128  # the largest m and n of a small C, which is the result of long sums
+LARGEST_THIN = 128  # C is small if it has at most this many rows and columns
 SKINNY = 64  # C is skinny if it has at most this many rows or columns
-LARGEST_GRAM_TILE = 64  # most rows and columns of a tile in kernels that compute half of a Gram matrix
+LARGEST_GRAM_TILE = 64  # most rows and columns of a tile in kernels that compute one triangle of a Gram matrix
 
 
 def covering(options: tuple[int, ...], extent: int) -> int:
-    """Return the smallest option that is at least the extent, or else the largest option."""
+    """Return the smallest option that is at least `extent`. If there is none, return the largest option."""
     return next((option for option in options if option >= extent), options[-1])
 
 
 def thread_tiles(options: tuple[int, ...], of_thread: tuple[tuple[int, int], ...]) -> list[tuple[int, int, int, int]]:
     """Return (block_m, block_n, rows, columns) for each combination of a block's tile with a thread's tile.
 
-    A thread's tile that exceeds the block's tile is reduced to it. Each combination is returned once.
+    `options` are the values of block_m and of block_n. `of_thread` are pairs (rows, columns). If a thread's tile
+    exceeds the block's tile, it is reduced to the block's tile. The result has no duplicates.
     """
     every = product(options, options, of_thread)
     return sorted({(m, n, min(m, rows), min(n, columns)) for m, n, (rows, columns) in every})
 
 
 def is_general(problem: Problem) -> bool:
-    """Return whether C is neither skinny (m or n up to SKINNY) nor small (m and n up to LARGEST_THIN)."""
+    """Return whether C is neither skinny (m or n at most SKINNY) nor small (m and n at most LARGEST_THIN)."""
     return min(problem.m, problem.n) > SKINNY and max(problem.m, problem.n) > LARGEST_THIN
 
 
@@ -40,10 +41,10 @@ def tile_rules(
     columns: tuple[int, ...] = (),
     covered: Callable[[Candidate], int] | int | None = None,
 ) -> tuple[Rule, ...]:
-    """Return the rules for the tunables `block_m` and `block_n`, the rows and columns of a block's tile.
+    """Return rules that drop unsuitable values of `block_m` and `block_n`, the rows and columns of a block's tile.
 
-    `options` contains the possible rows, and the possible columns unless `columns` is given. If C has at most
-    `covered` rows and columns, one tile must cover it. The default of `covered` is the largest option.
+    `options` contains the values of block_m, and those of block_n unless `columns` is given. A tile must have at
+    least min(m, covered) rows and min(n, covered) columns. `covered` defaults to the largest option.
     """
     most = options[-1] if covered is None else covered
 
@@ -78,9 +79,10 @@ def tile_rules(
 
 
 def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
-    """Return the bytes read and written: A once for each column of tiles, B once for each row of tiles, C once.
+    """Return the bytes that a kernel with this block tile reads and writes.
 
-    Partial sums of splits are neglected. In a Gram matrix, B's elements are in the L2 cache, since they are A's.
+    A is read once for each column of tiles of C, and B once for each row of tiles. C is written once. Partial sums of
+    split-k are neglected. For a Gram matrix, reads of B are not counted: B is A, so they hit the L2 cache.
     """
     down, across = -(-problem.m // block_m), -(-problem.n // block_n)
     elements = problem.k * (problem.m * across + (0 if problem.is_gram else problem.n * down))
@@ -88,6 +90,6 @@ def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
 
 
 def mirrored(problem: Problem) -> str:
-    """Return the CUDA expression for element (j, i) of a Gram matrix. Its variable `value` is element (i, j)."""
+    """Return the CUDA expression for element (j, i) of a Gram matrix, given element (i, j) in a variable `value`."""
     first, second = problem.conjugated
     return "conjugate(value)" if first != second else "value"
