@@ -1,4 +1,4 @@
-"""Texts of trials measured on real cards, which the package contains.
+"""Files of trials (JSON lines) that were measured on real GPUs and are included in the package.
 
 Their `version` 0.1.0 is the development version that measured them.
 """
@@ -16,40 +16,40 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError
 
-PREFIX, SUFFIX = "pretuned:", ".jsonl"  # PREFIX marks a text's name, SUFFIX its file
+PREFIX, SUFFIX = "pretuned:", ".jsonl"  # "pretuned:h200" names the file h200.jsonl
 FOLDER = resources.files(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Pretuned:
-    """The trials of one card, as a text that the package contains."""
+    """An included file of trials of one GPU model."""
 
     name: str  # for example h200
-    device_name: str  # the driver's name of the device
+    device_name: str  # as the CUDA driver names the device
     compute_capability: str  # "9.0"
     file: Traversable
 
     def is_verified(self) -> bool:
-        """Return whether the text has a kernel that was verified in full."""
+        """Return whether a trial in the file has passed the full verification."""
         with self.file.open(encoding="utf-8") as lines:
             place = 1 + json.loads(lines.readline())["lines"]["trial"].index("full_verdict")
             return any(line[0] == "trial" and line[place] is not None for line in map(json.loads, lines))
 
     @contextmanager
     def path(self) -> Iterator[Path]:
-        """Yield the path of the text's file on disk."""
+        """Yield a path of the file on disk. It may be a temporary copy that is deleted afterwards."""
         with resources.as_file(self.file) as path:
             yield path
 
 
 def pretuned() -> tuple[Pretuned, ...]:
-    """Return all texts of the package, sorted by name."""
+    """Return all included files of trials, sorted by name."""
     files = (file for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
     return tuple(_read(file) for file in sorted(files, key=lambda file: file.name))
 
 
 def _read(file: Traversable) -> Pretuned:
-    """Return the text in a file from its first two lines. The second line names the device."""
+    """Read the description of an included file. Its first line names the fields; its second contains the device."""
     with file.open(encoding="utf-8") as lines:
         head, tools = json.loads(lines.readline()), json.loads(lines.readline())
     values = dict(zip(head["lines"]["tools"], tools[1:], strict=True))
@@ -58,10 +58,10 @@ def _read(file: Traversable) -> Pretuned:
 
 @contextmanager
 def named(source: str) -> Iterator[Path]:
-    """Yield the file that `source` names: a text of the package after "pretuned:" in any case, else a path.
+    """Yield the path of the file that `source` names: an included file such as "pretuned:h200", or a path.
 
-    Raise InputError if the name is empty, or if the package has no such text. A name without "pretuned:" that only
-    the package has raises InputError too.
+    "pretuned:" and the name are not case-sensitive. Raise InputError if `source` is empty or contains a line end, if
+    the package has no such file, or if "pretuned:" was probably forgotten.
     """
     if not source:
         raise InputError("the name of the file to import is empty: name a database or a text of trials")
@@ -83,7 +83,7 @@ def named(source: str) -> Iterator[Path]:
 
 
 def for_card(device_name: str, compute_capability: str) -> Pretuned | None:
-    """Return the text of this card, else a text of the same compute capability, else None."""
+    """Return the included trials of a GPU model, or of another model with the same compute capability, else None."""
     every = pretuned()
     own = [one for one in every if one.device_name == device_name]
     sisters = [one for one in reversed(every) if one.compute_capability == compute_capability]

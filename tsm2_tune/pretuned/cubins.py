@@ -1,4 +1,4 @@
-"""Binaries that the package brings with its texts of trials, by the digest of their machine code."""
+"""Compiled kernels (cubins) that are included in the package, named by the digest of their machine code."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import tarfile
 from collections.abc import Collection
 from importlib import resources
 
-ARCHIVE = "cubins.tar.xz"  # of a file for each digest
+ARCHIVE = "cubins.tar.xz"  # each file in it is a cubin, and its name is the digest
 
 
 def brought(codes: Collection[str]) -> dict[str, bytes]:
-    """Return those of these binaries that the package brings."""
+    """Return {digest: cubin} of those kernels in `codes`, digests of machine code, that the package includes."""
     wanted, found = set(codes), dict[str, bytes]()
     archive = resources.files(__package__) / ARCHIVE
     if not wanted or not archive.is_file():

@@ -1,4 +1,4 @@
-"""Packs: kernels with their measured times, and the choice among them that an exported module would make.
+"""Packs: a device's fastest kernels with their measured times, and the choice that an exported module makes of them.
 
-`pretuned/` has the texts that the package contains. `tuner/export/store_pack.py` makes a pack from winners.
+`tuner/export/store_pack.py` builds a pack from a database of trials.
 """

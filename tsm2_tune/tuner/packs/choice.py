@@ -1,4 +1,4 @@
-"""The kernels that an exported module would choose for problems. The module's own runtime chooses them."""
+"""Return the kernels that an exported module would choose for given problems, by running the module's own code."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The exported module's choice for a problem."""
+    """An exported module's choice for a problem: a kernel, and whether the module would call cuBLAS instead."""
 
     asked: Problem
     match: Match
-    reason: str  # as the module's choice() states it
-    is_vendors: bool  # whether the module leaves the problem to the vendor
+    reason: str  # the text that the module's choice() returns
+    is_vendors: bool  # whether the module would call cuBLAS
     vendor_us: float | None  # time of the faster of cuBLAS and cuBLASLt, measured or predicted
-    measured_at: Shape  # the nearest shape at which the kernel was measured, as a shape of the problem
+    measured_at: Shape  # the nearest shape (m, n, k) at which the kernel was measured
     distance: float  # distance to measured_at; 0 if the problem's own shape was measured
 
     @property
     def problem(self) -> Problem:
-        """The problem that the kernel computes: the requested problem or its transpose."""
+        """The problem that the kernel computes: `asked`, or its transpose."""
         if self.match.across is None:
             return self.asked
         m, n, k = self.match.across
@@ -47,13 +47,13 @@ class Choice:
 
     @property
     def ratio(self) -> float | None:
-        """The vendor's time divided by the kernel's time; None if either is unknown."""
+        """cuBLAS's time divided by the kernel's time; None if either is unknown."""
         kernel_us = self.match.expected_us
         return None if kernel_us is None or self.vendor_us is None else self.vendor_us / kernel_us
 
 
 def bundled_pack(text: Pretuned) -> Pack:
-    """Return the pack of the package's kernels for a card. Make it if the cache lacks it."""
+    """Return the pack of the included kernels for a GPU model: from the cache, or else built and cached."""
     key = hashlib.sha256(f"{__version__} {SUFFIX} {_code_digest()}".encode() + text.file.read_bytes()).hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
@@ -71,7 +71,7 @@ def bundled_pack(text: Pretuned) -> Pack:
 
 
 def _code_digest() -> str:
-    """Return a digest of this program's modules, since they determine a pack's content."""
+    """Return a SHA-256 digest of this package's Python files, which determine the content of a pack."""
     found = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         found.update(path.read_bytes())
@@ -84,10 +84,10 @@ def choices(
     device_of: Callable[[Sequence[str]], str],
     tell: Callable[[str], None],
 ) -> tuple[str, list[Choice]]:
-    """Return the device, and the choice of a module with its kernels for each problem.
+    """Return the device's name, and for each problem the choice of a module exported for that device.
 
-    The kernels come from the package's text for a card, or from a database. `device_of` selects the database's
-    device. Raise InputError if a problem has no kernel.
+    The kernels come from `source`: trials included in the package, or a database. `device_of` returns one of the
+    database's device names. `tell` receives notes. Raise InputError if there is no kernel for a problem.
     """
     if isinstance(source, Pretuned):
         device, pack, place = source.device_name, bundled_pack(source), PREFIX + source.name
@@ -117,9 +117,10 @@ def _choice(pack: Pack, device: str | None, asked: Problem, place: str) -> Choic
 
 
 def _nearest_measured(winner: Winner, shape: Shape, card: Card | None) -> Shape:
-    """Return the measured shape with the largest weight in a prediction of the winner's time: the nearest shape.
+    """Return the shape nearest to `shape` at which the winner was measured.
 
-    The distance is the same as in predictions, also for rows that are not whole vectors.
+    The distance is the one by which predictions weight measured times. It is larger if only one of the two shapes has
+    rows that are not whole vectors.
     """
 
     def square(other: Shape) -> float:
@@ -130,7 +131,7 @@ def _nearest_measured(winner: Winner, shape: Shape, card: Card | None) -> Shape:
 
 
 def _match(module: ModuleType, device: str | None, asked: Problem) -> Match:
-    """Return the module's match for contiguous matrices in the orders of the op."""
+    """Return the kernel that the module chooses for contiguous matrices in the storage orders of the problem's op."""
     found: Match
     letters = asked.op if len(asked.op) == 3 else f"{asked.op}n"
     if letters[1] == SAME:

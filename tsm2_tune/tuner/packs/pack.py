@@ -1,4 +1,4 @@
-"""A pack without its texts and binaries: the data from which an exported module chooses a kernel."""
+"""The data from which an exported module chooses a kernel, without the kernels' sources and binaries."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tsm2_tune.runtime.choice.work import Card
 
 @dataclass(frozen=True)
 class Pack:
-    """The winners and cards that an exported module of one device has.
+    """The fastest kernels (winners) and the device data of an exported module.
 
-    The module compares its kernels with cuBLAS's gemm, which a program would call otherwise. Tables compare them
-    with the faster of cuBLAS and cuBLASLt: `beside` has the same winners with the times of that library.
+    `winners` contains the times of cuBLAS's gemm: the module calls gemm if it is faster than the kernel. `beside`
+    contains the same kernels with the times of the faster of cuBLAS and cuBLASLt, which tables show.
     """
 
     winners: tuple[Winner, ...]
@@ -30,24 +30,24 @@ class Pack:
 
     @classmethod
     def of_json(cls, text: bytes) -> Pack:
-        """Return the pack from a text that `json` returned."""
+        """Return a pack from JSON text, the value of the property `json`."""
         read = json.loads(text)
         winners, beside = (tuple(map(_winner, read[name])) for name in ("winners", "beside"))
         return cls(winners, beside, {name: Card(**card) for name, card in read["cards"].items()})
 
     @property
     def json(self) -> bytes:
-        """Return the pack as a JSON text."""
+        """The pack as JSON text."""
         return json.dumps(asdict(self), allow_nan=False).encode()
 
     @cached_property
     def module(self) -> ModuleType:
-        """The runtime's module that chooses among the winners."""
+        """A copy of the module `runtime.choice.choose` that chooses among `winners`."""
         return _choosing(self.winners, self.cards)
 
     @cached_property
     def module_beside(self) -> ModuleType:
-        """The runtime's module that chooses among `beside`, with the times of the faster of cuBLAS and cuBLASLt."""
+        """A copy of the module `runtime.choice.choose` that chooses among `beside`."""
         return _choosing(self.beside, self.cards)
 
 
@@ -57,7 +57,7 @@ def _winner(values: dict[str, Any]) -> Winner:
 
 
 def _choosing(winners: tuple[Winner, ...], cards: dict[str, Card]) -> ModuleType:
-    """Return a new instance of the module that chooses, with these winners and cards."""
+    """Return a new instance of the module `runtime.choice.choose` with its globals WINNERS and CARDS set."""
     spec = choose.__spec__
     assert spec is not None
     assert spec.loader is not None
