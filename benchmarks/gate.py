@@ -1,13 +1,13 @@
-"""Check that a change of templates keeps kernels' machine code, registers, spills and shared memory.
+"""Check that a change of templates keeps the kernels' machine code, registers, spills and shared memory.
 
-    python -m benchmarks.gate record --output kernels.jsonl.xz     # with the version before
-    python -m benchmarks.gate compare kernels.jsonl.xz            # with the one after: status 1 where any differs
+    python -m benchmarks.gate record --output kernels.jsonl.xz     # before the change
+    python -m benchmarks.gate compare kernels.jsonl.xz             # after it; exit status 1 if a kernel has changed
     python -m benchmarks.gate compare kernels.jsonl.xz --family stream_a_fma,staged
 
-The kernels are the winners that the result files of an H200 have, and those of `tests/right_on_host.txt`, in which
-every line of every template is in each of its types. They are compiled for an H200, which needs nvcc and no GPU.
-Names and comments are not compared, so that they may change; a configuration is looked up as it was spelt then.
-benchmarks/results/h200-kernels.jsonl.xz has those of version 0.1.0, by nvcc 13.0.
+The kernels are the fastest ones in the result files of an H200, and those of `tests/right_on_host.txt`, which cover
+every line of every template with each element type. They are compiled for an H200: this needs nvcc, but no GPU.
+Names and comments in the source are not compared. benchmarks/results/h200-kernels.jsonl.xz contains the kernels of
+version 0.1.0, compiled with nvcc 13.0.
 """
 
 from __future__ import annotations
@@ -37,64 +37,63 @@ from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.search.loop import cores
 
 HOPPER = (9, 0)
-LIMIT_SECONDS = 300.0  # limit of a compiler
+LIMIT_SECONDS = 300.0  # time limit for compiling one kernel
 RESULTS = Path(__file__).parent / "results"
 WINNERS = ("h200-versus-cublas.json", "h200-general.json", "h200-minplus.json")
 EVERY_LINE = Path(__file__).parents[1] / "tests" / "right_on_host.txt"
-REGISTER_COUNT = struct.pack("<BBH", 4, 0x2F, 8)  # entry of .nv.info, before a symbol and the number
-Subject = tuple[str, str]  # a configuration and a problem, as they are spelt
+REGISTER_COUNT = struct.pack("<BBH", 4, 0x2F, 8)  # head of an entry of .nv.info: then follow a symbol and the number
+Subject = tuple[str, str]  # the texts of a configuration and of a problem
 
 
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """The compared properties of a compiled kernel."""
+    """The properties of a compiled kernel that are compared."""
 
-    code: str  # digest of its instructions
-    registers: int
+    code: str  # SHA-256 digest of the machine code
+    registers: int  # per thread
     spill_bytes: int
-    smem_bytes: int  # that its text asks for
-    launched_bytes: int  # shared memory that its launch asks for
+    smem_bytes: int  # static shared memory per block
+    launched_bytes: int  # dynamic shared memory per block, set at launch
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A kernel, as a line of the file."""
+    """A kernel's configuration, problem, source and compiled properties: one line of the file."""
 
     configuration: str
     problem: str
     compiled: Compiled
-    source: KernelSource  # for a comparison of times, where another one differs
+    source: KernelSource  # to time the kernel again if a later version compiles to other code
 
     @classmethod
     def of_line(cls, line: str) -> Recorded:
-        """KeyError, TypeError or ValueError for a line that is none."""
+        """Return the kernel of one line. Raise KeyError, TypeError or ValueError if the line is invalid."""
         values = json.loads(line)
         source = values["source"]
-        made = source | {"launch": Launch(**source["launch"]), "defines": tuple(source["defines"])}
-        return cls(values["configuration"], values["problem"], Compiled(**values["compiled"]), KernelSource(**made))
+        fields = source | {"launch": Launch(**source["launch"]), "defines": tuple(source["defines"])}
+        return cls(values["configuration"], values["problem"], Compiled(**values["compiled"]), KernelSource(**fields))
 
 
 def subjects() -> list[Subject]:
-    """The kernels to record: one of each configuration, type and op, as a kernel serves every shape."""
-    named = list[tuple[str, Problem]]()
+    """Return the kernels to record: one for each configuration, element type and op, since shapes share the code."""
+    kernels = list[tuple[str, Problem]]()
     for name in WINNERS:
         for row in json.loads((RESULTS / name).read_text(encoding="utf-8"))["rows"]:
-            named.append((row["configuration"], Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])))
+            kernels.append((row["configuration"], Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"])))
     for line in EVERY_LINE.read_text(encoding="utf-8").splitlines():
-        spelt, problem = line.split()
-        named.append((spelt, Problem.parse(problem)))
-    every = {(spelt, problem.dtype_name, problem.op): (spelt, problem.text) for spelt, problem in named}
-    return list(every.values())
+        configuration, problem = line.split()
+        kernels.append((configuration, Problem.parse(problem)))
+    return list({(text, problem.dtype_name, problem.op): (text, problem.text) for text, problem in kernels}.values())
 
 
 def of_binary(binary: Binary, launched_bytes: int) -> Compiled:
-    """Return the properties of the cubin's kernel."""
+    """Return the compared properties of a cubin, which contains one kernel. `launched_bytes` is set at launch."""
     with open(binary.path, "rb") as file:
         elf = ELFFile(file)
         sections = {section.name: section for section in elf.iter_sections()}
-        (text,) = (one for name, one in sections.items() if name.startswith(".text."))
-        own = text.name.removeprefix(".text.")
-        shared = sections.get(f".nv.shared.{own}")
+        (text,) = (section for name, section in sections.items() if name.startswith(".text."))
+        kernel = text.name.removeprefix(".text.")
+        shared = sections.get(f".nv.shared.{kernel}")
         info = sections[".nv.info"].data()
         return Compiled(
             hashlib.sha256(text.data()).hexdigest(),
@@ -106,7 +105,7 @@ def of_binary(binary: Binary, launched_bytes: int) -> Compiled:
 
 
 def _registers(info: bytes) -> Iterator[int]:
-    """The numbers of registers that .nv.info tells, of each function."""
+    """Yield the number of registers of each function, from the content of the ELF section .nv.info."""
     at = info.find(REGISTER_COUNT)
     while at >= 0:
         yield struct.unpack_from("<I", info, at + len(REGISTER_COUNT) + 4)[0]
@@ -114,9 +113,12 @@ def _registers(info: bytes) -> Iterator[int]:
 
 
 def recorded(subject: Subject, toolchain: Toolchain) -> Recorded | None:
-    """The kernel as this version makes it; None where it makes none. InputError where it does not compile."""
-    spelt, problem = subject
-    config = parse_config(spelt)
+    """Compile a kernel with this version's templates, and return its properties.
+
+    Return None if this version has no such configuration. Raise InputError if the kernel does not compile.
+    """
+    configuration, problem = subject
+    config = parse_config(configuration)
     if config is None:
         return None
     source = render(Problem.parse(problem), config)
@@ -124,39 +126,39 @@ def recorded(subject: Subject, toolchain: Toolchain) -> Recorded | None:
         source.text, kernel=source.kernel, defines=source.defines, toolchain=toolchain, limit_seconds=LIMIT_SECONDS
     )
     if not isinstance(binary, Binary):
-        raise InputError(f"{spelt} for {problem} does not compile: {binary.detail}")
-    return Recorded(spelt, problem, of_binary(binary, source.launch.smem_bytes), source)
+        raise InputError(f"{configuration} for {problem} does not compile: {binary.detail}")
+    return Recorded(configuration, problem, of_binary(binary, source.launch.smem_bytes), source)
 
 
 def compiler() -> list[str]:
-    """Its version and flags: another one makes other code."""
+    """Return nvcc's version and flags. Machine code can only be compared if they are equal."""
     toolchain = cuda_toolchain(HOPPER)
     return [toolchain.version, *toolchain.flags]
 
 
-def all_recorded(of: list[Subject]) -> Iterator[Recorded | None]:
-    """Each of these, in their order."""
+def all_recorded(kernels: list[Subject]) -> Iterator[Recorded | None]:
+    """Compile the kernels in parallel, and yield each one's properties in the given order; None as in `recorded`."""
     toolchain = cuda_toolchain(HOPPER)
     with ThreadPoolExecutor(cores()) as compilers:
-        yield from compilers.map(lambda one: recorded(one, toolchain), of)
+        yield from compilers.map(lambda kernel: recorded(kernel, toolchain), kernels)
 
 
 @click.group(cls=click.Group)
 def main() -> None:
-    """Compare kernels with those of another version."""
+    """Compare the machine code of kernels with that of an earlier version."""
 
 
 @main.command(cls=Command)
-@click.option("--output", required=True, metavar="FILE", help="The file to write, xz of a line of JSON a kernel.")
-@click.option("--only", default="", metavar="TEXT", help="Only kernels whose configuration begins so.")
+@click.option("--output", required=True, metavar="FILE", help="The file to write: JSON lines, compressed by xz.")
+@click.option("--only", default="", metavar="TEXT", help="Only kernels whose configuration begins with this text.")
 def record(output: str, only: str) -> None:
-    """Compile the kernels, and write down what becomes of them."""
-    of = [one for one in subjects() if one[0].startswith(only)]
+    """Compile the kernels, and write their properties to a file."""
+    kernels = [(configuration, problem) for configuration, problem in subjects() if configuration.startswith(only)]
     with lzma.open(output, "wt", encoding="utf-8") as file:
         file.write(json.dumps(compiler()) + "\n")
-        for one in filter(None, all_recorded(of)):
-            file.write(json.dumps(asdict(one)) + "\n")
-    click.echo(f"wrote {output}: {len(of)} kernels")
+        for kernel in filter(None, all_recorded(kernels)):
+            file.write(json.dumps(asdict(kernel)) + "\n")
+    click.echo(f"wrote {output}: {len(kernels)} kernels")
 
 
 @main.command(cls=Command)
@@ -166,34 +168,39 @@ def record(output: str, only: str) -> None:
 )
 @click.pass_context
 def compare(ctx: click.Context, before: str, family: str) -> None:
-    """Compile the kernels of FILE anew, and tell which are others."""
+    """Compile the kernels of FILE with this version, and print which have changed.
+
+    The exit status is 1 if a kernel has changed or this version lacks it.
+    """
     with lzma.open(before, "rt", encoding="utf-8") as file:
-        by = json.loads(next(file))
-        if by != compiler():
-            raise InputError(f"{before} was compiled by {' '.join(by)}, here is {' '.join(compiler())}: install that")
+        tools = json.loads(next(file))
+        if tools != compiler():
+            here = " ".join(compiler())
+            raise InputError(f"{before} was compiled by {' '.join(tools)}, here is {here}: install that")
         old = [Recorded.of_line(line) for line in file]
     if family:
         for name in family.split(","):
             family_named(name)
-        old = [one for one in old if family_name_in(one.configuration) in family.split(",")]
+        old = [kernel for kernel in old if family_name_in(kernel.configuration) in family.split(",")]
     same = texts = 0
-    for was, now in zip(old, all_recorded([(one.configuration, one.problem) for one in old]), strict=True):
-        name = f"{was.configuration} {was.problem}"
+    new = all_recorded([(kernel.configuration, kernel.problem) for kernel in old])
+    for earlier, now in zip(old, new, strict=True):
+        name = f"{earlier.configuration} {earlier.problem}"
         if now is None:
             click.echo(f"{name}: gone")
-        elif now.compiled == was.compiled:
-            same, texts = same + 1, texts + (now.source.text == was.source.text)
+        elif now.compiled == earlier.compiled:
+            same, texts = same + 1, texts + (now.source.text == earlier.source.text)
         else:
-            click.echo(f"{name}: {difference(was.compiled, now.compiled)}")
+            click.echo(f"{name}: {difference(earlier.compiled, now.compiled)}")
     click.echo(f"{same} of {len(old)} kernels are the same, {texts} of them by the letter")
     ctx.exit(same < len(old))
 
 
-def difference(was: Compiled, now: Compiled) -> str:
-    """Return the fields in which both differ."""
-    names = (name for name in asdict(was) if name != "code" and getattr(was, name) != getattr(now, name))
-    told = [f"{name} {getattr(was, name)} -> {getattr(now, name)}" for name in names]
-    return ", ".join(told) or "other instructions"
+def difference(earlier: Compiled, now: Compiled) -> str:
+    """Return a text that lists the changed properties, or "other instructions" if only the code has changed."""
+    old, new = asdict(earlier), asdict(now)
+    changes = [f"{name} {old[name]} -> {new[name]}" for name in old if name != "code" and old[name] != new[name]]
+    return ", ".join(changes) or "other instructions"
 
 
 if __name__ == "__main__":
