@@ -478,7 +478,7 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 //     blocks, the k of every tile begins with `panels` panels. One block computes one panel of one tile.
 //   Tail: the k tiles of a tile after its panels (all of them if there are no panels). Blocks without a panel, the
 //     tail blocks, compute all tails, first in turns and then in stretches.
-//   Turn: each tail block computes the whole tail of one tile. There are as many turns as have a tile for each block.
+//   Turn: each tail block computes the whole tail of one tile. There are floor(tiles / tail blocks) turns.
 //   Stretch: the tails of the remaining tiles are concatenated and cut into equal stretches, one for each tail block.
 //   Span: the k tiles of a tile that a block can have: its panel, or the tail.
 //   Item: the k tiles of one tile that a block computes. The block runs the epilogue after each item.
@@ -626,7 +626,7 @@ __device__ __forceinline__ void store_element(
 
 constexpr int max_loads = 13;  // loads of partial sums that a thread has in flight
 
-constexpr int few_parts = 16;     // the last block to arrive adds up so many partial tiles alone
+constexpr int few_parts = 16;     // up to so many partial tiles are added up by the last block to arrive
 constexpr int max_vectors = 16;  // vectors of these that a thread loads at once, into 64 registers
 // Vectors of a slice. More partial tiles are added up by their blocks together: one block adds up one slice of the
 // tile at a time. A tile has about as many slices as there are blocks.

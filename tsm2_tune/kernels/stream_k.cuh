@@ -6,7 +6,7 @@
 //     blocks, the k of every tile begins with `panels` panels. One block computes one panel of one tile.
 //   Tail: the k tiles of a tile after its panels (all of them if there are no panels). Blocks without a panel, the
 //     tail blocks, compute all tails, first in turns and then in stretches.
-//   Turn: each tail block computes the whole tail of one tile. There are as many turns as have a tile for each block.
+//   Turn: each tail block computes the whole tail of one tile. There are floor(tiles / tail blocks) turns.
 //   Stretch: the tails of the remaining tiles are concatenated and cut into equal stretches, one for each tail block.
 //   Span: the k tiles of a tile that a block can have: its panel, or the tail.
 //   Item: the k tiles of one tile that a block computes. The block runs the epilogue after each item.
