@@ -1,1 +1,1 @@
-"""The measurements behind the tables in docs, one command each. They need a GPU."""
+"""Benchmarks: the commands that measure the numbers in docs. Most need a GPU."""

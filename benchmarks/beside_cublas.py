@@ -1,9 +1,10 @@
-"""Every kernel version, tuned by itself, beside cuBLAS: V0 to V3, both ISM2 optimisations, TSMM.
+"""Time every kernel version beside cuBLAS: V0 to V3 of TSM2, both optimizations of ISM2, and TSMM.
 
     python -m benchmarks.beside_cublas --output beside-cublas.json
 
-Each version is tuned by itself for `--seconds` a problem; then the winners and cuBLAS are verified and timed
-interleaved, in one process, with the L2 clean and with it dirty, so that drift meets all alike.
+Each version is tuned alone for `--seconds` per problem. Then the fastest kernel of each version and cuBLAS are
+verified and timed in turns in one process, so that clock drift affects all equally: first with a clean L2 cache, then
+with a dirty one.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ VERSIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 
 def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelConfig]:
-    """The fastest configuration of each version that gave right results."""
+    """Return the fastest configuration of each version whose results were correct."""
     # V0 loads A anew for each column, which the reuse guideline would drop.
     space = search_space(problem, target.limits, guidelines=Guidelines(min_reuse=1))
     winners = {}
@@ -84,7 +85,7 @@ def beside_cublas(
     problem: Problem,
     winners: dict[str, KernelConfig],
 ) -> list[dict[str, Any]]:
-    """Return a row for each version and a row for cuBLAS, measured interleaved."""
+    """Return one row for each version and one for cuBLAS, timed in turns."""
     support = Support(device, support_path, problem.dtype_name)
     operands = Operands(device, support, problem, index_bits=problem.index_bits)
     launches: list[Callable[[], None]] = []
@@ -148,7 +149,7 @@ def beside_cublas(
 )
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
-    """Tune every version and time them all beside cuBLAS."""
+    """Tune every version, and time all versions beside cuBLAS."""
     problems = [Problem(*shape, name.strip()) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
     require_new(output, "name another --output")
     target = gpu(spec)

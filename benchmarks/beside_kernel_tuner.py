@@ -1,11 +1,12 @@
-"""The same kernels, tuned by tsm2-tune and by Kernel Tuner: configurations a second, and what wins.
+"""Compare tsm2-tune with Kernel Tuner on the same kernels: configurations per second, and the fastest found.
 
     pip install kernel_tuner cupy-cuda13x
     python -m benchmarks.beside_kernel_tuner --output benchmarks/results/h100-beside-kernel-tuner.json
 
-Each tuner gets the same texts, launches and problem, and an empty cache of kernels, and goes through all of the
-configurations. Kernel Tuner compiles with NVRTC through CuPy, compares C with NumPy's, and takes the mean of 7
-launches of each. tsm2-tune does as in any search. Then both winners are timed in turns, as finals are.
+Both tuners get the same source texts, launches and problem, and an empty cache of kernels. Both try all
+configurations. Kernel Tuner compiles with NVRTC through CuPy, compares C with NumPy's result, and uses the mean of 7
+launches of each kernel. tsm2-tune verifies and times as in any search. Then the fastest kernel of each tuner is timed
+in turns with the other's.
 """
 
 from __future__ import annotations
@@ -54,13 +55,13 @@ NAME, NUMBER = "tried_kernel", "tried_number"  # name of every kernel, and of th
 
 
 def chosen(space: SearchSpace, most: int) -> list[Candidate]:
-    """So many of the space, spread over it: all with the arguments of a workspace, or where some do without, none."""
+    """Return `most` configurations spread over the space, preferably all without split-k: these need no workspace."""
     every = [one for one in space.kept if not one.config.has_splits] or list(space.kept)
     return every[:: max(1, len(every) // most)][:most]
 
 
 def operands(problem: Problem) -> tuple[list[Floats], Floats]:
-    """A and B as they are stored, and their product as C is."""
+    """Return A and B as stored, and their product C in its storage order, all as flat arrays."""
     rng = np.random.default_rng(0)
     stored = [
         rng.standard_normal(problem.stored[name][::-1]).astype(problem.dtype_name.replace("f", "float"))
@@ -74,14 +75,14 @@ def operands(problem: Problem) -> tuple[list[Floats], Floats]:
 
 
 def workspace(launches: Sequence[Launch], problem: Problem, dtype: np.dtype[Any]) -> list[np.ndarray[Any, Any]]:
-    """Room for the sums and counters of each of the launches, which leave the counters 0 as they find them."""
+    """Return arrays for the partial sums and counters of the largest launch. Kernels leave the counters 0."""
     sums = max(one.partial_elements(problem.m, problem.n) for one in launches)
     counters = max(one.counters(problem.m, problem.n) for one in launches)
     return [np.zeros(sums, dtype), np.zeros(counters, np.uint32)] if counters else []
 
 
 def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
-    """Return the kernels' results by tsm2-tune."""
+    """Return each kernel's result by tsm2-tune."""
     outcomes, start = Counter[str](), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "r.db"), create=True) as store:
         options = Options(reach=REACH)
@@ -107,7 +108,10 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
 
 
 def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], target: Target) -> dict[str, Any]:
-    """Return the kernels' results by Kernel Tuner, with two parameters: a configuration's number and its threads."""
+    """Return each kernel's result by Kernel Tuner.
+
+    Kernel Tuner gets two parameters: the number of a configuration, and its threads per block.
+    """
     import kernel_tuner
 
     sources = [render(problem, one.config) for one in candidates]
@@ -166,7 +170,7 @@ def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], tar
 def in_turns(
     space: SearchSpace, candidates: Sequence[Candidate], texts: Sequence[str], target: Target
 ) -> list[float]:
-    """Microseconds that these configurations take, in turns."""
+    """Return the median microseconds of these configurations, timed in turns."""
     by_text = {one.config.text: one.config for one in candidates}
     contenders = tuple(FinalCandidate(by_text[text], 1.0) for text in dict.fromkeys(texts))
     with Tuner(target, Options()) as tuner:
@@ -180,7 +184,7 @@ def in_turns(
 
 
 def row_of(text: str, families: Sequence[str], target: Target, most: int) -> dict[str, Any]:
-    """Both tuners on one problem."""
+    """Return the results of both tuners for one problem."""
     problem = Problem.parse(text)
     space = search_space(problem, target.limits, families=families)
     candidates = chosen(space, most)
@@ -201,7 +205,7 @@ def row_of(text: str, families: Sequence[str], target: Target, most: int) -> dic
 @click.option("--most", default=300, show_default=True, help="Configurations of each problem.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(device: str, most: int, output: Path) -> None:
-    """Tune the same kernels with both."""
+    """Tune the same kernels with tsm2-tune and with Kernel Tuner."""
     target = find_target(device)
     with tempfile.TemporaryDirectory() as cache:
         os.environ[CACHE] = os.environ[CUPY_CACHE] = cache  # before CuPy is imported

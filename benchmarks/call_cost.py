@@ -1,10 +1,10 @@
-"""Host cost of a call: microseconds to launch one small product by a module and by the library's own routine.
+"""Measure the host's cost of one call: microseconds to launch a small product from Python.
 
     python -m benchmarks.call_cost --output benchmarks/results/h100-call-cost.json
 
-A module is tuned, exported without the compiled launcher and with it, and imported; then one process times its calls
-and those of PyTorch and CuPy in turns, on the same arrays, which are row-major as these libraries make them. Kernels
-take less time than a call, so that they are never waited for.
+The bench tunes a module, exports it without and with its compiled launcher, and imports both. Then one process times
+their calls and those of PyTorch and CuPy in turns, on the same arrays, which are row-major as these libraries create
+them. The kernels take less time than a call, so the calls never wait for the GPU.
 """
 
 from __future__ import annotations
@@ -43,7 +43,10 @@ Calls = dict[str, Call]
 
 
 def made_modules(folder: Path, device: str) -> tuple[Path, Path]:
-    """A module of kernels for the small product, and for one whose kernel splits k; the same with the launcher."""
+    """Tune and export a module without and one with the compiled launcher, and return their paths.
+
+    Both have a kernel for the small product, and one that uses split-k.
+    """
     database, module, compiled = (folder / name for name in ("results.db", "best_kernels.py", "launched_kernels.py"))
     for problem in (f"{M}x{N}x{K}:f32:ttt", f"{SIDE}x{SIDE}x{LONG}:f32:ntt"):
         _run(["--device", device, "--shapes", problem, "--budget", "4", "--db", str(database)])
@@ -59,7 +62,7 @@ def _run(arguments: list[str]) -> None:
 
 
 def imported(path: Path) -> ModuleType:
-    """The exported module at the path. InputError where it is none."""
+    """Return the exported module at the path. Raise InputError if the file is no such module."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} is no Python file: name a module that tsm2-tune export has written")
@@ -85,7 +88,7 @@ def import_ms(path: Path) -> float:
 
 
 def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
-    """Calls on tensors of PyTorch, and what waits for them."""
+    """Return named calls on PyTorch tensors, and a function that synchronizes with the GPU."""
     import torch
 
     a, b = torch.randn(M, K, device="cuda"), torch.randn(K, N, device="cuda")
@@ -127,7 +130,7 @@ def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
 
 
 def of_cupy(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
-    """Calls on arrays of CuPy, and what waits for them."""
+    """Return named calls on CuPy arrays, and a function that synchronizes with the GPU."""
     import cupy
 
     a, b = cupy.random.rand(M, K, dtype=cupy.float32), cupy.random.rand(K, N, dtype=cupy.float32)
@@ -156,7 +159,7 @@ def of_cupy(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
 
 
 def of_pycuda(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
-    """Calls on arrays of PyCUDA in the primary context, and what waits for them."""
+    """Return named calls on PyCUDA arrays in the primary context, and a function that synchronizes with the GPU."""
     import numpy as np
     import pycuda.autoprimaryctx  # noqa: F401
     import pycuda.driver as drv
@@ -171,7 +174,7 @@ def of_pycuda(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
 
 
 def microseconds(calls: Calls, wait: Call) -> dict[str, dict[str, float]]:
-    """The median over rounds of what a call takes, all in turns; and the quarter of them that was fastest."""
+    """Return the median and the lower quartile of each call's microseconds, over rounds in which calls alternate."""
     found: dict[str, list[float]] = {name: [] for name in calls}
     for call in calls.values():
         for _ in range(20):
@@ -191,7 +194,7 @@ def microseconds(calls: Calls, wait: Call) -> dict[str, dict[str, float]]:
 
 
 def in_threads(calls: Calls, wait: Call) -> dict[str, float]:
-    """Microseconds a call where THREADS threads make it at once: the time of all, by the number of their calls."""
+    """Return the microseconds per call when THREADS threads call at once: total time divided by all calls."""
     found = {}
     for name, call in calls.items():
         barrier = threading.Barrier(THREADS + 1)
@@ -218,7 +221,7 @@ def in_threads(calls: Calls, wait: Call) -> dict[str, float]:
 
 
 def first_calls(best: ModuleType, m: int = M, k: int = K) -> dict[str, float]:
-    """Microseconds of the first call of a shape whose kernel is loaded, and of the second one."""
+    """Return the median microseconds of the first and of the second call with a new shape and a loaded kernel."""
     import torch
 
     shapes = [(m + 8 * turn, N, k) for turn in range(1, FRESH + 1)]
@@ -237,7 +240,7 @@ def first_calls(best: ModuleType, m: int = M, k: int = K) -> dict[str, float]:
 
 
 def of_pack(path: Path) -> dict[str, Any]:
-    """The same of a module of many kernels, without its launcher and with it."""
+    """Return the results of `first_calls` for a module of many kernels, without and with its launcher."""
     found: dict[str, Any] = {"bytes": path.stat().st_size, "product": f"{OF_PACK}x{N}x{OF_PACK}:f32"}
     for name in ("first_call_us", "first_call_with_launcher_us"):
         module = imported(path)
@@ -251,7 +254,7 @@ def of_pack(path: Path) -> dict[str, Any]:
 
 
 def parts() -> dict[str, float]:
-    """Microseconds of what a call consists of, each alone."""
+    """Return the microseconds of single steps of a call, such as reading a tensor's attributes."""
     import ctypes
 
     import torch

@@ -1,4 +1,4 @@
-"""Read and check a file of `benchmarks.call_cost`, and print it as a table."""
+"""Read and check a result file of `benchmarks.call_cost`, and print it as a table."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ LINES = (  # the words of a line, and of which call it is
 
 
 def read_calls(path: Path) -> dict[str, Any]:
-    """The file's content. InputError where it is none of this bench, or lacks the library's own call or ours."""
+    """Return the content of a result file.
+
+    Raise InputError if it is no file of this bench, or lacks the time of the library's own call or of ours.
+    """
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         times = [one["median_us"] for library in OWN for one in found[library]["one_thread"].values()]
@@ -45,13 +48,13 @@ def read_calls(path: Path) -> dict[str, Any]:
 
 
 def call_us(found: Mapping[str, Any], library: str, name: str) -> float | None:
-    """Microseconds of the call of this name by one thread; None where it was not made."""
+    """Return the microseconds of a call from one thread, or None if it was not measured."""
     us: float | None = found[library]["one_thread"].get(name, {}).get("median_us")
     return us
 
 
 def table(found: Mapping[str, Any]) -> str:
-    """Markdown: microseconds of each call of both libraries' arrays, and the share of the library's own."""
+    """Return a Markdown table of calls: microseconds, and their ratio to the library's own call."""
     owns = {library: call_us(found, library, own) or 0.0 for library, own in OWN.items()}
     own_words = "the library's own: `torch.mm(a, b, out=c)`, `cupy.matmul(a, b, out=c)`"
     lines = [(own_words, *(number(us, 1) for us in owns.values()))]

@@ -1,4 +1,4 @@
-"""Cells measured against cuBLAS: a cell is a regime, a layout, an element type and a shape."""
+"""Cells that are measured against cuBLAS: a cell is a regime, a layout, an element type and a shape."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ LT_UNEQUAL = ((4, 16), (16, 4), (8, 64), (64, 8))  # (k, n) in L, (m, n) in T
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A line of the table: a problem with its regime and layout."""
+    """A line of a table: a problem with its regime and layout."""
 
     regime: Regime
     layout: Layout
@@ -59,18 +59,18 @@ class Cell:
 
     @property
     def small(self) -> bool:
-        """Return whether a launch takes longer than the work, so that replays of a graph are timed too."""
+        """Return whether a launch takes longer than the work, so that replays of a CUDA graph are timed too."""
         long = {"L": self.problem.m, "T": self.problem.k}.get(self.regime)
         return long is not None and long <= SMALL_EXTENT
 
     @property
     def text(self) -> str:
-        """Such as `R column 20480x16x20480:f32`."""
+        """A text such as `R column 20480x16x20480:f32`."""
         return f"{self.regime} {self.layout} {self.problem.shape}:{self.problem.dtype_name}"
 
     @property
     def record(self) -> dict[str, Any]:
-        """The fields that name the cell in a result file."""
+        """The fields that identify the cell in a result file."""
         problem = self.problem
         return {
             "regime": self.regime,
@@ -88,7 +88,7 @@ CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # fields that tel
 
 
 def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the key of a cell, from its record or a row."""
+    """Return the key that identifies a cell, from its record or its row in a result file."""
     return tuple(record[name] for name in CELL_KEY)
 
 
@@ -106,7 +106,7 @@ def place(record: dict[str, Any]) -> tuple[int, ...]:
 
 
 def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:
-    """(m, n, k) of each product in the set, those of C = op(A) op(B)."""
+    """Return (m, n, k) of each product of a regime in a shape set."""
     if regime == "R":
         return _r_shapes(shape_set)
     if regime == "G":
@@ -126,7 +126,7 @@ def shapes_of(regime: Regime, shape_set: ShapeSet) -> tuple[Shape, ...]:
 
 
 def in_set(record: dict[str, Any], shape_set: ShapeSet) -> bool:
-    """Return whether the shape of a cell's record or row belongs to the set."""
+    """Return whether the shape of a cell's record or row belongs to the shape set."""
     return (record["m"], record["n"], record["k"]) in shapes_of(record["regime"], shape_set)
 
 
@@ -142,7 +142,7 @@ def _r_shapes(shape_set: ShapeSet) -> tuple[Shape, ...]:
 
 
 def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
-    """Return the operands' storage orders, in the letters of `Problem.op`."""
+    """Return the storage orders of A and B, in the letters of `Problem.op`."""
     place = (regime, layout)
     return COMPLEX_OPS.get(place, OPS[place]) if dtype_named(dtype_name).is_complex else OPS[place]
 
@@ -150,8 +150,10 @@ def op_of(regime: Regime, layout: Layout, dtype_name: str) -> str:
 def cells(
     regimes: Sequence[Regime], layouts: Sequence[Layout], dtype_names: Sequence[str], shape_set: ShapeSet
 ) -> tuple[Cell, ...]:
-    """Every cell of the selection, of G those of BLAS's types, and none of another
-    semiring. InputError for an unknown element type."""
+    """Return every cell of the selection. Raise InputError for an unknown element type.
+
+    Regime G has only BLAS's element types. Semirings other than (+, *) are left out.
+    """
     return tuple(
         Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
         for regime in regimes
@@ -163,7 +165,7 @@ def cells(
 
 
 def chosen(text: str, options: Sequence[str], what: str) -> tuple[str, ...]:
-    """The words of `text`, separated by commas, each once; InputError for one that is not among the options."""
+    """Return the distinct words of a comma-separated text. Raise InputError if one is not among `options`."""
     words = tuple(dict.fromkeys(word.strip() for word in text.split(",") if word.strip()))
     for word in words:
         if word not in options:

@@ -1,8 +1,9 @@
-"""All cells of a result file of `versus_cublas` as CSV, a line a cell: times with their intervals, and the winner.
+"""Convert a result file of `versus_cublas` to CSV, one line per cell: times with their intervals, and the winner.
 
-Times are in microseconds: medians with the ends of their 95 % intervals, with the L2 clean. `regime` G is X^T X,
-where cuBLAS's times are those of syrk or herk. `speed_up` is the faster right answer of cuBLAS and cuBLASLt over
-ours. Small products are timed as replays of a graph too; `launch_floor_us` is a kernel that does nothing.
+Times are medians in microseconds with a clean L2 cache, with the ends of their 95 % confidence intervals. Regime G is
+X^T X: its cuBLAS times are those of syrk or herk. `speed_up` is the time of the faster of cuBLAS and cuBLASLt, if its
+result is correct, divided by ours. Small products are also timed as replays of a CUDA graph: `launch_floor_us` is the
+time of an empty kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ HEADS = (
 
 
 def cells_csv(rows: Iterable[Row]) -> str:
-    """The head, then a line for each row, in the file's order."""
+    """Return the CSV text: a header, then one line for each row in the file's order."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEADS)
@@ -34,7 +35,7 @@ def cells_csv(rows: Iterable[Row]) -> str:
 
 
 def described(row: Row) -> Row:
-    """The row with what follows from it."""
+    """Return the row with derived fields, such as the speedup."""
     rivals, config = rivals_us(row), parse_config(row["configuration"])
     return row | {
         "set": "headline" if in_set(row, "headline") else "other",

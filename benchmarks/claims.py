@@ -1,4 +1,4 @@
-"""Speed-ups and losses that the pages claim of a result file of `versus_cublas`."""
+"""Numbers of gains and losses against cuBLAS that the documentation states, from a result file of `versus_cublas`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ REGIMES = ("R", "L", "L small", "T", "T small", "G")
 
 
 def outcome(row: Row) -> Outcome:
-    """Beside the faster opponent: even where the 95 % intervals of the medians overlap."""
+    """Return "ahead", "even" or "behind": our time compared with the faster library's.
+
+    It is "even" if the 95 % confidence intervals of the medians overlap.
+    """
     who = rival(row)
     if who is None:
         return "ahead"
@@ -28,16 +31,17 @@ def outcome(row: Row) -> Outcome:
 
 
 def lead_of_rival(row: Row) -> float:
-    """The share of our time that the faster opponent takes less."""
+    """Return the fraction by which the faster library's time is less than ours; negative if it is more."""
     who = rival(row)
     return 0.0 if who is None else 1 - row[f"{who}_us"] / row["ours_us"]
 
 
 def summary(rows: Iterable[Row]) -> str:
-    """Markdown, a line a regime and element type: in how many cells ours is ahead, even or behind, the speed-ups over
-    the faster opponent, the median percent of the floor.
+    """Return a Markdown table with one line per regime and element type.
 
-    Cells that take less than starting them are lines of their own.
+    Its columns are the numbers of cells in which ours is ahead, even or behind, the speedups over the faster of
+    cuBLAS and cuBLASLt, and the median percentage of the floor: the least time that memory and arithmetic allow.
+    Cells whose work takes less time than a launch have lines of their own.
     """
     lines = []
     for (regime, dtype), group in _groups(rows):
@@ -59,7 +63,7 @@ def summary(rows: Iterable[Row]) -> str:
 
 
 def lost(rows: Iterable[Row]) -> str:
-    """Markdown, a line a regime and element type: where an opponent takes less by what matters, and how much."""
+    """Return a Markdown list of the cells in which a library is clearly faster, by regime and element type."""
     lines = []
     for (regime, dtype), group in _groups(rows):
         found = _lost(group)
@@ -72,7 +76,7 @@ def lost(rows: Iterable[Row]) -> str:
 
 
 def _groups(rows: Iterable[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
-    """The rows by regime and element type, in this order."""
+    """Return the rows grouped by regime and element type, in this order."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         regime = row["regime"] + (" small" if row["small"] else "")
@@ -81,5 +85,5 @@ def _groups(rows: Iterable[Row]) -> list[tuple[tuple[str, str], list[Row]]]:
 
 
 def _lost(rows: Iterable[Row]) -> list[Row]:
-    """The cells in which an opponent takes less by what matters."""
+    """Return the rows in which a library is faster by more than MATTERS, a fraction of our time."""
     return [row for row in rows if outcome(row) == "behind" and lead_of_rival(row) > MATTERS]

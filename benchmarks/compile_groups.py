@@ -1,9 +1,9 @@
-"""Compile time saved by several kernels in one file, and the number of tried kernels with the same code.
+"""Measure the compile time saved by several kernels per file, and how many tried kernels have the same code.
 
     python -m benchmarks.compile_groups --output benchmarks/results/compile-groups.json
 
-Of each problem it compiles the texts that a search on an H200 would try first, alone and in groups, each in a
-namespace of its own. Needs nvcc, but no GPU.
+For each problem, it compiles the texts that a search on an H200 would try first, one per file and in groups. In a
+group each kernel has its own namespace. It needs nvcc, but no GPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SIZES = (2, 4, 8)
 
 
 def compiled(text: str, defines: Sequence[str], toolchain: Toolchain) -> tuple[float, dict[str, bytes]]:
-    """Processor seconds, and machine code by the name of its section."""
+    """Compile a text. Return the processor seconds, and {ELF section name: machine code}."""
     with tempfile.TemporaryDirectory() as folder:
         source, output = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
         source.write_text(text)
@@ -55,7 +55,7 @@ def compiled(text: str, defines: Sequence[str], toolchain: Toolchain) -> tuple[f
 
 
 def together(sources: Sequence[KernelSource]) -> str:
-    """Return one text with several kernels, each with its own name."""
+    """Return one text that contains several kernels, each with its own name."""
     texts = []
     for number, one in enumerate(sources):
         renamed = f"#define {one.kernel} {one.kernel}_{number}\n{one.text}\n#undef {one.kernel}\n"
@@ -64,7 +64,7 @@ def together(sources: Sequence[KernelSource]) -> str:
 
 
 def row(problem: Problem, texts: int, candidates: int, toolchain: Toolchain) -> dict[str, Any]:
-    """Return the row of one problem."""
+    """Return the measured row of one problem."""
     tried = islice(iter(by_model(search_space(problem, PROFILES["h200"]), 0).ask, None), candidates)
     sources = [render(problem, one.config) for one in tried]
     by_text = {one.digest: one for one in sources}

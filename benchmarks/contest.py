@@ -1,7 +1,7 @@
-"""One cell measured: our winner, cuBLAS and cuBLASLt in turns, in one process, with the L2 clean and dirty.
+"""Measure one cell: our fastest kernel, cuBLAS and cuBLASLt, timed in turns with a clean and a dirty L2 cache.
 
-Before that each of them computes the product of the same small integers, which must come out exact; the winner has
-passed all of the verification in its trial.
+Before that, each computes the product of the same small integers, and the result must be exact. Our kernel has also
+passed all other checks in its trial.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CONTESTANTS = ("ours", "cublas", "cublaslt")
 
 
 def times(name: str, measured: Measurement | None) -> dict[str, Any]:
-    """The fields of one contestant, in microseconds: median, its 95 % confidence interval, the samples."""
+    """Return one contestant's fields in microseconds: median, 95 % confidence interval, samples."""
     return {
         f"{name}_us": measured.median_us if measured else None,
         f"{name}_low_us": measured.low_us if measured else None,
@@ -45,7 +45,7 @@ def times(name: str, measured: Measurement | None) -> dict[str, Any]:
 
 
 def times_in_states(name: str, found: Mapping[Cache, Mapping[str, Measurement]]) -> dict[str, Any]:
-    """The fields of one contestant in every state that was measured; those of clean are named without it."""
+    """Return one contestant's fields for each measured L2 state. Names of fields for a clean L2 have no suffix."""
     return {
         field: value
         for cache, of_state in found.items()
@@ -61,7 +61,7 @@ def row_of(
     verdict: Verdict,
     floor_us: float,
 ) -> dict[str, Any]:
-    """The cell's line of the result file, without the times of its graph. Times without a state are clean ones."""
+    """Return the cell's row for the result file, without the times of CUDA graphs."""
     row: dict[str, Any] = dict(cell.record)
     for name in CONTESTANTS:
         row |= times_in_states(name, found)
@@ -85,7 +85,7 @@ def row_of(
 
 
 class Contest(Turns[CudaDevice]):
-    """The device with the opponents on it. cuBLASLt's algorithm is the fastest one in the state `cache` of the L2."""
+    """A device with cuBLAS and cuBLASLt. `cache` is the L2 state in which cuBLASLt's fastest algorithm is chosen."""
 
     def __init__(
         self,
@@ -108,7 +108,7 @@ class Contest(Turns[CudaDevice]):
         return {"cublas": self.cublas.version, "cublaslt": self.cublaslt.version}
 
     def row(self, cell: Cell, winner: Winner) -> dict[str, Any]:
-        """The cell's line of the result file. Skipped where the device has no room, or refuses the kernel."""
+        """Measure a cell and return its row. Raise Skipped if the device lacks memory or cannot run the kernel."""
         with ExitStack() as stack:
             try:
                 return self._row(cell, winner, stack)
@@ -139,7 +139,7 @@ class Contest(Turns[CudaDevice]):
         return row
 
     def opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
-        """Return the vendor routines for the product, verified on the operands; of cuBLASLt the fastest."""
+        """Return the product's cuBLAS routine and cuBLASLt's fastest algorithm, verified on the operands."""
         opponents = {}
         is_gram = operands.problem.is_gram
         try:
@@ -159,9 +159,10 @@ class Contest(Turns[CudaDevice]):
         return opponents
 
     def right(self, operands: Operands, launch: Launch, *, half: bool = False) -> bool:
-        """Return whether the opponent computes the product, or half of it, into a C that is poisoned first.
+        """Return whether a library computes the product correctly. C contains NaNs before.
 
-        On the operands as `prepare` left them for EXACT.
+        `prepare` must have filled the operands for the exact check. If `half`, the routine computes one triangle of
+        C.
         """
         clear(operands)
         launch()
@@ -171,7 +172,7 @@ class Contest(Turns[CudaDevice]):
         return inspect(operands, EXACT).correct
 
     def _graph_times(self, launches: dict[str, Launch]) -> dict[str, Any]:
-        """Return the times of a small cell, cuBLAS and an empty kernel, replayed from a graph with a warm cache."""
+        """Return the times of a small cell, cuBLAS and an empty kernel, replayed from a CUDA graph with a warm L2."""
         nothing: dict[str, Any] = {"ours_graph_us": None, "cublas_graph_us": None, "launch_floor_us": None}
         if self._replayer is None:
             return nothing

@@ -1,8 +1,8 @@
-"""Answers of `tsm2-tune doctor` on this machine, with a complete and with an incomplete toolkit.
+"""Record the output of `tsm2-tune doctor` on this machine, with a complete and with an incomplete CUDA toolkit.
 
     python -m benchmarks.doctor_answers --output benchmarks/results/host-doctor.json
 
-docs/tuning.md shows the answers of a machine without a GPU and of one with a GPU.
+docs/tuning.md shows the output on a machine with a GPU and on one without.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ WHOLE, BROKEN = "as it is", "with a toolkit of which nvcc alone was copied"
 
 
 def answer(home: Path, variables: Mapping[str, str]) -> dict[str, Any]:
-    """The exit status, and the lines that are printed."""
+    """Run doctor, and return its exit status and the printed lines."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TSM2_TUNE_")}
     own = {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache"), "COLUMNS": "100", "NO_COLOR": "1"}
     source = {"PYTHONPATH": os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH", ""))))}
@@ -45,7 +45,7 @@ def answer(home: Path, variables: Mapping[str, str]) -> dict[str, Any]:
 
 
 def answers(nvcc: str) -> dict[str, dict[str, Any]]:
-    """Return the answers by state of the machine; the incomplete toolkit is a copy of `nvcc`."""
+    """Return doctor's output by state of the machine. The incomplete toolkit is a copy of nvcc alone."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder).resolve()
         whole = answer(home, {})
@@ -56,7 +56,7 @@ def answers(nvcc: str) -> dict[str, dict[str, Any]]:
 
 
 def drawn(gpu: Path, host: Path) -> dict[str, str]:
-    """Markdown by the name of its region, of the answers of a machine with a GPU and of one without."""
+    """Return {name of a region in docs: Markdown} for a machine with a GPU and for one without."""
     with_gpu, without = (json.loads(path.read_text(encoding="utf-8"))["answers"] for path in (gpu, host))
     whole, broken = with_gpu[WHOLE]["lines"], with_gpu[BROKEN]["lines"]
     others = [line for line in broken if not line.startswith("ok ")]
@@ -65,12 +65,12 @@ def drawn(gpu: Path, host: Path) -> dict[str, str]:
 
 
 def _block(lines: Sequence[str]) -> str:
-    """The lines, folded as pages are."""
+    """Return the lines as a code block, folded to the pages' width."""
     return "\n".join(["```", "$ tsm2-tune doctor", *(part for line in lines for part in _folded(line)), "```"])
 
 
 def _folded(line: str, width: int = 118, indent: str = " " * 9) -> list[str]:
-    """At most so many characters each; what goes on in the next one stands below what begins it."""
+    """Fold a line into lines of at most `width` characters. Continuation lines begin with `indent`."""
     folded = [""]
     for word in re.findall(r"\S+\s*", line):
         if folded[-1].strip() and len(folded[-1]) + len(word.rstrip()) > width:
@@ -82,7 +82,7 @@ def _folded(line: str, width: int = 118, indent: str = " " * 9) -> list[str]:
 @click.command(cls=Command)
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(output: Path) -> None:
-    """Write down what doctor says."""
+    """Write the output of doctor to a file."""
     found = answers(os.path.realpath(nvcc_path()))
     facts = {"command": "python -m benchmarks.doctor_answers", "date": datetime.now(UTC).date().isoformat()}
     output.write_text(json.dumps({**facts, "answers": found}, indent=1) + "\n", encoding="utf-8")

@@ -1,11 +1,12 @@
-"""Times of every kernel of a pack on shapes that were not tuned, and the loss of the choice among them.
+"""Time every kernel of an exported module on untuned shapes: how much time is lost by the module's choice?
 
     python -m benchmarks.every_kernel --pack unseen_pack.py --output every-kernel.jsonl
     python -m benchmarks.every_kernel --table every-kernel.jsonl --pack unseen_pack.py
 
-The shapes are those of `benchmarks.unseen`. Each kernel is started in the ways that the module's model expects to
-take least, and in others; times are of a clean L2, and no result is verified. The file has a line for each shape, and
-the same command goes on from it. The table expects these times anew, by the model in the pack's module.
+The shapes are those of `benchmarks.unseen`. Each kernel is launched with the splits and rows per block that the
+module's time model expects to be fastest, and with a few others. Times are with a clean L2 cache, and no result is
+verified. The output file has one line per shape; the same command continues it. `--table` recomputes the expected
+times with the model in the module.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ Row = dict[str, Any]
 
 
 class Pack:
-    """A module, and what its model says of a product."""
+    """An exported module with its time model."""
 
     def __init__(self, module: ModuleType, device: str) -> None:
         self.module, self._device = module, device
 
     def contest(self, cell: Cell, lds: Any, orders: Any) -> tuple[Any, Any]:
-        """The kernels that may compute the cell, and the product as they do."""
+        """Return the kernels that can compute the cell, and its work (flops and bytes) for the time model."""
         problem, module = cell.problem, self.module
         winners, _ = module._candidates(problem.dtype_name, orders, problem.conjugated, False, False)
         if not winners:
@@ -67,7 +68,7 @@ class Pack:
         return contest, module._work(contest, (problem.m, problem.n, problem.k), lds)
 
     def starts(self, contest: Any, work: Any) -> list[list[tuple[float, Any]]]:
-        """Return each kernel's launches in its model with their expected times, the least first."""
+        """Return, for each kernel, its launches with their expected times, the fastest first."""
         kernels = contest.kernels
         tiles = kernels._tiles(work)
         rows, splits = kernels._options(tiles, work)
@@ -84,21 +85,21 @@ class Pack:
 
 
 def launched(launch: Any, rows: int, splits: int) -> Any:
-    """The launch with so many rows of a block and splits."""
+    """Return the launch with these rows per block and this number of split-k slices."""
     if rows != launch.rows_per_block:
         launch = replace(launch, rows_per_block=rows)
     return launch if splits == launch.splits else launch.with_splits(splits)
 
 
 def some(starts: Sequence[tuple[float, Any]]) -> list[tuple[float, Any]]:
-    """The two that are expected to take least, one in the middle and the last."""
+    """Return the two launches with the least expected times, one in the middle and the last."""
     if len(starts) <= STARTS:
         return list(starts)
     return [*starts[:2], starts[len(starts) // 2], starts[-1]]
 
 
 def measured(cell: Cell, pack: Pack, turns: Turns[Any]) -> Row:
-    """The cell's line: of each kernel and launch the expected and the measured time."""
+    """Return a cell's line for the file: the expected and the measured time of each kernel and launch."""
     module = pack.module
     with ExitStack() as stack:
         operands = turns.operands(cell.problem, stack)
@@ -127,7 +128,7 @@ def measured(cell: Cell, pack: Pack, turns: Turns[Any]) -> Row:
 
 
 def measure_all(spec: str, pack: Path, selection: Selection, output: Path) -> None:
-    """Add a line for each cell that the file does not have."""
+    """Add a line to the file for each cell that it lacks."""
     start, target = time.monotonic(), gpu(spec)
     module, support = imported(pack), compiled_support(target.toolchain)
     turns = Turns(CudaDevice(int(spec), support), target, support, EFFORT, PhaseTimer())
@@ -145,7 +146,7 @@ def measure_all(spec: str, pack: Path, selection: Selection, output: Path) -> No
 
 
 def lines_of(path: Path) -> Iterator[Row]:
-    """The rows of a file. InputError where a line is none of this bench."""
+    """Return the rows of a file. Raise InputError if a line was not written by this bench."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             try:
@@ -161,7 +162,10 @@ def lines_of(path: Path) -> Iterator[Row]:
 
 
 def losses(rows: Sequence[Row], pack: Pack) -> dict[tuple[str, ...], list[tuple[float, float]]]:
-    """Regime, type and layout -> of each shape what the choice takes over the least, and over what was expected."""
+    """Return, by regime, element type and layout, two ratios for each shape.
+
+    They are the chosen kernel's time divided by the least time, and by its expected time.
+    """
     found = defaultdict[tuple[str, ...], list[tuple[float, float]]](list)
     for row in rows:
         problem = Problem.parse(row["text"])
@@ -187,7 +191,7 @@ def losses(rows: Sequence[Row], pack: Pack) -> dict[tuple[str, ...], list[tuple[
 
 
 def table(found: dict[tuple[str, ...], list[tuple[float, float]]]) -> str:
-    """Return the loss of the choice as Markdown."""
+    """Return the loss of the choice as a Markdown table."""
     everything = [one for of in found.values() for one in of]
     cells = []
     for kind, of in (*sorted(found.items()), (("all", "", ""), everything)):

@@ -1,10 +1,10 @@
-"""Accuracy of predicting a kernel's time on one shape from another, over the winners of a result file.
+"""Check how accurately a kernel's time on one shape predicts its time on another, from a result file's winners.
 
     python -m benchmarks.expected benchmarks/results/h200-versus-cublas.json
 
-Where one kernel won several shapes of a type and op, its expected time on each of them is carried over from the
-nearest other one, started there as it was, and beside what was measured. Blocks that a multiprocessor holds are
-estimated: the file does not have them.
+If one kernel was the fastest at several shapes of an element type and op, its time at each shape is predicted from
+the nearest other shape, and compared with the measured time. The number of blocks per multiprocessor is estimated,
+since the file does not contain it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 
 @dataclass(frozen=True)
 class Won:
-    """A kernel where it won."""
+    """A kernel and a shape at which it was the fastest."""
 
     family: str
     kernel: str
@@ -60,14 +60,14 @@ class Won:
 
 
 def _lines(problem: Problem) -> tuple[int, int]:
-    """Elements in a line of A and of B."""
+    """Return the numbers of elements in a contiguous line of A and of B."""
     along_a, along_b, _ = problem.contiguous
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
     return extents[along_a], extents[along_b]
 
 
 def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
-    """The winner in a row of the file; None for a configuration of another version."""
+    """Return the winner of a row in the file, or None if this version does not know its configuration."""
     family = family_named(family_name_in(row["configuration"]))
     config = family.config_type.parse(row["configuration"])
     if config is None:
@@ -83,7 +83,7 @@ def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
 
 
 def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
-    """Family -> expected over measured time, for each winner whose kernel won elsewhere too."""
+    """Return {family: ratios of predicted to measured time}, for kernels that won at two or more shapes."""
     alike = defaultdict[tuple[str, str, str], list[Won]](list)
     for one in found:
         alike[one.problem.dtype_name, one.problem.op, one.kernel].append(one)

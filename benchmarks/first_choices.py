@@ -1,13 +1,13 @@
-"""Search for absurd first choices: plan a grid of shapes, then run the worst of them.
+"""Search for slow first choices: plan a search for many shapes, then run those that are expected to be slowest.
 
     python -m benchmarks.first_choices --output first-choices.json --problems worst.txt
     python -m benchmarks.first_choices --run worst.txt --device 0 --output worst.json
     python -m benchmarks.first_choices --beside benchmarks/results/h200-versus-cublas.json
 
-The first needs no GPU. It asks of each shape what a search tries first, how long that is expected to take
-(tsm2_tune/generator/predict/expected_time.py), and whether this is within twice the roofline with start-up; if not,
-it says why. The second compiles, verifies and times the first choices for the problems of a list. The third says how
-far expected times are from measured ones.
+The first command needs no GPU. For each shape, it predicts the time of the configuration that a search would try
+first (tsm2_tune/generator/predict/expected_time.py). If that exceeds twice the roofline time plus start-up, it prints
+the reason. The second command compiles, verifies and times the first choices for a list of problems. The third
+command compares expected with measured times.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ AT_LEAST = 1.25  # times the least of all candidates, from where another one sho
 
 
 def grid(limits: DeviceLimits, dtype_names: Sequence[str], count: int, seed: int) -> list[Problem]:
-    """So many shapes of the grid that fit the device with room, each in one of the types and storage orders in turn.
+    """Return `count` random shapes of a grid that fit in device memory, cycling through types and storage orders.
 
-    InputError where the grid has fewer.
+    Raise InputError if the grid has fewer.
     """
     decades = len(str(LARGEST)) - 1
     extents = [round(10 ** (step / A_DECADE)) for step in range(decades * A_DECADE + 1)]
@@ -101,12 +101,12 @@ class First:
 
     @property
     def times(self) -> float:
-        """The roofline with start-up that it is expected to take, infinite without a configuration."""
+        """The expected time divided by the roofline time with start-up; infinite without a configuration."""
         return math.inf if self.expected_us is None else self.expected_us / (self.floor_us + START_US)
 
 
 def first_choice(problem: Problem, limits: DeviceLimits) -> First:
-    """Return the first choice, by planning only."""
+    """Return the first choice for a problem, by planning a search without running it."""
     space = search_space(problem, limits)
     floor_us = data_sheet(limits).floor_us(problem)
     if not space.kept:
@@ -126,7 +126,7 @@ def first_choice(problem: Problem, limits: DeviceLimits) -> First:
 
 
 def reasons(candidate: Candidate) -> tuple[str, ...]:
-    """Why the candidate is expected to take longer than the roofline, in words, the weightiest first."""
+    """Return the reasons why the candidate is expected to be slower than the roofline, most important first."""
     problem, launch, limits = candidate.problem, candidate.launch, candidate.limits
     rates = sheet(limits)
     traffic = candidate.family.traffic(candidate.config, problem)
@@ -154,7 +154,10 @@ def reasons(candidate: Candidate) -> tuple[str, ...]:
 
 
 def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:
-    """Return the expected time of the transposed product if C is wide: kernels are made for a tall C."""
+    """Return a text with the expected time of the transposed product, or "" if C is not wide.
+
+    Kernels are written for a tall C.
+    """
     if problem.m >= problem.n:
         return ""
     other = transposed(problem)
@@ -166,13 +169,13 @@ def _of_the_transposed(problem: Problem, limits: DeviceLimits) -> str:
 
 
 def planned(problems: Sequence[Problem], limits: DeviceLimits, processes: int) -> Iterator[First]:
-    """The first choice for each, in their order."""
+    """Return the first choice for each problem, in the given order."""
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         yield from pool.map(first_choice, problems, [limits] * len(problems), chunksize=4)
 
 
 def summary(found: Sequence[First]) -> str:
-    """The shares of what was planned, and the worst."""
+    """Return a text about the planned choices: shares by expected slowdown, and the slowest."""
     within = sum(not one.reason for one in found) / len(found)
     absurd = [one for one in found if one.is_absurd]
     without = sum(one.expected_us is None for one in found)
@@ -196,7 +199,7 @@ def worst(found: Iterable[First], count: int) -> list[First]:
 
 
 def beside(path: Path, limits: DeviceLimits) -> str:
-    """Return the ratios of expected and measured times of a result file's winners."""
+    """Return the ratios of expected to measured times of a result file's winners."""
     ratios = []
     for row in read(path)["rows"]:
         config = parse_config(row["configuration"])
@@ -256,7 +259,7 @@ def main(
     output: Path,
     measured: Path | None,
 ) -> None:
-    """Ask what a search tries first over a grid of shapes, or run what such a plan finds worst."""
+    """Plan first choices for a grid of shapes, or run first choices from a list of problems."""
     if to_run is not None:
         run_problems(to_run, spec, part_of(part), output, resume=resume, time_limit=time_limit)
         return

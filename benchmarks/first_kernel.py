@@ -1,9 +1,10 @@
-"""Waiting time for a first tuned and exported kernel: seconds from the command to each of its outputs.
+"""Measure the seconds from the first `tsm2-tune` command to each output: first kernel, winner, exported module.
 
     python -m benchmarks.first_kernel --device 0 --shapes 1000000x16x16 --output first-kernel.json
 
-The command runs twice, each time with an empty database: with an empty cache of kernels, and with what that run left
-there. Where there is no GPU: --device cpu --shapes 2048x8x2048. The package has its bytecode, as an installed one.
+The command runs twice with an empty database: first with an empty cache of kernels, then with the cache of the first
+run. On a machine without a GPU, use --device cpu --shapes 2048x8x2048. The package's bytecode is compiled before, as
+in an installed package.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ERROR_CHARACTERS = 2000
 
 
 def measured(options: tuple[str, ...], folder: Path, cache: Path) -> tuple[dict[str, float], dict[str, Any]]:
-    """Seconds to each stage, and what the run says of the device. ClickException where a command fails."""
+    """Return the seconds to each stage and facts about the device. Raise ClickException if a command fails."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(cache)}
     database, module, errors = folder / "results.db", folder / "best_kernels.py", folder / "errors"
     command = [*PROGRAM, *options, "--no-vendor", "--no-pairs", "--json", "--db", str(database)]

@@ -1,4 +1,4 @@
-"""The first choices for a list of problems: compiled, verified, timed beside the roofline."""
+"""Compile, verify and time the first choices for a list of problems, beside the roofline."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ OF_A_ROW: dict[str, Callable[[Any], bool]] = {
 
 
 def problems_in(path: Path) -> tuple[Problem, ...]:
-    """The problems of a list, one a line. InputError where there are none, or too many, or a line is no problem."""
+    """Return the problems of a list, one per line.
+
+    Raise InputError if there are none or too many, or if a line is no problem.
+    """
     try:
         lines = path.read_text(encoding="utf-8").split()
     except (OSError, ValueError) as error:
@@ -53,7 +56,7 @@ def problems_in(path: Path) -> tuple[Problem, ...]:
 
 
 def read_runs(path: Path) -> dict[str, Any]:
-    """A file that `run_problems` wrote. InputError where it is none."""
+    """Return the content of a file that `run_problems` wrote. Raise InputError for another file."""
     found = read_json(path)
     for number_, row in enumerate(found["rows"], start=1):
         if (unusable := unusable_field(row, OF_A_ROW)) is not None:
@@ -80,7 +83,7 @@ def facts_of(target: Target, tuner: Tuner, command: str) -> dict[str, Any]:
 
 
 def row_of(tuner: Tuner, cell: Cell, prospects: Prospects) -> dict[str, Any]:
-    """The first choice, tried. Skipped where the device fails."""
+    """Try the first choice for a problem, and return its row. Raise Skipped if the device fails."""
     first = prospects.candidates[:1]
     try:
         (trial,) = tuner.tune(Search(InOrder(first)))
@@ -101,7 +104,7 @@ def row_of(tuner: Tuner, cell: Cell, prospects: Prospects) -> dict[str, Any]:
 
 
 def times_the_roofline(row: dict[str, Any]) -> float | None:
-    """The measured time over the roofline's with start-up."""
+    """Return the measured time divided by the roofline time with start-up, or None if it is not measured."""
     us: float | None = row["measured_us"]
     return us and us / (row["floor_us"] + START_US)
 
@@ -113,7 +116,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
-    """Markdown, the furthest from the roofline first."""
+    """Return a Markdown table of the problems, the furthest from the roofline first."""
     heads = ("problem", "measured us", "expected us", "roofline us", "times", "configuration", "outcome")
     ordered = sorted(rows, key=lambda row: -(times_the_roofline(row) or float("inf")))
     lines = [
@@ -134,7 +137,7 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
 def run_problems(
     path: Path, spec: str, part: tuple[int, int], output: Path, *, resume: bool, time_limit: float | None
 ) -> None:
-    """Try the first choice for each problem of the list's part, and print how far it is from the roofline."""
+    """Time the first choice for each problem of a part of the list, and print its distance from the roofline."""
     start = time.monotonic()
     number_, parts = part
     cells = [Cell("S", "column", problem) for problem in problems_in(path)[number_ - 1 :: parts]]
