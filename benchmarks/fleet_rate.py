@@ -1,9 +1,9 @@
-"""Trials a second of one GPU, and of several GPUs together, on the same problems.
+"""Compare the trials per second of one GPU with those of several GPUs together, on the same problems.
 
-python -m benchmarks.fleet_rate --output rates.json
+    python -m benchmarks.fleet_rate --output rates.json
 
-Each turn starts with an empty database and the cache of kernels that the turn before left. The first turn is not
-counted: it fills the cache, so that compilers have as little to do for one GPU as for all.
+Each turn starts with an empty database, and with the cache of compiled kernels from the previous turn. The first turn
+only fills the cache and is not counted: so compilation takes as little time with one GPU as with all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHAPES = "20480x2/4/8/16/32x20480,1e6x8/16x8/16,8/16x8/16x1e6"
 
 
 class Rate:
-    """Counts trials from the first one on."""
+    """A counter of trials per second, from the first trial on."""
 
     def __init__(self) -> None:
         self.times: list[float] = []
@@ -39,7 +39,7 @@ class Rate:
 
     @property
     def per_second(self) -> float:
-        """Trials a second between the first and the last."""
+        """Trials per second between the first and the last trial."""
         return (len(self.times) - 1) / (self.times[-1] - self.times[0])
 
 
@@ -48,7 +48,7 @@ class Rate:
 @click.option("--max-trials", default=100, show_default=True, help="For each problem.")
 @click.option("--output", type=click.Path(dir_okay=False), required=True, help="JSON.")
 def main(shapes: str, max_trials: int, output: str) -> None:
-    """Tune on GPU 0, and then on all."""
+    """Tune on GPU 0, then on all GPUs."""
     turns = []
     for device in ("all", "0", "all"):
         rate = Rate()

@@ -1,13 +1,14 @@
-"""Gain of a program over cuBLAS, the cost of the call included, on tuned and on other shapes.
+"""A program's speedup over cuBLAS, including the host's cost of each call, on tuned and on untuned shapes.
 
     tsm2-tune export --db unseen.db --format json --output tuned.json
     python -m benchmarks.gains --tuned tuned.json --unseen unseen.json --calls call-cost.json
 
-A program that multiplies in a loop waits for the slower of two: the call, which issues a kernel, and the kernel. Each
-product counts as the longer one takes, ours with `gemm(a, b, out=c)` and the vendor's with `torch.mm(a, b, out=c)`,
-both as `benchmarks.call_cost` has them for one small product. The vendor's time is that of the faster one of cuBLAS
-and cuBLASLt's algorithms. A product that the module leaves to the vendor takes what cuBLAS's own routine does, which
-PyTorch starts. With `measure=True` it is what the module has found to be the fastest by timing.
+A program that multiplies in a loop waits for the longer of two times: the host's call, which launches a kernel, and
+the kernel. So each product counts as the longer time. Our call is `gemm(a, b, out=c)` and the vendor's is
+`torch.mm(a, b, out=c)`, with the times that `benchmarks.call_cost` measured for a small product. The vendor's kernel
+time is that of the faster of cuBLAS and cuBLASLt. If the module calls cuBLAS for a product, the time is that of
+cuBLAS's own routine, called through PyTorch. With `measure=True`, it is the time of the fastest choice that the
+module found by timing.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ RIGHTMOST = 16.0  # the picture's last gain: larger ones are drawn there
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Microseconds that issuing a product takes: by our kernel, by the vendor, and by the vendor through our call."""
+    """The microseconds of a call: of our kernel, of the vendor's routine, and of that routine through our module."""
 
     ours_us: float
     vendors_us: float
@@ -57,9 +58,9 @@ class Calls:
 
     @classmethod
     def of(cls, path: Path) -> Calls:
-        """Read the times of calls with PyTorch's tensors from a file of call_cost. Raise InputError if it is none.
+        """Return the call times with PyTorch tensors from a file of call_cost. Raise InputError for another file.
 
-        Ours is the longer one of a kernel that splits k and one that does not.
+        Our time is the longer one of a kernel with split-k and one without.
         """
         found = read_calls(path)
         ours, split, vendors, left = (
@@ -68,7 +69,7 @@ class Calls:
         return cls(max(ours, split), vendors, left or ours + vendors)
 
     def gain(self, taken_us: float, vendors_us: float, *, falls_back: bool) -> float:
-        """The vendor's time over what the module takes, as a program waits for both."""
+        """Return the vendor's time divided by the module's, each the longer of call and kernel."""
         return max(vendors_us, self.vendors_us) / max(taken_us, self.left_us if falls_back else self.ours_us)
 
 
@@ -86,14 +87,17 @@ SMALL = 64  # the longest extent that is not large
 
 
 def regime_of(m: int, n: int, k: int) -> str:
-    """R, L or T, by which extents are small."""
+    """Return the regime R, L or T of a shape, which depends on which extents are small."""
     if max(n, k) <= SMALL < m:
         return "L"
     return "T" if max(m, n) <= SMALL < k else "R"
 
 
 def read_tuned(path: Path) -> tuple[str, list[Row]]:
-    """The device and the winners, with the L2 clean, in a JSON export. InputError where it is none of one GPU."""
+    """Return the device and the winners with a clean L2 from a JSON export.
+
+    Raise InputError if the file is no JSON export of one GPU.
+    """
     try:
         rows = list(json.loads(path.read_text(encoding="utf-8"))["best"])
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
@@ -110,7 +114,7 @@ def read_tuned(path: Path) -> tuple[str, list[Row]]:
 
 
 def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
-    """The regime and the gain of each winner with right answers of the vendor beside it."""
+    """Yield the regime and the speedup of each winner for which the vendor's result was correct."""
     for row in rows:
         vendors_us = row["vendor_us"] if row["vendor_right"] else None
         own_us, ours_us = row["cublas_us"] if row["cublas_right"] else None, row["median_us"]
@@ -121,7 +125,7 @@ def tuned_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]
 
 
 def unseen_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
-    """The same of the rows of unseen, whose module predicts whether it falls back."""
+    """Yield the regime and the speedup of each untuned shape. The module predicts whether to call cuBLAS."""
     for row in rows:
         vendors_us, falls_back = vendor_us(row), row["falls_back"]
         taken_us = cublas_us(row) if falls_back else row["ours_us"]
@@ -130,7 +134,7 @@ def unseen_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float
 
 
 def timed_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]]:
-    """The same of what the module found by timing."""
+    """Yield the regime and the speedup of each untuned shape. The module chose by timing."""
     for row in rows:
         vendors_us, own_us = vendor_us(row), plan_us(row)
         if own_us is not None and vendors_us is not None:
@@ -142,7 +146,7 @@ Gains = Mapping[tuple[str, str], Sequence[float]]  # by regime and kind
 
 
 def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains:
-    """All gains, by regime and kind, the least first."""
+    """Return {(regime, kind of shapes): speedups in ascending order}."""
     found: dict[tuple[str, str], list[float]] = {}
     of_kinds: tuple[tuple[str, Callable[..., Iterator[tuple[str, float]]], Sequence[Row]], ...] = (
         (TUNED, tuned_gains, tuned),
@@ -156,7 +160,10 @@ def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains
 
 
 def table(gains: Gains, of_kernels: Gains) -> str:
-    """A line for each regime and kind: geometric means of the kernels alone and with the call, and its spread."""
+    """Return a Markdown table by regime and kind of shapes.
+
+    Its columns are the geometric mean speedup of the kernels alone, that with the cost of the call, and quantiles.
+    """
     heads = (
         "regime", "shapes", "count", "kernels alone", "with the call", "median", "10th percentile", "least",
         "over 3 % slower",
@@ -177,7 +184,10 @@ def table(gains: Gains, of_kernels: Gains) -> str:
 
 
 def short_table(gains: Gains) -> str:
-    """A line for each regime and kind but by timing: the geometric mean with the call, and how it spreads."""
+    """Return a Markdown table by regime and kind of shapes, without choices by timing.
+
+    Its columns are the geometric mean speedup with the cost of the call, and its spread.
+    """
     heads = ("regime", "shapes", "count", "speed-up", "10th percentile", "over 3 % slower")
     lines = [
         (
@@ -192,7 +202,7 @@ def short_table(gains: Gains) -> str:
 
 
 def share_slower(values: Sequence[float]) -> float:
-    """The share of the gains that are losses of more than the margin."""
+    """Return the fraction of the speedups that are below 1 by more than MARGIN."""
     return sum(value * (1 + MARGIN) < 1 for value in values) / len(values)
 
 
@@ -202,9 +212,9 @@ def title(device: str) -> str:
 
 
 def draw(gains: Gains, heading: str, path: Path, kinds: Sequence[str] = KINDS) -> None:
-    """Draw a row for each regime and kind: a dot for each product, a bar at the geometric mean with its number.
+    """Draw one row for each regime and kind of shapes: a dot per product, and a bar at the geometric mean.
 
-    A picture of one kind names the products in words.
+    If the picture has only one kind, its labels name the products in words.
     """
     plt = matplotlib()
     places = [(regime, kind) for regime in NAMES for kind in kinds if gains.get((regime, kind))]

@@ -1,14 +1,13 @@
-"""Time the lecture's four decompositions of a matrix times a vector, and cuBLAS's gemv.
+"""Time four decompositions of a matrix-vector product from a lecture, and cuBLAS's gemv.
 
     python -m benchmarks.gemv --output gemv.json
     python -m benchmarks.gemv --dtype f64 --shapes-of grid --trials 4 --output gemv-f64.json
 
-Of each decomposition the first choices of the family `gemv` are verified and timed; then the fastest of each and
-cuBLAS's gemv are checked and timed in turns, in one process, with the L2 clean and with it dirty; the tables are of
-clean. Of several element types the first has the
-whole grid of shapes, the others the largest ones. The file is written after every shape, and the tables of it are
-printed. A decomposition is left out where the model says that its first choice is hopeless: such as one thread a row
-where there are 32 rows.
+For each decomposition, the first choices of the family `gemv` are verified and timed. Then the fastest of each
+decomposition and cuBLAS's gemv are verified and timed in turns in one process, with a clean and with a dirty L2
+cache. Tables show the times with a clean L2. With several element types, the first one is timed on the whole grid of
+shapes, and the others only on the largest shapes. The file is written after every shape. A decomposition is skipped
+if the time model expects its first choice to be far too slow: for example one thread per row for 32 rows.
 """
 
 from __future__ import annotations
@@ -82,7 +81,10 @@ class Selection:
 
     @property
     def cells(self) -> tuple[tuple[Layout, Problem], ...]:
-        """Every layout and problem, those of the grid in the first type alone. InputError for an unknown type."""
+        """Return every layout and problem: all shapes for the first element type, the largest for the others.
+
+        Raise InputError for an unknown element type.
+        """
         return tuple(
             (layout, Problem(m, 1, k, name, OPS[layout]))
             for name in self.dtype_names
@@ -94,7 +96,7 @@ class Selection:
 
     @property
     def command(self) -> str:
-        """The command that measures the same, wherever its file goes."""
+        """The command that repeats this run, without the name of the output file."""
         return (
             f"python -m benchmarks.gemv --dtype {','.join(self.dtype_names)} --layout {','.join(self.layouts)}"
             f" --shapes-of {self.shape_set} --trials {self.trials}"
@@ -104,7 +106,7 @@ class Selection:
 def candidates(
     problem: Problem, limits: DeviceLimits, trials: int, floor_us: float
 ) -> dict[Decomposition, tuple[Candidate, ...]]:
-    """Return the candidates of each decomposition, none if its first choice is far too slow."""
+    """Return {decomposition: candidates}, without those whose first choice is expected to be far too slow."""
     found: dict[Decomposition, tuple[Candidate, ...]] = {}
     for name in DECOMPOSITIONS:
         configs = GEMV.corner(name, problem, limits)[:trials]
@@ -115,14 +117,17 @@ def candidates(
 
 
 def of_read(problem: Problem, us: float, read_gbytes_per_s: float) -> float:
-    """Percent of the read ceiling: A, B and C once each, in so many microseconds."""
+    """Return the bandwidth in percent of the measured read rate, if A, B and C move once in `us` microseconds."""
     return 100 * problem.least_bytes / (us * 1e3 * read_gbytes_per_s)
 
 
 def contest_row(
     contest: Contest, device: CudaDevice, layout: Layout, problem: Problem, found: Sequence[Winner]
 ) -> Row:
-    """The line of the result file. MemoryError without room on the device, LaunchFailed where it refuses a kernel."""
+    """Measure a shape and return its row.
+
+    Raise MemoryError if the device lacks memory, and LaunchFailed if a kernel cannot be launched.
+    """
     with ExitStack() as stack:
         operands = contest.operands(problem, stack)
         launches: list[Callable[[], None]] = []
@@ -167,7 +172,7 @@ def contest_row(
 
 
 def fastest(row: Row) -> Decomposition:
-    """The fastest decomposition of a row."""
+    """Return the fastest decomposition of a row."""
     found = row["decompositions"]
     return min(found, key=lambda name: found[name]["ours_us"])
 
@@ -187,7 +192,10 @@ def line_of(row: Row) -> str:
 
 
 def grid(rows: Sequence[Row]) -> str:
-    """Markdown, a table a type and layout: the fastest decomposition, its percent of the read ceiling, cuBLAS's."""
+    """Return Markdown tables, one per element type and layout.
+
+    A cell shows the fastest decomposition, its percentage of the read bandwidth, and cuBLAS's.
+    """
     parts = []
     for dtype, layout in dict.fromkeys((row["dtype"], row["layout"]) for row in rows):
         found = {(row["m"], row["k"]): row for row in rows if (row["dtype"], row["layout"]) == (dtype, layout)}
@@ -204,14 +212,14 @@ def grid(rows: Sequence[Row]) -> str:
 
 
 def cell_of(row: Row) -> str:
-    """Such as `both 93 (88)`: the fastest decomposition, its percentage, and cuBLAS's in brackets."""
+    """Return a text such as `both 93 (88)`: the fastest decomposition, its percentage, and cuBLAS's percentage."""
     name = fastest(row)
     share, other = row["decompositions"][name]["percent_of_read"], row["cublas_percent_of_read"]
     return f"{SHORT[name]} {share:.0f}" + (f" ({other:.0f})" if other is not None else "")
 
 
 def large(rows: Sequence[Row]) -> str:
-    """Markdown, a line for each of the largest shapes: microseconds of all, percent of the read ceiling, winner."""
+    """Return a Markdown table of the largest shapes: times of all, percentages of the read rate, the fastest."""
     heads = (
         "layout", "dtype", "m x k", *(f"{SHORT[name]} us" for name in DECOMPOSITIONS), "cuBLAS us",
         "% of read", "configuration",
@@ -237,12 +245,12 @@ def large(rows: Sequence[Row]) -> str:
 
 
 def drawn(found: Mapping[str, Any]) -> dict[str, str]:
-    """Markdown by the name of its region."""
+    """Return {name of a region in docs: Markdown}."""
     return {"gemv-runs": runs_of(dict(found)), "gemv-grid": grid(found["rows"]), "gemv-large": large(found["rows"])}
 
 
 def measure(tuner: Tuner, contest: Contest, device: CudaDevice, selection: Selection, result: ResultFile) -> None:
-    """Every shape of the selection, into the file and onto the terminal."""
+    """Measure every shape of the selection, write the file, and print each row."""
     limits = tuner.target.limits
     cells = [
         (layout, problem, candidates(problem, limits, selection.trials, contest.ceilings.floor_us(problem)))
@@ -267,7 +275,7 @@ def measure(tuner: Tuner, contest: Contest, device: CudaDevice, selection: Selec
 
 
 def run(target: Target, selection: Selection, output: Path) -> ResultFile:
-    """The whole bench on one device."""
+    """Run the whole benchmark on one device."""
     support = compiled_support(target.toolchain)
     device = CudaDevice(int(target.spec), support)
     with Tuner(target, Options(effort=TRIAL, final_effort=FINAL, cache=Cache.CLEAN, final_caches=())) as tuner:
@@ -289,7 +297,7 @@ def run(target: Target, selection: Selection, output: Path) -> ResultFile:
 @click.option("--trials", type=click.IntRange(1), default=3, show_default=True, help="Of each decomposition.")
 @click.option("--output", default="gemv.json", show_default=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, dtype: str, layout: str, shape_set: str, trials: int, output: Path) -> None:
-    """Time the four decompositions of a matrix times a vector beside cuBLAS's gemv, and print the tables."""
+    """Time the four decompositions of a matrix-vector product and cuBLAS's gemv, and print the tables."""
     refuse_less_precision(dict(os.environ))
     names = tuple(dict.fromkeys(name.strip() for name in dtype.split(",")))
     selection = Selection(names, cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")), shape_set, trials)

@@ -1,14 +1,15 @@
-"""Matrices that are large both ways beside cuBLAS and cuBLASLt, and what one configuration for all would lose.
+"""Matrices that are large in both directions: our kernels, cuBLAS, cuBLASLt, and one configuration for all shapes.
 
     python -m benchmarks.general --output general.json
     python -m benchmarks.general --quick
 
-Four tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi", in four
-storage orders; squares of many sizes, as its Figure 6; and products of a short k. Of each cell the first choices of
-the staged families are timed in turns, beside them the fastest at 4096 of the type: the global one. The fastest is
-checked, and timed in turns with the libraries, in one process, with the L2 clean and with it dirty; the tables are
-of clean. The fourth is of the stencil's first choices alone. Then a sample of its variants that the rules keep says
-how far the fastest is from the slowest.
+There are four tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi",
+in four storage orders; squares of many sizes, as in its Figure 6; products with a small k; and the squares of the
+first table with the kernels of the family `gemm` alone, which follow that paper ("stencil"). For each cell, the first
+choices of the families with staged tiles are timed in turns, with the configuration that was the fastest for the same
+type at m = n = k = 4096 (the global one). Then the fastest is verified, and timed in turns with cuBLAS and cuBLASLt
+in one process, with a clean and with a dirty L2 cache. Tables show the times with a clean L2. At last, a sample of
+the stencil's allowed configurations shows how far the fastest is from the slowest.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ FINAL = Effort(spread=0.002, min_samples=7, max_samples=31, limit_seconds=0.3, w
 
 
 def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
-    """The table and the problem of each cell, those first that say which configuration is the global one."""
+    """Yield the table and the problem of each cell. The cells that determine the global configurations come first."""
     sizes = QUICK_SIZES if quick else SIZES
     for dtype in FMA_DTYPES:
         yield "sizes", Problem(GLOBAL_SIZE, GLOBAL_SIZE, GLOBAL_SIZE, dtype)
@@ -88,13 +89,13 @@ def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
 
 
 def tried_first(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
-    """Return the first configurations, of the stencil for its table, else of the staged families, best first."""
+    """Return first choices, best first: of the family `gemm` for the stencil's table, else of the staged families."""
     families = (FAMILIES[name] for name in (("gemm",) if table == STENCIL else STAGED))
     return first_choices(families, problem, limits)
 
 
 class Stopwatch:
-    """Times configurations on the device, compiled on all cores."""
+    """A timer of configurations on a device. It compiles them in parallel."""
 
     def __init__(self, device: CudaDevice, target: Target, support_path: str) -> None:
         self._device, self._target, self._support_path = device, target, support_path
@@ -103,7 +104,7 @@ class Stopwatch:
         self._compiling: dict[tuple[str, str, int], Future[Binary | CompileFailure]] = {}
 
     def compile_ahead(self, problem: Problem, configs: Sequence[KernelConfig]) -> None:
-        """Start a compiler for each."""
+        """Start to compile each configuration in parallel."""
         for config in configs:
             self._binary(problem, config)
 
@@ -122,7 +123,7 @@ class Stopwatch:
         return self._compiling[key]
 
     def times_us(self, problem: Problem, configs: Sequence[KernelConfig]) -> dict[KernelConfig, float]:
-        """Medians of those that compile and start, in turns, with the L2 clean."""
+        """Return median microseconds, in turns with a clean L2, of the configurations that compile and launch."""
         dtype = problem.dtype_name
         if dtype not in self._supports:
             self._supports[dtype] = Support(self._device, self._support_path, dtype)
@@ -145,7 +146,7 @@ class Stopwatch:
 
 
 def command_of(*, quick: bool, variants: int, time_limit: float) -> str:
-    """Return the typed command without the device and the file."""
+    """Return the command that repeats the run, without the options of the device and the file."""
     parts = ["python -m benchmarks.general"]
     parts += ["--quick"] if quick else []
     parts += [f"--variants {variants}"] if variants != VARIANTS else []
@@ -154,7 +155,7 @@ def command_of(*, quick: bool, variants: int, time_limit: float) -> str:
 
 
 def facts_of(target: Target, contest: Contest, command: str) -> dict[str, Any]:
-    """Return the facts of the run: device, driver, compiler, ceilings."""
+    """Return the facts of the run: device, driver, compiler, measured peak rates."""
     identity, ceilings = target.identity, contest.ceilings
     return {
         "command": command,
@@ -176,7 +177,7 @@ def facts_of(target: Target, contest: Contest, command: str) -> dict[str, Any]:
 def measure_cells(
     stopwatch: Stopwatch, contest: Contest, result: ResultFile, limits: DeviceLimits, *, quick: bool, end: float
 ) -> bool:
-    """Measure every cell that is begun before `end`; whether that was all of them."""
+    """Measure the cells until the time `end`. Return whether all were measured."""
     todo = [(table, problem, tried_first(table, problem, limits)) for table, problem in problems(quick=quick)]
     for _, problem, choices in todo:
         stopwatch.compile_ahead(problem, choices)
@@ -210,7 +211,10 @@ def measure_cells(
 def measure_variants(
     stopwatch: Stopwatch, result: ResultFile, limits: DeviceLimits, *, count: int, end: float
 ) -> bool:
-    """Time a sample of the stencil's variants of each type in each storage order; whether all were before `end`."""
+    """Time a sample of the stencil's configurations for each element type and storage order.
+
+    Return whether all were timed before `end`.
+    """
     sampled = []
     for dtype, op in product(FMA_DTYPES, PAPER_OPS) if count else ():
         problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
@@ -261,7 +265,7 @@ def measure_variants(
     type=click.Path(dir_okay=False, path_type=Path),
 )
 def main(spec: str, quick: bool, variants: int, time_limit: float, output: Path) -> None:
-    """Time the first choices, the winners beside cuBLAS and cuBLASLt, and print the tables."""
+    """Time the first choices, then the fastest beside cuBLAS and cuBLASLt, and print the tables."""
     end = time.monotonic() + time_limit
     refuse_less_precision(dict(os.environ))
     require_new(output, "name another --output")

@@ -19,7 +19,7 @@ WHO = ("ours", "cublas", "cublaslt")
 
 
 def tables(found: Row) -> dict[str, str]:
-    """Markdown by the name of its region; of what was measured."""
+    """Return {name of a region in docs: Markdown} for the tables that have rows."""
     rows = found["rows"]
     parts = {
         "general-run": f"{provenance(found)} `{found['command']}`",
@@ -34,7 +34,7 @@ def tables(found: Row) -> dict[str, str]:
 
 
 def squares(rows: Sequence[Row]) -> str:
-    """A line a cell: times of all three, our rate, cuBLAS's time over ours, the winner."""
+    """Return a Markdown table of squares: times of all three, our rate, our speedup over cuBLAS, the fastest."""
     heads = ("m = n = k", "dtype", "op", "ours us", "cuBLAS us", "cuBLASLt us", "TFLOP/s", "% of cuBLAS", "winner")
     lines = [
         (
@@ -52,7 +52,7 @@ def squares(rows: Sequence[Row]) -> str:
 
 
 def by_size(rows: Sequence[Row]) -> str:
-    """A line a size: of each type our rate, and in brackets the share of cuBLAS's and of cuBLASLt's."""
+    """Return a Markdown table by size: our TFLOP/s and, in brackets, percentages of the libraries' rates."""
     cells = {(row["m"], row["dtype"]): row for row in rows}
     lines = [
         (str(size), *(_rate_beside(cells.get((size, dtype))) for dtype in FMA_DTYPES))
@@ -62,7 +62,7 @@ def by_size(rows: Sequence[Row]) -> str:
 
 
 def one_for_all(rows: Sequence[Row]) -> str:
-    """A line a shape: of each type the winner, and how much longer the winner at 4096 takes."""
+    """Return a Markdown table by shape: for each type the fastest, and the loss by the fastest at 4096."""
     cells = {(row["m"], row["k"], row["dtype"]): row for row in rows}
     lines = [
         (f"{m} x {m} x {k}", *(_loss(cells.get((m, k, dtype))) for dtype in FMA_DTYPES))
@@ -74,7 +74,7 @@ def one_for_all(rows: Sequence[Row]) -> str:
 
 
 def forms(rows: Sequence[Row]) -> str:
-    """A line a first choice: its time in turns with the others of its cell."""
+    """Return a Markdown table of the first choices with their times, measured in turns per cell."""
     lines = [
         (str(row["m"]), row["dtype"], row["op"], f"`{name}`", number(us))
         for row in rows
@@ -85,7 +85,10 @@ def forms(rows: Sequence[Row]) -> str:
 
 
 def spread(variants: Sequence[Row]) -> str:
-    """A line a type and storage order: TFLOP/s of the slowest, the median and the fastest variant that was timed."""
+    """Return a Markdown table of TFLOP/s by element type and storage order.
+
+    Its columns are the slowest, the median and the fastest of the stencil's timed configurations.
+    """
     heads = ("m = n = k", "routine", "op", "kept", "timed", "slowest", "median", "fastest", "fastest variant")
     lines = []
     for group in variants:
@@ -115,7 +118,10 @@ def rate(row: Row) -> float:
 
 
 def percent(row: Row, who: str) -> str:
-    """Return our rate in percent of the library's; a dash if the library lacks the product or was wrong."""
+    """Return our rate in percent of the library's.
+
+    Return a dash if the library lacks the product or its result was wrong.
+    """
     time = right_us(row, who)
     return "–" if time is None else f"{100 * time / row['ours_us']:.0f} %"
 

@@ -1,4 +1,4 @@
-"""The GPU that a bench runs on: the vendor's libraries have no host."""
+"""The GPU that a benchmark runs on. Benchmarks that compare with cuBLAS cannot run on the CPU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from tsm2_tune.tuner.device.target import HOST, Target, find_target
 
 
 def gpu(spec: str) -> Target:
-    """The GPU with this ordinal. InputError for the host, DeviceError where no driver answers."""
+    """Return the GPU with this ordinal.
+
+    Raise InputError for "cpu", and DeviceError if there is no CUDA driver.
+    """
     if spec == HOST:
         raise InputError("cuBLAS has no host: use a CUDA ordinal")
     if cuda_device_count() == 0:

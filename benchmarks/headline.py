@@ -1,6 +1,6 @@
-"""The tables of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
+"""Tables of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
 
-python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
+    python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ WORDS = ("regime", "layout", "dtype", "m x n x k")
 
 
 def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
-    """Markdown, a line a cell: microseconds of all three, the faster opponent's time over ours, share of the floor,
-    winner.
+    """Return a Markdown table with one line per cell.
 
-    All of that with the L2 clean; where it was measured, ours and the speed-up also with the L2 dirty.
+    Its columns are the microseconds of our kernel, cuBLAS and cuBLASLt with a clean L2 cache, our speedup over the
+    faster library, the percentage of the floor, and the configuration. If any cell was measured with a dirty L2,
+    columns for it follow the speedup.
     """
     has_dirty = any(map(is_dirty_too, rows))
     of_dirty = ("ours us, dirty", "speed-up, dirty") if has_dirty else ()
@@ -49,18 +50,21 @@ def headline(rows: Sequence[Row], cublas: str = "cuBLAS") -> str:
 
 
 def products(rows: Sequence[Row]) -> str:
-    """The headline of the products of two matrices that take longer than starting them."""
+    """Return the headline table of products of two matrices whose work takes longer than a launch."""
     return headline([row for row in rows if not row["small"] and row["regime"] != "G"])
 
 
 def gram(rows: Sequence[Row]) -> str:
-    """The headline of X^T X: cuBLAS computes half of it, by syrk or herk, cuBLASLt all of it; empty without any."""
+    """Return the headline table of X^T X, or "" without such cells.
+
+    cuBLAS computes one triangle of the result (syrk or herk), and cuBLASLt the whole.
+    """
     found = [row for row in rows if row["regime"] == "G"]
     return headline(found, "syrk") if found else ""
 
 
 def small_products(rows: Sequence[Row]) -> str:
-    """Markdown of the cells that a graph replayed: microseconds of ours, cuBLAS and a kernel that does nothing."""
+    """Return a Markdown table of cells replayed from a CUDA graph: microseconds of ours, cuBLAS, an empty kernel."""
     heads = (*WORDS, "ours us", "cuBLAS us", "launch floor us", "over the floor us")
     lines = []
     for row in rows:
@@ -78,10 +82,10 @@ def small_products(rows: Sequence[Row]) -> str:
 
 
 def means(rows: Iterable[Row]) -> list[Row]:
-    """Return the geometric means of the speed-ups by regime, element type and layout, small cells apart.
+    """Return geometric means of the speedups by regime, element type and layout, with small cells apart.
 
-    `faster` is over the faster opponent in each cell; `behind` counts the cells in which that is faster than ours.
-    X^T X is left out: cuBLAS takes hundreds of times as long there.
+    `faster` is the speedup over the faster library of each cell. `behind` counts the cells in which that library is
+    faster than our kernel. X^T X is left out, because cuBLAS takes hundreds of times as long.
     """
     groups: dict[tuple[str, str, str], list[Row]] = {}
     for row in rows:
@@ -108,7 +112,7 @@ def means(rows: Iterable[Row]) -> list[Row]:
 
 
 def means_text(rows: Iterable[Row]) -> str:
-    """The means as Markdown; those with the L2 dirty where any was measured so."""
+    """Return the means as a Markdown table, with columns for a dirty L2 if any cell was measured with it."""
     found = means(rows)
     of_dirty = any(mean["cublas_dirty"] is not None for mean in found)
     over = {"faster": "over the faster", "cublas": "over cuBLAS", "cublaslt": "over cuBLASLt"}
@@ -128,49 +132,52 @@ def means_text(rows: Iterable[Row]) -> str:
 
 
 def fastest_in_bold(texts: Sequence[str], values: Sequence[float | None]) -> list[str]:
-    """The texts of the values, the least of these in bold."""
+    """Return the texts with the one of the least value in bold."""
     least = min(value for value in values if value is not None)
     return [f"**{text}**" if value == least else text for text, value in zip(texts, values, strict=True)]
 
 
 def right_us(row: Row, who: str, state: str = "") -> float | None:
-    """The time of one of WHO; None where it has no such product, or gave an answer that failed the check.
+    """Return one contestant's time, or None if it lacks the product or its result was wrong.
 
-    `state` is DIRTY where that of the dirty L2 is asked for; None also where that was not measured.
+    `state` is DIRTY for the time with a dirty L2; the result is None if that was not measured.
     """
     time: float | None = row[f"{who}_us"] if not state else row.get(f"{who}{state}_us")
     return None if row.get(f"{who}_verified") is False else time
 
 
 def time_text(row: Row, who: str) -> str:
-    """The time, and whether the answer failed the check."""
+    """Return the time as text, marked if the result was wrong."""
     return number(row[f"{who}_us"]) + (" (wrong)" if row.get(f"{who}_verified") is False else "")
 
 
 def rival(row: Row, opponents: Sequence[str] = OPPONENTS, state: str = "") -> str | None:
-    """The faster one of those whose answer was right; None where none has the product, or was measured."""
+    """Return the fastest library with a correct result, or None if there is none."""
     times = {who: us for who in opponents if (us := right_us(row, who, state)) is not None}
     return min(times, key=lambda who: times[who]) if times else None
 
 
 def rivals_us(row: Row, opponents: Sequence[str] = OPPONENTS, state: str = "") -> float | None:
-    """Its time."""
+    """Return the time of the fastest library with a correct result, or None."""
     who = rival(row, opponents, state)
     return None if who is None else right_us(row, who, state)
 
 
 def speed_ups(rows: Iterable[Row], opponents: Sequence[str] = OPPONENTS, state: str = "") -> list[float]:
-    """The faster opponent's time over ours, of the cells in which one is right and was measured in the state."""
+    """Return our speedups over the fastest library, for the cells in which a library was correct.
+
+    The times are those with the L2 in `state`.
+    """
     return [us / row[f"ours{state}_us"] for row in rows if (us := rivals_us(row, opponents, state)) is not None]
 
 
 def is_dirty_too(row: Row) -> bool:
-    """Return whether the cell was measured with the L2 dirty too."""
+    """Return whether the cell was also measured with a dirty L2."""
     return row.get(f"ours{DIRTY}_us") is not None
 
 
 def dirty_texts(row: Row) -> tuple[str, str]:
-    """Return, for a dirty L2, our microseconds and the faster opponent's time over ours."""
+    """Return our microseconds with a dirty L2 and the speedup over the faster library, as text."""
     if not is_dirty_too(row):
         return "–", "–"
     ours = row[f"ours{DIRTY}_us"]
@@ -182,12 +189,12 @@ def geometric_mean(ratios: Sequence[float]) -> float | None:
 
 
 def words(row: Row) -> tuple[str, ...]:
-    """The fields that name the cell."""
+    """Return the table cells that identify a row: regime, layout, element type, shape."""
     return row["regime"], row["layout"], row["dtype"], f"{row['m']} x {row['n']} x {row['k']}"
 
 
 def number(value: float | None, digits: int = 0) -> str:
-    """Whole microseconds from 100 on, else one digit more; a dash where there is none."""
+    """Return a number as text: whole from 100 on, with one more digit below; a dash for None."""
     if value is None:
         return "–"
     return f"{value:.{digits or (0 if value >= 100 else 1)}f}"
@@ -198,19 +205,19 @@ def ratio(numerator: float | None, denominator: float) -> str:
 
 
 def markdown(heads: Sequence[str], lines: Iterable[Sequence[str]], texts: Sequence[str] = ()) -> str:
-    """A table, whose columns of numbers are aligned to the right."""
+    """Return a Markdown table. Its columns of numbers are right-aligned."""
     left = {*WORDS, *texts}
     rule = "|" + "".join("---|" if head in left else "---:|" for head in heads)
     return "\n".join(["| " + " | ".join(heads) + " |", rule, *("| " + " | ".join(line) + " |" for line in lines)])
 
 
 def runs_of(found: dict[str, Any]) -> str:
-    """Return a paragraph with the facts of each run of the bench."""
+    """Return one paragraph with the facts of each run in the file."""
     return "\n\n".join(f"{provenance(run)} `{run['command']}`" for run in _runs(found))
 
 
 def runs_together(found: dict[str, Any]) -> str:
-    """The same as one paragraph, with the ceilings that the runs measured from least to most."""
+    """Return the facts of all runs as one paragraph, with the range of their measured peak rates."""
     runs = _runs(found)
     (same,) = {(run["device"], run["driver"], run["toolkit"], f"cuBLAS {run['cublas']}") for run in runs}
     dates = _span(run["date"] for run in runs)
@@ -223,7 +230,7 @@ def runs_together(found: dict[str, Any]) -> str:
 
 
 def _span(texts: Iterable[str]) -> str:
-    """The least and the most."""
+    """Return "least to greatest", or one text if both are equal."""
     found = sorted(texts)
     return found[0] if found[0] == found[-1] else f"{found[0]} to {found[-1]}"
 
@@ -236,7 +243,7 @@ def _runs(found: dict[str, Any]) -> list[dict[str, Any]]:
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--shapes-of", "shape_set", type=click.Choice(SHAPE_SETS), default="headline", show_default=True)
 def main(path: Path, shape_set: ShapeSet) -> None:
-    """Print the tables of the shapes in the set, their means, and what the numbers belong to."""
+    """Print the tables of a shape set, their means, and the facts of the runs."""
     found = read(path)
     rows = [row for row in found["rows"] if in_set(row, shape_set)]
     parts = [

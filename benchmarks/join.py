@@ -1,8 +1,9 @@
-"""Result files of several runs on the same kind of device in one.
+"""Join result files of several runs on the same kind of device into one file.
 
     python -m benchmarks.join part1.json part2.json --output benchmarks/results/h200-versus-cublas.json
 
-Where two files have the same cell, the row of the later one is kept. A row's `run` says which run measured it.
+If two files contain the same cell, the row of the later file is kept. The field `run` of a row is the number of the
+run that measured it.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ from tsm2_tune.errors import InputError
 
 
 def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
-    """One file of all runs, the last one's facts on top; runs that measured no row that is left are dropped.
+    """Return one file of all runs. The facts at its top are those of the last run.
 
-    InputError where a file is no result file, or two of them are not comparable.
+    Runs without a remaining row are dropped. Raise InputError if a file is no result file, or if two files are not
+    comparable.
     """
     runs: list[dict[str, Any]] = []
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
@@ -49,7 +51,7 @@ def joined(paths: tuple[Path, ...], output: Path) -> ResultFile:
 @click.argument("paths", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(paths: tuple[Path, ...], output: Path) -> None:
-    """Write the rows of all files into one."""
+    """Write the rows of all files to one file."""
     result = joined(paths, output)
     try:
         result.write()

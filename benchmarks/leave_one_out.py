@@ -1,4 +1,4 @@
-"""Test whether first choices from measured problems are fast for problems that were not measured.
+"""Check that first choices, which come from measured problems, are also fast for problems that were not measured.
 
     python -m benchmarks.leave_one_out record --output before.jsonl.xz       # with the version before
     python -m benchmarks.leave_one_out compare before.jsonl.xz --pairs pairs.txt
@@ -6,11 +6,11 @@
     python -m benchmarks.leave_one_out compare before.jsonl.xz --run run.json
 
 `record` and `compare` need no GPU. The cells are those of benchmarks/results/h200-versus-cublas.csv. `record` writes
-what a search for each cell tries first. `compare` asks for the first choices as if the cell had not been measured,
-nor any product of the same shape and storage, and says for how many cells the fastest configuration that is known, or
-one within 1 % of it, is among the first five, of those recorded and of now; for the others, what the best of the five
-is expected to take. `--pairs` lists what of both has no known time, of a sample of the cells; `run` times it on a
-GPU; with `--run` the times count as known.
+the configurations that a search for each cell tries first. `compare` computes the first five choices without the
+measurements of the cell and of products with the same shape and storage. It prints for how many cells these five
+contain the fastest known configuration, or one within 1 % of it, with the recorded version and with this one. For
+other cells, it prints the expected loss of the best of the five. `--pairs` writes the choices without a known time,
+for a sample of the cells; `run` times them on a GPU; `--run` adds these times to the known ones.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def problems() -> list[Problem]:
 
 
 def tried_first(problem: Problem) -> Choices:
-    """The first of a search for the problem, which knows what was measured for it."""
+    """Return the configurations that a search for the problem tries first, with all measurements."""
     return tuple(candidate.config for candidate in ordered(search_space(problem, LIMITS), seed=0)[:FIRST])
 
 
 def left_out(problem: Problem) -> Choices:
-    """The first choices, without what was measured for this product, that a search finds in its space."""
+    """Return the first choices for the problem from the measurements of other problems."""
     families = [family for family in FAMILIES.values() if not family.only_by_name]
     found = first_choices(families, problem, LIMITS, packaged(problem, LIMITS, without=problem))
     return tuple(config for config in found if _in_space(config, problem))[:FIRST]
@@ -82,12 +82,12 @@ def _in_space(config: KernelConfig, problem: Problem) -> bool:
 
 
 def known_times() -> dict[Problem, dict[KernelConfig, float]]:
-    """A problem -> the configurations that were timed on an H200."""
+    """Return {problem: {configuration: microseconds}} of the configurations timed on an H200."""
     return {problem: times for (card, problem), times in recorded().items() if card == "h200"}
 
 
 def regime(problem: Problem) -> str:
-    """R, L or T, as cells have it, or G of X^T X."""
+    """Return the problem's regime: R, L or T, or G for X^T X."""
     if problem.is_gram:
         return "G"
     if problem.k >= 100 * max(problem.m, problem.n):
@@ -96,7 +96,7 @@ def regime(problem: Problem) -> str:
 
 
 def times_in(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
-    """The same, of a file of `run`: of every cell whose configurations were all tried."""
+    """Return {problem: {configuration: microseconds}} from a file of `run`, for cells that were timed completely."""
     found: dict[Problem, dict[KernelConfig, float]] = defaultdict(dict)
     for row in read_json(path)["rows"]:
         config = parse_config(row["configuration"])
@@ -107,7 +107,7 @@ def times_in(path: Path) -> dict[Problem, dict[KernelConfig, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of the first choices for a problem."""
+    """The rating of the first choices for a problem."""
 
     problem: Problem
     is_hit: bool  # whether one took at most WITHIN times the fastest that is known
@@ -116,7 +116,7 @@ class Outcome:
 
 
 def outcome(problem: Problem, choices: Sequence[KernelConfig], times: Times) -> Outcome:
-    """The outcome, by the known times."""
+    """Return the rating of the first choices for a problem, from known times."""
     least = min(times.values())
     known = [times[config.early] for config in choices if config.early in times]
     best = min(known, default=0.0) / least
@@ -130,12 +130,16 @@ def _expected_us(config: KernelConfig, problem: Problem) -> float:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The geometric mean."""
+    """Return the geometric mean."""
     return exp(sum(map(log, values)) / len(values)) if values else float("nan")
 
 
 def table(before: Mapping[Problem, Outcome], now: Mapping[Problem, Outcome]) -> str:
-    """By type and regime, and in all: hits; the best of the five over the fastest; of the rest, by the model."""
+    """Return a Markdown table by element type and regime, before and now.
+
+    Its columns are the cells with a fast first choice, the time of the best first choice over the fastest known, and
+    the expected loss of the other cells.
+    """
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in before:
         groups[f"{problem.dtype_name} {regime(problem)}"].append(problem)
@@ -155,9 +159,10 @@ def _cells(outcomes: Mapping[Problem, Outcome], of: Sequence[Problem]) -> tuple[
 def pairs_to_time(
     lists: Sequence[Mapping[Problem, Choices]], times: Mapping[Problem, Times], most: int
 ) -> Iterator[tuple[Problem, Choices]]:
-    """Yield the configurations to time on a GPU, of at most `most` random cells, alternating types and regimes.
+    """Yield problems and configurations to time on a GPU: at most `most` pairs, from random cells.
 
-    Of each cell the choices of the lists and the fastest that is known, in any order.
+    Element types and regimes alternate. For each problem, the configurations are the choices of all lists and the
+    fastest known one, in random order.
     """
     groups: dict[str, list[Problem]] = defaultdict(list)
     for problem in sorted(lists[0]):
@@ -187,7 +192,7 @@ def read_choices(path: Path) -> dict[Problem, Choices]:
 
 
 def of_each(chosen: Callable[[Problem], Choices], of: Iterable[Problem]) -> dict[Problem, Choices]:
-    """The choices for each problem, on all cores."""
+    """Return the choices for each problem, computed in parallel."""
     every = list(of)
     with ProcessPoolExecutor(cores(), mp_context=get_context("spawn")) as pool:
         return dict(zip(every, pool.map(chosen, every, chunksize=8), strict=True))
