@@ -4,12 +4,12 @@
     python -m benchmarks.general --quick
 
 There are four tables of cells: squares as large as those of Kurzak, Tomov and Dongarra, "Autotuning GEMMs for Fermi",
-in four storage orders; squares of many sizes, as in its Figure 6; products with a small k; and the squares of the
-first table with the kernels of the family `gemm` alone, which follow that paper ("stencil"). For each cell, the first
-choices of the families with staged tiles are timed in turns, with the configuration that was the fastest for the same
-type at m = n = k = 4096 (the global one). Then the fastest is verified, and timed in turns with cuBLAS and cuBLASLt
-in one process, with a clean and with a dirty L2 cache. Tables show the times with a clean L2. At last, a sample of
-the stencil's allowed configurations shows how far the fastest is from the slowest.
+in four storage orders; squares of many sizes, as in its Figure 6; products with a small k; and squares with the
+kernels of the family `gemm` alone, which follow that paper ("stencil"). For each cell, the first choices of the
+families with staged tiles are timed in turns, with the configuration that was the fastest for the same type at m = n
+= k = 4096 (the global one). Then the fastest is verified, and timed in turns with cuBLAS and cuBLASLt in one process,
+with a clean and with a dirty L2 cache. Tables show the times with a clean L2. At last, a sample of the stencil's
+configurations shows how far the fastest is from the slowest.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tables of the tuned kernels beside cuBLAS and cuBLASLt, from a result file of `versus_cublas`.
 
-    python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
+python -m benchmarks.headline benchmarks/results/h200-versus-cublas.json
 """
 
 from __future__ import annotations
