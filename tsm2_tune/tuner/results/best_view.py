@@ -123,8 +123,9 @@ _ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
 
 @dataclass(frozen=True, slots=True)
 class Among:
-    """A filter for trials: the devices and a problem. If `is_alike` is true, the problem's shape (m, n, k) is
-    ignored.
+    """A filter for trials: a trial passes if its device is one of `devices` and its problem is `problem`.
+
+    If `is_alike` is true, a trial passes also if its problem differs from `problem` only in shape (m, n, k).
     """
 
     devices: tuple[str, ...]
@@ -140,22 +141,29 @@ class Among:
 
 
 def condition(is_alike: bool) -> TextClause:
-    """Return the SQL condition that a row of `trial` passes the filter `Among`, whose values are bound parameters."""
+    """Return the SQL condition that selects the rows of `trial` that pass an `Among` filter with this `is_alike`.
+
+    The condition has bound parameters: `Among.values` returns their values.
+    """
     return _bound(_among(is_alike), is_alike)
 
 
 def winners(is_alike: bool | None) -> Subquery:
     """Return a subquery with the rows of the view `best`: one row for each problem's fastest kernel.
 
-    If `is_alike` is not None, only the rows that pass an `Among` filter are read and returned. The subquery repeats
-    the view's SQL, since another program may have altered the view in the file.
+    If `is_alike` is None, all rows are returned. Otherwise only the rows that pass an `Among` filter with this
+    `is_alike` are read and returned. The subquery repeats the view's SQL, since another program may have altered the
+    view in the file.
     """
     return _selected(is_alike, _FIRST)
 
 
 def ties(is_alike: bool) -> Subquery:
-    """Return a subquery with the rows of all kernels that tie with a winner within the measurement noise, winners
-    included.
+    """Return a subquery with a row for each problem's fastest kernel, and for each kernel that ties with the fastest
+    kernel.
+
+    Kernels tie if the difference of their times is within the measurement noise. Only problems that pass an `Among`
+    filter with this `is_alike` are read.
     """
     return _selected(is_alike, "place >= 1")
 

@@ -32,12 +32,16 @@ IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
 
 
 def values(device_name: str, problem: Problem) -> dict[str, Any]:
-    """Return the bound parameters of the condition OF_PROBLEM."""
+    """Return the values of the bound parameters of the condition OF_PROBLEM (trials of a device and problem)."""
     return {"device_name": device_name, **row_values.problem_key(problem)}
 
 
 def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:
-    """Return the bound parameters of the condition TRIED."""
+    """Return the values of the bound parameters of the condition TRIED.
+
+    TRIED selects the trials of a device and problem that have one of the families and the basis, and are not
+    superseded.
+    """
     return {**values(device_name, problem), "families": list(families), "basis": basis}
 
 

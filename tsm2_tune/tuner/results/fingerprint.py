@@ -26,15 +26,17 @@ OF_SUPERSEDED = (
 def basis(toolkit: str, flags: str, cache: Cache, extra_digest: str = "") -> str:
     """Return the basis of a trial: the SHA-256 digest of the compiler's version and flags and of the L2 cache state.
 
-    Trials with different digests are not compared. `extra_digest` covers anything else that determines the binary, as
-    in Toolchain; it is "" on a GPU. The kernel's code is not included: each trial stores its own digest of it.
+    Trials with different digests are not compared. `extra_digest` is Toolchain's digest of everything else that
+    determines the binary. It is "" if there is nothing else. The kernel's code is not included: each trial stores its
+    own digest of the code.
     """
     return hashlib.sha256(json.dumps([toolkit, flags, extra_digest, cache.value]).encode()).hexdigest()
 
 
 def tools(toolkit: str, flags: str, driver: str, extra_digest: str = "") -> str:
-    """Return the SHA-256 digest of the compiler, its flags and the driver: a kernel that hangs under one digest may
-    work under another.
+    """Return the SHA-256 digest of the compiler, its flags and the driver.
+
+    The digest is stored with each kernel that hung. If the digest has changed since then, the kernel may work.
     """
     return hashlib.sha256(json.dumps([toolkit, flags, driver, extra_digest]).encode()).hexdigest()
 

@@ -1,4 +1,4 @@
-"""Delete trials, and the rows that no other trial refers to."""
+"""Delete trials, and the rows that no remaining trial refers to."""
 
 from __future__ import annotations
 
@@ -71,7 +71,10 @@ def remove(connection: Connection, trials: Sequence[int]) -> None:
 
 
 def remove_unused(connection: Connection) -> dict[str, int]:
-    """Delete the rows that no trial refers to. Return the number of deleted rows by table, without zeros."""
+    """Delete the rows that no trial refers to.
+
+    Return the number of deleted rows for each table that had such rows.
+    """
     numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
     connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
     removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}

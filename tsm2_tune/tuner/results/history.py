@@ -80,11 +80,12 @@ class History:
         )
 
     def fastest_of_older(self) -> tuple[str, ...]:
-        """Return at most one older configuration for each kernel family, as texts, fastest first.
+        """Return the text of the fastest older configuration of each kernel family that has one, in the order of
+        their times.
 
-        For each family it is the fastest correct configuration that was not tried again after its kernel code had
-        changed. If a family has no trial with the current compiler, flags and L2 cache state, its trials with any of
-        them count.
+        A correct configuration is older if its kernel code has changed since it was tried, and if it was not tried
+        again. If a family has no trial on this History's basis (compiler, flags and L2 cache state), all its correct
+        configurations are older.
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
@@ -92,7 +93,10 @@ class History:
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
-        """Return the texts of the configurations in the last final comparison. The set is empty if there was none."""
+        """Return the texts of the configurations in the last final comparison.
+
+        The set is empty if there was no final comparison.
+        """
         return frozenset(map(trial_summaries.config_text, self.database.rows(_FINALISTS, self._values)))
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:

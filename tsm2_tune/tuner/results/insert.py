@@ -1,4 +1,4 @@
-"""Insert trials and measurements. A row that exists is found or replaced instead of inserted twice."""
+"""Insert trials and measurements. If a row exists already, it is used or replaced, and not inserted a second time."""
 
 from __future__ import annotations
 
@@ -79,9 +79,10 @@ def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool
 
 
 def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
-    """Replace the values of the trial's row, and delete its measurements.
+    """Replace the values of the trial's row, and delete the trial's measurements.
 
-    If the stored trial timed out, the larger time limits are kept, and its duration is added to the new duration.
+    If the stored trial timed out, the row gets the larger of the old and the new time limits, and the sum of the old
+    and the new duration.
     """
     forget.remove_measurements(connection, [trial_id])
     column = schema.trial.c

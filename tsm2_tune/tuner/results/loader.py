@@ -94,8 +94,9 @@ def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
 
 
 def as_known(connection: Connection, row: BestRow) -> BestRow:
-    """Return the row with the vendor library's times added. Set `stale` to 1 if this program generates a different
-    kernel.
+    """Return the winner's row with the times of the vendor library's routines added.
+
+    If this program generates another kernel than the stored kernel, set the row's `stale` to 1.
     """
     record = winner_record(connection, row)
     return vendor_measurements.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)

@@ -2,7 +2,7 @@
 
 A stamp is the time in microseconds since 1970, but at least 1 more than the greatest stamp in the database. So stamps
 increase in the order of insertion, even if the system clock is set back. An import keeps stamps unchanged. A final
-comparison also has a random id, which is the same in every database that has a copy of it.
+comparison also has a random id. All databases that have a copy of the comparison have the same id for it.
 """
 
 from __future__ import annotations

@@ -36,8 +36,9 @@ FULL_VERDICT = (
 
 @cache
 def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the rows of `best_view.winners` with bound values in the columns `given`, sorted by device
-    and problem.
+    """Return the query for the rows of `best_view.winners`, sorted by device and problem.
+
+    For each column in `given`, the query has a condition that the column equals a bound parameter of this name.
     """
     winners = best_view.winners(is_alike)
     view = winners.c
@@ -76,7 +77,8 @@ def current(is_alike: bool | None) -> Select[Any]:
 
 
 def _row_of() -> Select[Any]:
-    """Return the query for a row like those of the view `best`, for the trial with the id `trial_id`.
+    """Return the query for one trial's row in the format of the view `best`. The bound parameter `trial_id` is the
+    trial's id.
 
     The trial need not be a winner, but it must have a correct result. The column `ties` is always 1.
     """

@@ -1,4 +1,4 @@
-"""Dataclass objects from rows of the database. The rows are untrusted, so each value is checked."""
+"""Convert rows of the database to dataclass objects. The rows are untrusted, so each value is checked."""
 
 from __future__ import annotations
 
@@ -111,8 +111,8 @@ class BestRow:
 
     @property
     def summary(self) -> str:
-        """One line of text: the kernel family, its time, its bandwidth, and the comparison with the floor and with
-        cuBLAS.
+        """One line of text: the kernel family, its time, its bandwidth, the floor (least possible time) as a
+        percentage of its time, and the comparison with cuBLAS.
         """
         state = f" {self.cache}" if self.compute_capability else ""
         beside_vendor = f", {self.x_cublas:.2f} x cuBLAS" if self.x_cublas is not None else ""
@@ -293,7 +293,11 @@ def timed(values: Mapping[str, Any], samples: Sequence[Row]) -> Measurement:
 
 
 def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> Trial:
-    """Return the trial in a row of `trial`, with its rows of `problem` and `source` and its first measurement."""
+    """Return the trial in a row of `trial`.
+
+    `problem` and `source` are the rows of these tables to which the row refers. `first` is the trial's first
+    measurement.
+    """
     values = checked(row, schema.trial.columns)
     asked = _problem(problem)
     return Trial(

@@ -168,7 +168,7 @@ class Store:
             connection.execute(row.values(is_between=0))
 
     def end_search(self, device_name: str, problem: Problem, basis: str, why: str) -> None:
-        """Store the reason `why` the problem's last search ended, in the rows of its trials."""
+        """Store the reason `why` the problem's last search ended. It is stored in the rows of the search's trials."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
             problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
@@ -177,7 +177,10 @@ class Store:
             connection.execute(row.values(search_ended=why))
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
-        """Return the problems with the element type and op of `alike` that a search tuned in this L2 cache state."""
+        """Return the problems that a search has tuned on the device in this L2 cache state.
+
+        Only problems with the element type and op of `alike` are returned.
+        """
         values = conditions.values(device_name, alike) | {"cache": cache.value}
         return frozenset(map(trial_summaries.problem_of, self._database.rows(queries.SEARCHED, values)))
 
@@ -199,8 +202,8 @@ class Store:
 
     @repeated
     def supersede(self, device_name: str, problem: Problem, basis: str) -> None:
-        """Mark the problem's trials on the device whose kernels this program generates differently or no longer
-        generates.
+        """Mark the problem's trials on the device if their kernels have changed: this program generates them
+        differently or no longer generates them.
 
         Marked trials cannot win, and the search tries their configurations again. The kernels of a problem are
         compared once while the store is open, since the comparison generates each kernel.
@@ -227,8 +230,8 @@ class Store:
         *,
         device: str | None = None,
     ) -> None:
-        """Delete the given trials, and all trials with the given outcomes. Delete also the rows that no other trial
-        refers to.
+        """Delete the given trials, and all trials with the given outcomes. Delete also the rows that no remaining
+        trial refers to.
 
         If `device` is given, only this device's trials with the outcomes are deleted. If `device` is given without
         outcomes, all of the device's trials are deleted. `tell` is called before the commit with the number of trials
@@ -279,11 +282,10 @@ class Store:
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
-        """Return the median time in microseconds of the vendor's fastest correct routine, in the newest final
-        comparison that has one.
+        """Return the median time in microseconds of the vendor library's fastest correct routine.
 
-        Only comparisons in this L2 cache state count. Return None if there is none. Raise StoreError for an invalid
-        row.
+        The time is read from the newest final comparison in this L2 cache state in which a vendor's routine was
+        correct. Return None if there is no such comparison. Raise StoreError for an invalid row.
         """
         values = conditions.values(device, problem) | {"cache": cache.value}
         rows = self._database.rows(vendor_measurements.NEWEST_RIGHT, values)
@@ -291,11 +293,11 @@ class Store:
 
     @repeated
     def row(self, trial_id: int) -> BestRow:
-        """Return a row of the same form as the rows of `best`, for any trial with a correct result. The time is its
-        newest measurement.
+        """Return a row in the format of the rows of `best`, for any trial with a correct result.
 
-        A full verification of the same kernel for another problem counts too. Raise StoreError if the trial has no
-        correct result, or if its rows contradict each other.
+        The row's time is the trial's newest measurement. The trial counts as verified in full if the same kernel was
+        verified in full for another problem. Raise StoreError if the trial has no correct result, or if its rows
+        contradict each other.
         """
         found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
@@ -310,8 +312,8 @@ class Store:
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
         """Return the records of these winners by trial id, with each kernel's source as this program generates it.
 
-        Raise StoreError if the stored text, entry point, launch or element type differs from the generated one: a
-        stored kernel is never returned. Raise it also if a winner has not passed the full verification.
+        A stored source is never returned. Raise StoreError if its text, entry point, launch or element type differs
+        from the generated source. Raise StoreError also if a winner has not passed the full verification.
         """
         by_trial, every = dict[int, TrialRecord](), tuple(winners)
         with self._database.transaction() as connection:
@@ -366,8 +368,8 @@ class Store:
         """Return the device's current trials, in the order in which they were stored.
 
         A trial is current if its kernel code has not changed, and if it was made with the newest compiler and flags
-        of its kernel family, problem and L2 cache state. With `problem`, only its trials are returned; with `alike`,
-        only trials with its element type and op.
+        of its kernel family, problem and L2 cache state. If `problem` is given, only trials of this problem are
+        returned. If `alike` is given, only trials of problems with its element type and op are returned.
         """
         asked = problem or alike
         query = queries.current(None if asked is None else problem is None)
@@ -405,8 +407,9 @@ class Store:
 
 
 def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None:
-    """Raise StoreError if `winners` is not empty. These winners lack full verification, and the message names the
-    command for it.
+    """Raise StoreError if `winners` has a row. The rows are winners that have not passed the full verification.
+
+    The error message names the command that verifies these winners.
     """
     if not winners:
         return
@@ -424,8 +427,10 @@ def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None
 
 
 def preferred(found: Sequence[BestRow]) -> list[BestRow]:
-    """Return one winner for each device and problem: in the first L2 cache state of PREFERRED in which there is a
-    winner.
+    """Return one winner for each device and problem.
+
+    If a problem has winners in several L2 cache states, the winner in the state that comes first in PREFERRED is
+    returned.
     """
     by_place: dict[tuple[str, Problem], BestRow] = {}
     for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):

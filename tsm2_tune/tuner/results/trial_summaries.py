@@ -122,7 +122,10 @@ def trial_line(row: Row) -> TrialLine:
 
 
 def stored_trial(row: Row, problem: Problem) -> StoredTrial:
-    """Return the summary of a row of `trial` that has also `median_us` (first measurement) and the columns NEWEST."""
+    """Return the summary of a row of `trial`.
+
+    The row must also contain the first measurement's median (`median_us`) and the values in NEWEST.
+    """
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
         config = config_of(values["family"], values["config"], values["tunables"])

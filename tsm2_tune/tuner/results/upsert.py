@@ -27,7 +27,8 @@ def add_or_change(connection: Connection, table: Table, key: Collection[str], va
 def add_alone(connection: Connection, table: Table) -> bool:
     """On PostgreSQL, lock the table against inserts of other transactions, and return True. On SQLite, return False.
 
-    After True, the caller must search the row again: another transaction may have inserted it before the lock.
+    If the result is True, the caller must look for the row again: another transaction may have inserted the row
+    before the table was locked.
     """
     is_shared = connection.dialect.name == "postgresql"
     if is_shared:

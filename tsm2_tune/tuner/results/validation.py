@@ -1,8 +1,8 @@
 """The valid values of each column. A database file is untrusted, so each value is checked before it is used or
 printed.
 
-The column's name determines its valid values in every table and query. If the name has no entry, the type determines
-them.
+BY_NAME contains the valid values of columns by name, for every table and query. For a column that is not in BY_NAME,
+the column's type determines the valid values.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def add(
     round_: int,
     of_final: FinalStamp,
 ) -> None:
-    """Store the vendor's measurements in this round of a final comparison. Delete the vendor's earlier measurements
-    in it.
+    """Store the vendor libraries' measurements in a final comparison and round. Replace earlier measurements of this
+    round.
     """
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
     _remove(connection, of_round)
@@ -77,10 +77,10 @@ def add(
 
 
 def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
-    """Return the winner's row with its newest time and the vendor's time of the same final comparison, for each L2
-    cache state.
+    """Return the winner's row with times added for each L2 cache state in which the winner was timed.
 
-    `rounds` contains all measurements of the winner. Raise StoreError for an invalid row.
+    For each state, the times are the winner's newest time, and the time of the fastest vendor routine in the same
+    final comparison. `rounds` contains all measurements of the winner. Raise StoreError for an invalid row.
     """
     newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
     for cache, (number, ours_us) in newest.items():
@@ -136,7 +136,10 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
 
 
 def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
-    """Return the query whose rows `versions` reads. `finals` selects (run id, round) of each final comparison."""
+    """Return the query for the vendor libraries that were measured in these final comparisons.
+
+    `versions` reads the rows of the query. `finals` selects (run id, round) of each final comparison.
+    """
     run = schema.run.c
     columns = (VENDOR.c.id, run.driver, VENDOR.c.library, VENDOR.c.library_version)
     rounds = finals.subquery()
@@ -162,7 +165,7 @@ NEWEST_RIGHT = (
 
 
 def median_us(row: Row) -> float:
-    """Return the median in a row of the query NEWEST_RIGHT."""
+    """Return the median time in a row of the query NEWEST_RIGHT, which selects the fastest correct vendor routine."""
     with records.reading(row["id"], KIND):
         return float(checked(row, (VENDOR.c.median_us,))["median_us"])
 

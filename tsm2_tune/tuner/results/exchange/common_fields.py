@@ -39,7 +39,7 @@ class Result:
 
     @property
     def time(self) -> float | str:
-        """The kernel's time in milliseconds. If the trial failed: Kernel Tuner's name of the error."""
+        """The kernel's time in milliseconds or, if the trial failed, Kernel Tuner's name of the error."""
         return WORDS[self.outcome] if self.time_ms is None else self.time_ms
 
 
@@ -79,8 +79,9 @@ def metadata(entry: Entry) -> dict[str, Any]:
 
 
 def _newest(entry: Entry, key: TrialKey) -> Timed | None:
-    """Return the trial's time in the latest final comparison in the entry's L2 cache state. If there is none, return
-    the time that the search measured.
+    """Return the trial's time in the latest final comparison that was timed in the entry's L2 cache state.
+
+    If the trial took part in no such comparison, return the time that the search measured.
     """
     finals = (one.timed[key] for one in entry.part.rounds if key in one.timed)
     of_state = [timed for timed in finals if timed.values["cache"] == entry.cache]

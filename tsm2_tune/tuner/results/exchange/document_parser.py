@@ -39,7 +39,7 @@ def refuse_others(path: Path) -> None:
 
 
 def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
-    """Parse the file's JSON object and return `use(object)`.
+    """Parse the file's JSON object, call `use` with the object, and return the result of the call.
 
     Raise InputError if another tool wrote the file, or if the file was altered.
     """
@@ -62,7 +62,8 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
 def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
     """Return the trials in a T4 document or a Kernel Tuner cache that this program wrote.
 
-    Raise an exception of WRONG if the document is not exactly what this program would write for these trials.
+    Raise one of the exceptions in WRONG if the document is not exactly what this program would write for these
+    trials.
     """
     entry = entry_of(document[NAME])
     form = "kernel-tuner-cache" if "cache" in document else "t4"
@@ -72,8 +73,9 @@ def parse_document(document: Mapping[str, Any]) -> ParsedTrials:
 
 
 def _parse_entry(entry: Entry) -> ParsedTrials:
-    """Return the entry's trials whose kernels this program still generates, and the reasons why other trials are
-    skipped.
+    """Return the entry's trials whose kernels this program still generates.
+
+    Other trials are skipped. The result contains the reason for each skipped configuration.
     """
     parsed, part = ParsedTrials(), stamped(entry)
     trials = dict(part.trials)
@@ -96,8 +98,9 @@ def _parse_entry(entry: Entry) -> ParsedTrials:
 
 
 def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
-    """Return the kernel that this program generates for the trial, and "". If it is not the measured kernel, return
-    None and the reason.
+    """Generate the trial's kernel. Return (kernel, "") if the generated kernel is the measured kernel.
+
+    Otherwise return (None, reason): the reason why the trial is skipped.
     """
     values = tried.values
     config = records.config_of(values["family"], values["config"], values["tunables"])

@@ -53,7 +53,7 @@ class Entry:
 
     @property
     def newest_run(self) -> dict[str, Any]:
-        """The values of the row of the tuning run that started last, by column."""
+        """The row of the newest tuning run (the run that started last), as a dict from column names to values."""
         newest = max((tried.run for tried in self.part.trials.values()), key=lambda run: str(run[STARTED_AT]))
         return dict(zip(RUN, newest, strict=True))
 
@@ -125,9 +125,9 @@ def stamped(entry: Entry) -> Part:
 
 
 def refuse_version(record: Any) -> Mapping[str, Any]:
-    """Return the members of an untrusted JSON object.
+    """Return the members of the JSON object that describes an entry. The object is untrusted.
 
-    Raise TypeError if it is no object, or ValueError if its version is missing or unknown.
+    Raise TypeError if `record` is no JSON object. Raise ValueError if the object's version is missing or unknown.
     """
     top = _object(record)
     if top.get("version") not in (1, VERSION):
@@ -218,7 +218,7 @@ def _samples(members: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _values(members: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """Return the checked values of a row of the table, without the columns in IDS."""
+    """Return the checked values of a row of the table. Row ids (the columns in IDS) are omitted."""
     columns = [one for one in table.columns if one.name not in IDS]
     return checked(_row(members, [one.name for one in columns]), columns)
 

@@ -1,8 +1,8 @@
-"""The cache file of Kernel Tuner 1.5, which Kernel Tuner's simulation mode reads. It has the trials of one kernel
+"""The cache file of Kernel Tuner 1.5, which Kernel Tuner's simulation mode reads. A file has the trials of one kernel
 family.
 
 The key of each cache entry consists of the values of the tunable parameters, joined by commas. `cache` must be the
-last member: otherwise Kernel Tuner treats the file as truncated.
+last member of the file's JSON object. Otherwise Kernel Tuner treats the file as truncated.
 """
 
 from __future__ import annotations

@@ -121,7 +121,11 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
 
 
 def _found(database: Database) -> list[Finding]:
-    """Return the findings about the rows. If there are none, read the winners, and return the error if that fails."""
+    """Return the findings about the rows.
+
+    If no finding is a problem, read the fastest kernel of each problem too. If this raises an error, return the error
+    as a finding.
+    """
     found = list(_in_rows(database))
     if not any(one.state is State.PROBLEM for one in found):
         try:
@@ -258,7 +262,10 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield at most MOST_OF_A_KIND findings of each kind, the number of omitted findings, and the last finding."""
+    """Yield at most MOST_OF_A_KIND findings of each kind, then the number of omitted findings of each kind.
+
+    The last finding (the size of the database) is always yielded, as the last.
+    """
     counts, last = Counter[str](), list[Finding]()
     for one in found:
         counts[one.name] += 1

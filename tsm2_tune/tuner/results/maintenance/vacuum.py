@@ -55,7 +55,7 @@ def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
 
 
 def _removed(place: Path | Address) -> Mapping[str, int]:
-    """Delete the unused rows. Return the number of deleted rows by table, without zeros."""
+    """Delete the unused rows. Return the number of deleted rows for each table that had unused rows."""
     claims = select(func.count()).select_from(schema.claim)
     with Database.open(place, create=False) as database:
         with database.transaction(writes=True) as connection:

@@ -59,7 +59,8 @@ New = tuple[tuple[str, Problem], Part]  # (device, problem), and all of their ro
 
 
 def merge(into: Into, other: Database, show: Show) -> Imported:
-    """Add the rows of the database `other` to the database that `into` opens, unless it has them already.
+    """Add the rows of the database `other` to the database that `into` opens. Rows that this database has already are
+    not added again.
 
     `other` is read completely first. The rows are written in several short transactions, so that other writers do not
     wait long. If the process is killed, a second call adds the remaining rows. Raise StoreError if a database cannot
@@ -67,7 +68,10 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
     """
 
     def source(digest: str) -> Row:
-        """Return the kernel's row, read in its own transaction, so that an error names the database `other`."""
+        """Read the row of the kernel source with this digest from the database `other`.
+
+        The row is read in a transaction of its own. If an error is raised, its message names `other`.
+        """
         with _of(other), other.transaction() as connection:
             return Reader(connection).source(digest)
 
@@ -79,7 +83,10 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
 def merge_parts(
     into: Into, parts: Sequence[New], source: Source, show: Show, faulty: Sequence[Quarantined] = ()
 ) -> Imported:
-    """Add the given trials to the database that `into` opens. `show` is called with the fraction that is done."""
+    """Add the given trials to the database that `into` opens.
+
+    `show` is called with the fraction of the import that is done.
+    """
     trials = known = times = changed = between = 0
     sentences = list[str]()
     with into() as database:
@@ -112,8 +119,9 @@ def _united(database: Database, theirs: Sequence[Quarantined]) -> int:
 
 @repeated
 def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tuple[Part, Part]]:
-    """Merge problem by problem in one transaction, and stop after HOLD_SECONDS. Return each problem's rows before and
-    after.
+    """Merge the rows of one problem after another, in one transaction. Stop after HOLD_SECONDS.
+
+    Return the rows of each merged problem before and after its merge.
     """
     merged, start = list[tuple[Part, Part]](), time.monotonic()
     with _of(database), database.transaction(writes=True) as connection:

@@ -1,4 +1,7 @@
-"""Open the tuning results in the package as read-only databases. Each database is built once and cached."""
+"""Open the tuning results that the package contains as read-only databases.
+
+Each database is built once and cached.
+"""
 
 from __future__ import annotations
 

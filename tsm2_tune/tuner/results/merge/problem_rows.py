@@ -172,7 +172,8 @@ class Reader:
 class Writer:
     """Writer into a database: it writes the rows of one problem on one device at a time, in one transaction.
 
-    `source` returns the row of a kernel source by its digest. It is called for sources that the database lacks.
+    `source` is a function that returns the row of a kernel source by the source's digest. The writer calls `source`
+    for each kernel source that the database lacks.
     """
 
     def __init__(self, connection: Connection, source: Callable[[str], Row]) -> None:
@@ -212,8 +213,9 @@ class Writer:
         self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
-        """Delete all measurements of this problem on this device, and duplicate trials. Return the ids of the other
-        trials.
+        """Delete all measurements of this problem on this device, and duplicate trials.
+
+        Return the ids of the remaining trials.
         """
         trial = schema.trial
         of_part = (trial.c.device_name == device_name, trial.c.problem_id == problem_id)
@@ -258,8 +260,8 @@ class Writer:
 def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
     """Yield (trial, round number, measurement, final comparison) for each measurement, in the order of insertion.
 
-    Trials that took part in no final comparison come last: the larger row ids of their measurements mark them as
-    newer.
+    Trials that took part in no final comparison come last. Their measurements get larger row ids than the
+    measurements of final comparisons, which marks these trials as newer than the final comparisons.
     """
     in_finals = {key for one in part.rounds for key in one.timed}
     for is_late in (False, True):
@@ -289,8 +291,9 @@ def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[Tri
 
 
 def _values(row: Row, table: Table) -> dict[str, Any]:
-    """Return the checked values of the row, without the columns in IDS. Raise TypeError or ValueError for an invalid
-    value.
+    """Return the checked values of the row. Row ids (the columns in IDS) are omitted.
+
+    Raise TypeError or ValueError for an invalid value.
     """
     values = checked(row, table.columns)
     return {name: value for name, value in values.items() if name not in IDS}
@@ -310,7 +313,10 @@ def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> i
 
 @cache
 def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the id of a row by these columns. The query is cached, since building it is slow."""
+    """Return the query for the id of the row with bound values in the columns `names`.
+
+    The query is cached, since building it is slow.
+    """
     query = select(table.c.id)
     for name in names:
         column = table.c[name]

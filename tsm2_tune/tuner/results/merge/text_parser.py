@@ -190,7 +190,7 @@ class _Reader:
         }
 
     def read(self, line: Any, *, is_head: bool) -> None:
-        """Read one line. Raise ValueError or another exception of WRONG if it is invalid."""
+        """Read one line. Raise ValueError or another of the exceptions in WRONG if the line is invalid."""
         if is_head:
             self._read_head(line)
             return
@@ -299,8 +299,9 @@ class _Reader:
         _once(self._members((device_of(timed.run), problem), at, vendor)[1], values["library"], vendor)
 
     def _members(self, place: Place, at: At | None, timed: Timed) -> _Times:
-        """Return all measurements of the final comparison to which `timed` belongs: of kernels, and of vendor
-        libraries.
+        """Return the measurements of the final comparison to which the measurement `timed` belongs, as two dicts.
+
+        The first dict contains the measurements of kernels, and the second dict those of vendor libraries.
         """
         if at is None:
             raise ValueError("a time is of no final")

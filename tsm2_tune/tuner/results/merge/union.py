@@ -4,11 +4,11 @@ Every row has an identity, and a fixed order decides between two versions of a r
 associative and idempotent: a join in a semilattice.
 
 - The identity of a trial consists of its configuration, its basis and its kernel. If both databases have the trial,
-  the outcome that comes first in PRECEDENCE is kept, and the measurements of both are kept. The trial is superseded
-  if the version with the greater time stamp is superseded.
-- If a configuration has several kernels on the same basis, only one can win: the kernel that this program generates,
-  or the newest kernel if this program generates none of them. All others are marked as superseded, even if that one
-  is superseded too.
+  the outcome that comes first in PRECEDENCE is kept, and the measurements of both versions are kept. The trial is
+  superseded if the version with the greater time stamp is superseded.
+- If a configuration has several kernels on the same basis, only one kernel can win: the kernel that this program
+  generates, or the newest kernel if this program generates none of them. All other kernels are marked as superseded,
+  even if the newest kernel is superseded too.
 - The identity of a measurement consists of its run, the L2 cache state, and its numbers.
 - A final comparison has an id of its own. Time stamps order final comparisons and trials: see logical_clock.py.
 """
@@ -57,8 +57,9 @@ PRECEDENCE = (
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A measurement: a row of `measurement` or `vendor_measurement`, with its samples in order. A summary has no
-    samples.
+    """A measurement: a row of `measurement` or `vendor_measurement`, with its samples in order.
+
+    A measurement whose samples were not stored is called a summary: `samples_us` is empty.
     """
 
     run: RunKey
@@ -67,14 +68,17 @@ class Timed:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """The identity of the measurement. A summary has the same identity as the measurement that it summarises."""
+        """The identity of the measurement. A summary (a measurement without its samples) has the same identity as the
+        measurement with the samples.
+        """
         numbers = (self.values[name] for name in ("cache", "median_us", "low_us", "high_us"))
         return *self.run, *numbers, self.values["summary_of"] or len(self.samples_us)
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The sort key of measurements with the same identity. The first is kept. Measurements with samples precede
-        summaries.
+        """The sort key of measurements with the same identity. A merge keeps the first measurement in this order.
+
+        Measurements with samples precede summaries (measurements without their samples).
         """
         return not self.samples_us, _sort_key(self.values), self.samples_us, _sort_key(self.run)
 
@@ -103,7 +107,7 @@ class Tried:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """The sort key of versions of the same trial. The first is kept.
+        """The sort key of versions of the same trial. A merge keeps the first version in this order.
 
         A merge does not change the key, so the order of merges does not matter. Trials from text files come last,
         because some of their values are missing.
@@ -136,7 +140,7 @@ class Round:
 
     @property
     def members(self) -> dict[tuple[Any, ...], Timed]:
-        """All measurements of the comparison, by trial or by vendor library."""
+        """All measurements of the final comparison, by trial or by vendor library."""
         return {**self.timed, **{(library,): one for library, one in self.vendor.items()}}
 
 
@@ -149,7 +153,7 @@ class Part:
 
     @property
     def times(self) -> int:
-        """The number of measurements, including the vendor's."""
+        """The number of measurements, including the measurements of vendor libraries."""
         own = sum(len(one.others) + (one.first is not None) for one in self.trials.values())
         return own + sum(len(one.members) for one in self.rounds)
 
@@ -170,7 +174,8 @@ def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Rou
     """Yield the final comparisons of a text file of version 2 or 3, with time stamps and ids instead of numbers.
 
     Stamps and ids depend on the file alone, so that a second import adds nothing. An id is a digest of the run, the
-    problem, and the vendor library's least time. Without a vendor's time, it is the fastest kernel's time.
+    problem, and the least time of the vendor libraries. If no vendor library was timed, the least time of the kernels
+    is used instead.
     """
     newest = 0
     for one in sorted(numbered, key=lambda one: one.stamp):
@@ -211,7 +216,10 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
 def _competing(
     trials: Mapping[TrialKey, Tried], has_current_kernel: Callable[[Tried], bool]
 ) -> dict[TrialKey, Tried]:
-    """Return the trials, with all but one kernel of each configuration and basis marked as superseded."""
+    """Mark trials as superseded until each configuration has at most one kernel on each basis that can win.
+
+    Return all trials, marked or not.
+    """
     rivals = defaultdict[tuple[str, str], list[Tried]](list)
     for key, tried in trials.items():
         rivals[key[0], tried.basis].append(tried)

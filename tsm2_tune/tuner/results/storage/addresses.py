@@ -86,7 +86,10 @@ def command_on(command: str, database: str | PathLike[str], program: str = "tsm2
 
 
 def tune_first(name: str | PathLike[str]) -> str:
-    """Return the end of an error message about a database without results: a hint how to tune."""
+    """Return a hint for a user whose database has no results: the command that tunes, or a database with results.
+
+    The hint is the end of an error message.
+    """
     from tsm2_tune.pretuned import pretuned  # imported here, since parsing a command line does not need it
 
     text = os.fspath(name)

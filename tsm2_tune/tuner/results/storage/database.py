@@ -368,8 +368,9 @@ def _engine_of_copy(path: Path) -> Engine:
 
 
 def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
-    """Return a SQLAlchemy engine that begins transactions with BEGIN or BEGIN IMMEDIATE, not by Python's sqlite3
-    module.
+    """Return a SQLAlchemy engine that executes BEGIN or BEGIN IMMEDIATE at the start of each transaction.
+
+    Python's sqlite3 module does not begin transactions on these connections.
     """
     engine = create_engine("sqlite://", creator=opened, poolclass=pool)
 
@@ -429,7 +430,8 @@ def _harden(connection: sqlite3.Connection) -> None:
 def _bound(connection: Any, steps: int) -> None:
     """Limit the number of steps of SQLite's virtual machine in the following statements.
 
-    The progress handler executes no Python code: otherwise SQLite would take a Ctrl-C in it for the handler's result.
+    The progress handler executes no Python code. Otherwise a Ctrl-C could raise an exception in the handler, and
+    SQLite would treat the exception as the handler's request to stop the statement.
     """
     answers = chain(repeat(0, steps // STEPS_AT_A_TIME), repeat(1))
     connection.set_progress_handler(answers.__next__, STEPS_AT_A_TIME)

@@ -1,5 +1,6 @@
-"""The time that threads have waited for an unreachable database server. Trial times and time budgets do not include
-it.
+"""The time that threads have waited for an unreachable database server.
+
+Trial times and time budgets do not include this time.
 """
 
 from __future__ import annotations

@@ -174,7 +174,7 @@ class Server:
 
     @contextmanager
     def _begun(self, writes: bool, about: tuple[str, ...], durable: bool) -> Iterator[Connection]:
-        """Begin a transaction. If it writes, take its advisory lock; otherwise it reads a snapshot."""
+        """Begin a transaction. If it writes, take its advisory locks. If it only reads, it reads a snapshot."""
         with self.engine.connect() as connection:
             connection.execution_options(
                 isolation_level="READ COMMITTED" if writes else "REPEATABLE READ", postgresql_readonly=not writes
@@ -262,8 +262,8 @@ def schema_at(address: Address) -> int:
 def _locks(about: tuple[str, ...], durable: bool) -> str:
     """Return the SQL statement that takes the transaction's advisory locks.
 
-    If `about` is empty, it takes the exclusive lock of the database. Otherwise it takes the exclusive lock of
-    `about`, and the shared lock of the database.
+    If `about` is empty, the statement takes the exclusive lock of the database. Otherwise it takes the shared lock of
+    the database, and the exclusive lock of what `about` names: a device and a problem.
     """
     if about:
         digest = hashlib.sha256("\0".join(about).encode()).digest()

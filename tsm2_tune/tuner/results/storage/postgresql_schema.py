@@ -51,7 +51,7 @@ schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # ne
 def found_version(connection: Connection, place: str) -> int:
     """Return the schema version of the tables; 0 if there are no tables.
 
-    Raise StoreError if the tables are another program's, altered, or of a newer version.
+    Raise StoreError if another program or a newer version created the tables, or if the tables were altered.
     """
     encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
     if encoding != ENCODING:
@@ -87,8 +87,8 @@ def upgrade(connection: Connection, found: int) -> None:
 def _refuse_altered(connection: Connection, place: str) -> None:
     """Raise StoreError if the tables are not as this program creates them.
 
-    The view, an index, a table or a key is missing, a table has other columns, or a trigger or rule changes inserted
-    rows.
+    The error is raised if the view, an index, a table or a key is missing, if a table has other columns, or if a
+    trigger or a rule changes inserted rows.
     """
     inspector = inspect(connection)
     columns, indices, views = inspector.get_multi_columns(), inspector.get_multi_indexes(), inspector.get_view_names()

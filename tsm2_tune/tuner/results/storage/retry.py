@@ -32,10 +32,9 @@ _REPEATING = _Repeating()
 
 
 def until_committed(work: Callable[[], T]) -> T:
-    """Call `work` and return its result. After a Lost error, wait and call it again, for at most about a minute.
+    """Call `work` and return its result. After a Lost error, wait and call `work` again, for at most about a minute.
 
-    Raise Lost if the last call fails too. After a signal that ends the run, Lost is raised earlier, instead of a long
-    wait.
+    Raise Lost if the last call fails too. After a signal that ends the run, raise Lost instead of waiting long.
     """
     began, is_away = time.monotonic(), False
     try:

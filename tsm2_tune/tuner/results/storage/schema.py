@@ -27,8 +27,9 @@ metadata = MetaData()
 
 
 class _ServerText(TypeDecorator[str]):
-    """A text column on a PostgreSQL server, sorted by bytes as in SQLite. NUL characters are replaced, since
-    PostgreSQL has none.
+    """A text column on a PostgreSQL server, sorted by bytes as in SQLite.
+
+    NUL characters are replaced, since PostgreSQL cannot store them in a text.
     """
 
     impl = sqlalchemy.Text

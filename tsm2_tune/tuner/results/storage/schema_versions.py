@@ -84,8 +84,9 @@ def _statements(name: str) -> tuple[str, ...]:
 
 
 def make(connection: Connection, found: int) -> None:
-    """Create the tables, indices and the view. If `found` is not 0, migrate the tables, and recreate indices and
-    view.
+    """If `found` is 0, create the tables, the indices and the view.
+
+    Otherwise migrate the tables from schema `found` to the current schema, and recreate the indices and the view.
     """
     if found == 0:
         for statement in statements(connection.dialect):

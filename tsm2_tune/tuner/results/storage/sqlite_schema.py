@@ -119,7 +119,10 @@ def layout(connection: Connection, table: str) -> Layout:
 
 
 def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
-    """Return whether the table in the file is like this program's. In an older schema it may lack columns."""
+    """Return whether the table in the file has the columns and constraints of this program's table of the same name.
+
+    If `is_current` is false, the file has an older schema, and the table may lack columns.
+    """
     found, expected = layout(connection, table), made_here()[table]
     return (
         (found.columns == expected.columns if is_current else found.columns <= expected.columns)
