@@ -11,10 +11,10 @@ VARIABLE = "OPENBLAS_NUM_THREADS"  # read by OpenBLAS when it is loaded
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Set OPENBLAS_NUM_THREADS to 1 in the `with` block, for a NumPy that this process or a child process loads
-    there.
+    """Set OPENBLAS_NUM_THREADS to 1 in the `with` block.
 
-    If the user has set the variable, it is not changed. Otherwise it is unset afterwards.
+    A NumPy that this process or a child process imports in the block then uses one thread. If the user has set the
+    variable, it is not changed. Otherwise it is unset afterwards.
     """
     if VARIABLE in os.environ:
         yield

@@ -28,7 +28,7 @@ Message = tuple[list[Event], str] | End  # events and the run's phase; the last 
 
 
 class ChildRun:
-    """A tuning run in a child process, as the parent process uses it."""
+    """The parent process's view of a tuning run in a child process: receive its events, stop it, wait for its end."""
 
     def __init__(self, run: Run) -> None:
         """Start the process and send the run to it. Raise WorkerError if the system cannot start a process."""
@@ -123,7 +123,7 @@ class _EventSender:
                     self._phase = phase
 
     def _next_events(self) -> list[Event | None]:
-        """Wait for events and return them. Return [] if there is none within SILENCE_SECONDS."""
+        """Wait for events and return them. Return [] if no event arrives within SILENCE_SECONDS."""
         with suppress(queue.Empty):
             events = [self._events.get(timeout=SILENCE_SECONDS)]
             if events != [None]:

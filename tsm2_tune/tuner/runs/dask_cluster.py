@@ -116,7 +116,9 @@ class Cluster:
         self._client.close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield (worker's address, event). The last item of each run is its result or error."""
+        """Yield (worker's address, event). The last item of each run contains the run's result or error instead of an
+        event.
+        """
         while self._running or self._may_return():
             yield from self._receive()
 
@@ -250,14 +252,15 @@ class Cluster:
             self._start({worker: one for worker, one in facts.items() if worker not in refused})
 
     def _may_return(self) -> bool:
-        """Return whether to wait for a new worker: one was lost less than RETURN_SECONDS ago, and no run has
-        completed.
+        """Return whether to wait for a new worker.
+
+        The result is True if a worker was lost less than RETURN_SECONDS ago and no run has completed.
         """
         return not self._has_result and 0 < self._lost_at > time.monotonic() - RETURN_SECONDS
 
 
 def facts_here() -> Facts:
-    """Return the version of tsm2-tune, the version of Python and the machine's id of this process."""
+    """Return the facts of this process: the version of tsm2-tune, the version of Python and the id of its machine."""
     return Facts(__version__, "{}.{}".format(*sys.version_info), system())
 
 

@@ -184,7 +184,10 @@ class Confirmed:
 
     @property
     def change(self) -> str:
-        """ "slower" or "faster" if the winner's time changed by more than the spread plus MOST_DRIFT, else ""."""
+        """How the winner's time changed: "slower", "faster", or "" if it changed by at most `spread` plus MOST_DRIFT.
+
+        The changes are relative to the winner's old time.
+        """
         if self.drift is None or abs(self.drift) <= MOST_DRIFT + self.spread:
             return ""
         return "slower" if self.drift > 0 else "faster"
@@ -198,7 +201,9 @@ class Confirmed:
 
     @property
     def spread(self) -> float:
-        """The sum of the relative half-widths of the 95 % confidence intervals of both medians."""
+        """The sum of the relative half-widths of two 95 % confidence intervals: of the winner's old median and of its
+        new median.
+        """
         times: list[BestRow | Measurement] = [self.before]
         times += [self.again] if self.again is not None else []
         return sum((one.high_us - one.low_us) / 2 / one.median_us for one in times)
@@ -227,7 +232,9 @@ class Confirmed:
 @dataclass(frozen=True, slots=True)
 @plain
 class PairsStarted:
-    """The run starts to time kernels at shapes for which another kernel is fastest: see `pairs` of `tune`."""
+    """The run starts to time kernels at shapes for which another kernel is fastest: see the argument `pairs` of
+    `tune`.
+    """
 
     def __str__(self) -> str:
         return "looking for kernels to measure at shapes that they did not win"

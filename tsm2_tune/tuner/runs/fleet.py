@@ -31,7 +31,10 @@ class ChildRuns(Protocol):
         """The names of the runs that are started at first."""
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield (run's name, event). The last item of each run is its result or error; None if it was stopped."""
+        """Yield (run's name, event).
+
+        The last item of each run contains its result or error instead of an event, or None if the run was stopped.
+        """
 
     def __enter__(self) -> Self: ...
 
@@ -69,7 +72,10 @@ class Fleet:
         self._close()
 
     def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield (run's name, event). The last item of each run is its result or error; None if it was stopped."""
+        """Yield (run's name, event).
+
+        The last item of each run contains its result or error instead of an event, or None if the run was stopped.
+        """
         living: dict[Connection, str] = {member.connection: name for name, member in self._members.items()}
         while living:
             for connection in wait(list(living)):
@@ -118,8 +124,9 @@ class Merged:
 
     @property
     def ended(self) -> tuple[ProblemEnded, ...]:
-        """One ProblemEnded for each problem and device name. If several runs tuned a problem, it contains their total
-        of trials.
+        """One ProblemEnded for each problem and device name.
+
+        If several runs tuned a problem, `new_trials` of its ProblemEnded is the sum over these runs.
         """
         return tuple(self._ended.values())
 
@@ -137,7 +144,7 @@ class Merged:
 
     @property
     def incomplete(self) -> tuple[Problem, ...]:
-        """The problems that were not tuned on some device, since all runs on devices of this name failed."""
+        """The problems that were not tuned on some device, because every run on a device of that name failed."""
         names = {target.identity.name for target in self.targets.values()} or {""}
         failed = names - self._well
         return tuple(one for one in self._problems if any((name, one) not in self._ended for name in failed))

@@ -118,7 +118,9 @@ def _plain(value: Any) -> Any:
 
 
 def _made(hint: Any, found: Any) -> Any:
-    """Decode a value of type `hint` that `_plain` encoded. Raise an exception of WRONG if it is invalid."""
+    """Decode a value of type `hint` that `_plain` encoded. Raise one of the exceptions in WRONG if the value is
+    invalid.
+    """
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
         return _made(_chosen(inner, found), found)
@@ -141,7 +143,9 @@ def _made(hint: Any, found: Any) -> Any:
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
-    """Return the member of the union type `of` that the encoded value has. Raise IndexError if there is none."""
+    """Return the type of the encoded value, one of the types in `of`. Raise IndexError if the value has none of these
+    types.
+    """
     others = [one for one in of if one is not NoneType]
     if found is not None and len(others) == 1:
         return others[0]

@@ -34,7 +34,8 @@ class ProblemOrder:
     A problem is skipped if another run has completed its search since this object was created. If other runs are
     tuning all remaining problems, this run joins one of them: both runs share the problem's configurations. A joined
     problem is yielded again when the other run has finished its configurations, has died, or has made no progress for
-    AWAITED_SECONDS. The same holds if other runs still try configurations that this run wanted.
+    AWAITED_SECONDS. A problem that this run has searched is yielded again in the same way if other runs still try
+    configurations that this run wanted to try.
     """
 
     def __init__(self, claims: Claims, problems: Sequence[Problem], search: str) -> None:
@@ -65,8 +66,10 @@ class ProblemOrder:
                 self._problem_claims.end(self._problems[place])
 
     def _others(self, place: int) -> tuple[bool, bool]:
-        """Return whether to wait for other runs at this problem, and whether wanted configurations of other runs are
-        free now.
+        """Return (is_waiting, is_free) for the problem with this index.
+
+        `is_waiting` tells whether to wait for other runs at the problem. `is_free` tells whether this run can now
+        claim a configuration that it could not claim before.
         """
         problem, now = self._problems[place], time.monotonic()
         at_wanted, is_free = self._claims.contested.state(problem)
@@ -75,10 +78,10 @@ class ProblemOrder:
         return any(waited < AWAITED_SECONDS for waited in waits), is_free
 
     def _taken(self) -> tuple[int | None, list[int]]:
-        """Claim the first problem that no other run is tuning, and return (index, []). If there is none, return None
-        and the problems to join.
+        """Claim the first problem that no other run is tuning, and return (index, []).
 
-        Completed problems are removed.
+        If there is no such problem, return (None, indices of the problems that this run can join). Completed problems
+        are removed from the remaining problems.
         """
         others: list[int] = []
         for place in list(self._remaining):

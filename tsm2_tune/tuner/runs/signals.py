@@ -134,8 +134,9 @@ def _stop(number: int, _: FrameType | None) -> None:
 
 
 def _stopped() -> Stopped:
-    """Return a Stopped exception for the first signal. No frame keeps it alive, so a dead weak reference shows that
-    it was swallowed.
+    """Return a Stopped exception for the first signal.
+
+    No frame keeps the exception alive. So a dead weak reference to it shows that a destructor swallowed it.
     """
     error = Stopped(signal.SIGINT if _state.number is None else _state.number)
     _state.raised = weakref.ref(error)

@@ -28,7 +28,10 @@ LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # outcomes that count
 
 @dataclass(frozen=True, slots=True)
 class CompiledCandidate:
-    """A candidate after its compilation, with the request for the worker process; None if it does not compile."""
+    """A candidate after its compilation.
+
+    `request` asks the worker process to verify and time the kernel. It is None if the kernel did not compile.
+    """
 
     candidate: Candidate
     source: KernelSource
@@ -58,8 +61,8 @@ class TrialMaker:
     ) -> CompiledCandidate:
         """Wait for the candidate's binary. Return the candidate with the request for the worker process.
 
-        `fastest_us` is the time of the fastest kernel so far. The trial will end early if its first launches are much
-        slower.
+        `fastest_us` is the time of the fastest kernel so far. If the candidate's first launches take much longer than
+        this time, its trial will end early.
         """
         binary = self._compilers.finish(source, begun=compiling)
         problem, config = candidate.problem, candidate.config
@@ -79,7 +82,9 @@ class TrialMaker:
         return CompiledCandidate(candidate, source, binary, request, self._files(source, binary))
 
     def ask_ahead(self, prepared: CompiledCandidate) -> None:
-        """Send the candidate's request to the worker process in advance, while it runs another request."""
+        """Send the candidate's request to the worker process in advance, while the worker process executes an earlier
+        request.
+        """
         if prepared.request is not None:
             self._worker().ask_ahead(prepared.request)
 
@@ -142,7 +147,10 @@ class TrialMaker:
 
 
 def broken_guideline(candidate: Candidate, resources: LoadedResources | None) -> str | None:
-    """Return the first guideline (heuristic rule of the space) that the compiled kernel breaks, if any."""
+    """Return the name of the first guideline (heuristic rule of the search space) that the compiled kernel breaks.
+
+    Return None if the kernel breaks no guideline.
+    """
     if resources is None:
         return None
     real = replace(candidate.resources, registers=resources.registers, smem_bytes=resources.smem_bytes)

@@ -1,4 +1,6 @@
-"""Audit of the search space's rules by stored trials: dropped winners, and errors of resource estimates."""
+"""Compare the search space's rules with stored trials: which winners a rule would drop, and how wrong the estimates
+of resources are.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,10 @@ OF_THE_HOST: tuple[Quantity, ...] = ("smem_bytes",)  # a CPU reports neither reg
 
 @dataclass(frozen=True, slots=True)
 class DroppedWinner:
-    """The fastest measured configuration of a problem, if a guideline (heuristic rule) would drop it."""
+    """The fastest measured configuration of a problem.
+
+    A guideline (heuristic rule of the search space) would drop this configuration.
+    """
 
     problem: Problem
     winner: KernelConfig
@@ -46,7 +51,9 @@ class DroppedWinner:
 
     @property
     def cost(self) -> float | None:
-        """The time of the fastest kept configuration divided by the winner's time; None if all are dropped."""
+        """The time of the fastest kept configuration divided by the winner's time; None if the guideline keeps no
+        configuration.
+        """
         return None if self.kept_us is None else self.kept_us / self.winner_us
 
 
@@ -82,7 +89,9 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class RuleAudit:
-    """Numbers of trials in which a rule decides differently with compiled than with estimated resources."""
+    """The number of trials for which a rule decides differently if it reads the compiled kernel's resources instead
+    of the estimated resources.
+    """
 
     rule: str
     kind: str
@@ -93,7 +102,7 @@ class RuleAudit:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The audit of all rules with the trials of one device."""
+    """The comparison of all rules of the search space with the trials of one device."""
 
     trials: int  # audited trials
     left_out: int  # other trials: this version lacks their configurations
@@ -105,10 +114,10 @@ class Audit:
 
 
 def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Thresholds) -> Audit:
-    """Return the audit of all rules with the trials of one device.
+    """Compare all rules of the search space with the trials of one device.
 
-    Guidelines are those of each kernel family, with the thresholds in `asked`. Raise InputError if no trial with a
-    configuration of this version was compiled.
+    Each trial is compared with its kernel family's guidelines (heuristic rules), with the thresholds in `asked`.
+    Raise InputError if no trial with a configuration of this version was compiled.
     """
     every, trials = trials, [trial for trial in trials if is_of_this_version(trial.config, trial.problem)]
     if all(trial.compiled is None for trial in trials):

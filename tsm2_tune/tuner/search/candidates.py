@@ -28,9 +28,9 @@ class Why(StrEnum):
 
 
 class Gain:
-    """Predictor of the relative gain of more trials: the gain of the last trials.
+    """Predictor of the relative gain of more trials. The prediction is the relative gain of the latest trials.
 
-    The number of these trials is PER_GAIN / `least`, at most MOST_TRIALS.
+    The latest PER_GAIN / `least` trials are used, but at most MOST_TRIALS.
     """
 
     def __init__(self, least: float) -> None:
@@ -52,10 +52,10 @@ class Gain:
 class Search(Iterator[Candidate]):
     """Iterator over the untried candidates of one problem.
 
-    Each candidate is claimed, so that no concurrent run tries it, before it is returned. The candidates `first` are
-    returned before those of the strategy. `most` limits the number of candidates. The search ends if the predicted
-    gain falls below `gain`. None is no limit. After its end the iterator may return more candidates if new results
-    are passed to `tell`.
+    Before a candidate is returned, it is claimed, so that no concurrent run tries it. The candidates `first` are
+    returned before the candidates of the strategy. If `most` is not None, at most this number of candidates is
+    returned. If `gain` is not None, the search ends when the predicted gain of more trials is less than `gain`. After
+    the end, the iterator may return more candidates if new results are passed to `tell`.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class Search(Iterator[Candidate]):
             self._judge()
 
     def update_strategy(self) -> bool:
-        """Pass the result stored by `note` to the strategy. Return False if there is none."""
+        """Pass the result stored by `note` to the strategy. Return False if no result is stored."""
         if self._noted is None:
             return False
         result, self._noted = self._noted, None
@@ -130,7 +130,7 @@ class Search(Iterator[Candidate]):
         return True
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether a returned candidate should now wait until no other candidate remains."""
+        """Return whether a candidate that was returned should now wait until no other candidate remains."""
         return self._strategy.is_behind(candidate)
 
     def end(self, why: Why) -> None:
@@ -142,7 +142,8 @@ class Search(Iterator[Candidate]):
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """Return the next candidate that was neither tried nor returned, and mark it as returned; None if none.
+        """Return the next candidate that was neither tried nor returned, and mark it as returned. Return None if none
+        remains.
 
         If the strategy has no candidate, pass it the result stored by `note` and try again.
         """

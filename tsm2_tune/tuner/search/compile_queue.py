@@ -26,8 +26,8 @@ class DefersCandidates(Protocol):
 class CompileQueue:
     """A queue of candidates that are compiled in the background before they are tried.
 
-    The queue contains at least `least` candidates, if so many remain, and up to twice as many if there is idle time.
-    Candidates are taken from `remaining` several at a time, in the context `in_one_transaction`.
+    While enough candidates remain, the queue contains at least `least` candidates. In idle time it grows to twice
+    this number. Candidates are taken from `remaining` several at a time, in the context `in_one_transaction`.
     """
 
     def __init__(
@@ -62,7 +62,9 @@ class CompileQueue:
         return True
 
     def take(self, idle_work: Callable[[], object] = lambda: None) -> QueuedCandidate | None:
-        """Wait for a compiled candidate and return it; None if none remains. Call `idle_work` while waiting."""
+        """Wait for a compiled candidate and return it. Call `idle_work` while waiting. Return None if no candidate
+        remains.
+        """
         while True:
             while len(self._queued) < self._least and self.step():
                 pass
@@ -72,7 +74,9 @@ class CompileQueue:
                 return taken
 
     def take_compiled(self) -> QueuedCandidate | None:
-        """Return a compiled candidate without waiting; None if there is none. Postponed candidates do not count."""
+        """Return a compiled candidate without waiting; None if there is no such candidate. Postponed candidates are
+        not returned.
+        """
         while (place := self._compiled()) is not None:
             if (taken := self._taken(place)) is not None:
                 return taken

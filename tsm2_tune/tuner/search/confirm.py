@@ -1,4 +1,4 @@
-"""Confirmation of stored winners: the fastest kernels of their problems are verified and timed again."""
+"""Confirmation of stored winners: verify and time the fastest kernels of tuned problems again."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
 
 
 def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[Event]:
-    """Verify and time the fastest kernels of each row's problem again. Yield each event after it is stored.
+    """Verify and time the fastest kernels of tuned problems again. Yield each event after it is stored.
 
-    The rows contain the fastest kernels of problems, on the tuner's device and in its L2 state. The last event of
-    each problem is Confirmed.
+    Each row is the winner (fastest kernel) of a problem on the tuner's device and in its L2 state. The problem's
+    other fastest kernels are verified and timed again too. The last event of each problem is Confirmed.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     with store.claims(tuner.target.identity.name) as claims:
@@ -45,7 +45,9 @@ class _Confirmation:
     started_at: str
 
     def events(self) -> Iterator[Event]:
-        """Verify the fastest kernels in full and time them in rounds, until the fastest one was in the last round."""
+        """Verify the fastest kernels in full and time them in rounds, until the fastest kernel was timed in the last
+        round.
+        """
         device, problem = self.tuner.target.identity.name, self.row.problem
         self.store.supersede(device, problem, self.tuner.basis)
         if self.row.config not in {one.config.text for one in self._prior().contenders}:
@@ -95,11 +97,16 @@ class _Confirmation:
         return prior_trials(self.store, self.tuner, self.row.problem, self._families, NO_RETRIES)
 
     def _winner_in(self, prior: PriorTrials) -> tuple[str, ...]:
-        """Return a tuple of the previous winner's configuration, which is always timed; () if it was found wrong."""
+        """Return a tuple with the previous winner's configuration, which is always timed.
+
+        The tuple is empty if the previous winner was found wrong.
+        """
         return tuple(one.config.text for one in prior.contenders if one.config.text == self.row.config)
 
     def _verified(self, known: set[str]) -> Iterator[WinnerVerified]:
-        """Verify in full all kernels to be timed that are not in `known`. Add them to `known`."""
+        """Verify in full each kernel that will be timed, unless it is in `known`. Add each verified kernel to
+        `known`.
+        """
         problem, store, tuner = self.row.problem, self.store, self.tuner
         while True:
             prior = self._prior()
@@ -126,6 +133,9 @@ class _Confirmation:
         return next(one.id for one in tried if one.config.text == config)
 
     def _measured(self, final: Final) -> Measurement | None:
-        """Return the previous winner's measurement in the L2 state by which kernels are ranked; None if not timed."""
+        """Return the previous winner's measurement in the L2 state in which kernels are ranked.
+
+        Return None if the previous winner was not timed in this state.
+        """
         times = (one for config, one in final.measurements if config.text == self.row.config)
         return next((one for one in times if one.cache is self.tuner.cache), None)

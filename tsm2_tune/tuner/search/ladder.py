@@ -41,17 +41,21 @@ class Rung:
 
     @property
     def gflops(self) -> float | None:
-        """The speed in Gflop/s; an FMA counts as two operations. None without a time."""
+        """The step's speed in Gflop/s, where an FMA counts as two operations. None if the step has no time."""
         return self.best.trial.problem.flops / self.median_us * 1e-3 if self.best and self.median_us else None
 
     @property
     def percent_of_floor(self) -> float | None:
-        """The least possible time by the device's measured peak rates, as a percentage of the median."""
+        """The least possible time (computed from the device's measured peak rates) as a percentage of the step's
+        median time.
+
+        None if the step has no time.
+        """
         return 100 * self.best.trial.floor_us / self.median_us if self.best and self.median_us else None
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The step as a JSON object; values are null without a time."""
+        """The step as a JSON object. If the step has no time, the values that depend on it are null."""
         return {
             "step": self.step.name,
             "about": self.step.about,
@@ -96,7 +100,10 @@ def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
 
 
 def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterator[ProblemEvent]:
-    """Tune the ladder (six tutorial GEMM kernels) for each space. Yield the events. Other kernels are ignored."""
+    """Tune the ladder (six tutorial GEMM kernels) for each space. Yield the events.
+
+    Kernels of other families take no part.
+    """
     return session.run(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
@@ -119,7 +126,10 @@ def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple
 
 
 def facts(problem: Problem, target: Target, found: Sequence[Rung]) -> dict[str, Any]:
-    """Return the ladder's results for a problem as a JSON object, with shape and device of the published numbers."""
+    """Return the ladder's results for a problem as a JSON object.
+
+    The object also names the shape and the device for which each step's published Gflop/s were measured.
+    """
     return {
         "problem": problem.text,
         "device": target.identity.name,

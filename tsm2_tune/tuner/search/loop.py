@@ -1,4 +1,7 @@
-"""The class Tuner: the loop that compiles, verifies and times candidates on a device, and the finals."""
+"""The class Tuner: it compiles, verifies and times candidates on a device in a loop, and runs finals.
+
+A final times the fastest kernels of a problem again, in turns.
+"""
 
 from __future__ import annotations
 
@@ -213,7 +216,9 @@ class Tuner:
 
     @cached_property
     def vendor(self) -> VendorSchedule | None:
-        """The decisions when cuBLAS and cuBLASLt are timed; None on the CPU, or if the options exclude them."""
+        """The object that decides in which finals cuBLAS and cuBLASLt are timed; None on the CPU, or if the options
+        exclude them.
+        """
         if not self.options.vendor or self.target.is_host:
             return None
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
@@ -221,10 +226,12 @@ class Tuner:
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Run a final: time the fastest configurations, and those in `also`, in turns with cuBLAS and cuBLASLt.
+        """Run a final: time the fastest configurations and the configurations in `also` in turns with cuBLAS and
+        cuBLASLt.
 
         Return the final's times, or the reason why it failed. Return None if the last final of the problem is still
-        valid. With `repeat` a final is always run, with cuBLAS only if it was in the last final.
+        valid. If `repeat` is true, a final is run even then, but cuBLAS and cuBLASLt are timed only if one of them
+        was timed in the last final.
         """
         chosen, vendor = finalists(problem, prior, also), self.vendor if prior.vendor or not repeat else None
         if vendor is not None and not (chosen and vendor.is_wanted(problem)):
@@ -274,7 +281,9 @@ class Tuner:
         return FinalFailure(problem, CHANGED, interrupted=True)
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """Verify the configuration's kernel in full, for both index widths. Outcome OK: every call is correct."""
+        """Verify the configuration's kernel in full, for both index widths. The outcome is OK if every call was
+        correct.
+        """
         extent = EMULATED if self.target.is_host else ON_GPU
         seed = trial_seed(self.options.seed, problem, f"{config.text} in full")
         texts: list[Text] = [(source, None) for source in by_width(problem, config)]
@@ -308,7 +317,10 @@ class Tuner:
 
     @property
     def _watching(self) -> Toolchain | CompileFailure | None:
-        """The toolchain for race detection; None if the compiler lacks it; a CompileFailure if interrupted."""
+        """The toolchain that compiles kernels with race detection.
+
+        None if the compiler has no race detection; a CompileFailure if the test of the compiler was interrupted.
+        """
         watching = self.target.watching
         if watching is None:
             return None
@@ -318,7 +330,10 @@ class Tuner:
         return None if binary.outcome is Outcome.COMPILE_FAILED else binary
 
     def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
-        """Return whether the cache still has these binaries in the same files. If not, stop the worker process."""
+        """Return whether the cached binaries of `texts` are still the files that `before` identifies.
+
+        If they are not, stop the worker process, since it may have loaded an old binary.
+        """
         if self._compilers.are_whole(before, texts):
             return True
         self.worker.close()
@@ -334,10 +349,11 @@ def _codes_of(entries: Sequence[Entry]) -> str | None:
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
-    """Return the least number of candidates to compile in advance: one more than this run's processor cores.
+    """Return the least number of candidates to compile in advance: the number of this run's processor cores, plus
+    one.
 
-    `sharing` is the number of runs that share the machine. If it exceeds 1, return at most half of this run's share
-    of the `most` remaining trials, but at least 1.
+    `sharing` is the number of runs that share the machine. If several runs share it, return at most half of this
+    run's share of the `most` remaining trials, but at least 1.
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))

@@ -75,7 +75,10 @@ def small_problems(problem: Problem, config: KernelConfig, entry: Entry, *, seed
 
 
 def kernel_digest(source: KernelSource) -> str:
-    """Return the SHA-256 of a kernel's code, definitions and launch. Different problems may have the same digest."""
+    """Return the SHA-256 of a kernel's code, definitions and launch.
+
+    Kernels of different problems may have the same digest.
+    """
     facts = [source.digest, source.kernel, source.dtype_name, source.defines, source.launch.as_rendered]
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -118,7 +121,10 @@ def hazards(trials: Iterable[Trial], target: Target) -> list[Quarantined]:
 
 
 def refuted(target: Target, problem: Problem, config: KernelConfig, result: AttemptResult) -> list[Quarantined]:
-    """Return the quarantine record of a kernel that faulted in the full verification, as a list; [] if it did not."""
+    """Return a list with the quarantine record of a kernel that faulted in the full verification.
+
+    The list is empty if the kernel did not fault.
+    """
     if result.outcome is not Outcome.CRASHED:
         return []
     return [quarantined(target, problem, config, result.outcome, result.detail)]
@@ -143,7 +149,11 @@ class Quarantine:
 
 
 def in_force(database: Database, target: Target, limits: TimeLimits, retried: Collection[Outcome]) -> Quarantine:
-    """Return the kernels to skip on the device. Kernels to retry or with a larger time limit now are not skipped."""
+    """Return the quarantined kernels that a run on the device skips.
+
+    A kernel is not skipped if its outcome is in `retried`, or if it timed out under a smaller time limit than this
+    run's.
+    """
     column = schema.quarantine.c
     found = entries(database, and_(column.device_name == target.identity.name, column.tools == target.tools))
     return Quarantine(
@@ -174,7 +184,9 @@ def _as_stored(rows: Iterable[Row]) -> list[Quarantined]:
 
 
 def add(connection: Connection, found: Iterable[Quarantined]) -> None:
-    """Insert the kernels into the quarantine table, or increment the failure counts of present ones."""
+    """Insert the kernels into the quarantine table. If a kernel is in the table already, increment its number of
+    failures.
+    """
     table = schema.quarantine
     key = table.primary_key.columns.keys()
     for one in found:
@@ -187,7 +199,8 @@ def add(connection: Connection, found: Iterable[Quarantined]) -> None:
 def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
     """Merge the quarantine of another database into this database. Return the number of changed rows.
 
-    A kernel that is in both gets the latest failure and the larger count, so merging twice changes nothing.
+    If both databases have a kernel, the latest failure and the larger number of failures are kept. So merging twice
+    changes nothing.
     """
     table, changed = schema.quarantine, 0
     key = table.primary_key.columns.keys()
@@ -204,9 +217,11 @@ def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
 
 
 def forgive(database: Database, digest: str, device_name: str | None) -> int:
-    """Remove the kernels whose digest begins with `digest`, or all if it is ALL. Return their number.
+    """Remove the kernels whose digest begins with `digest` from the quarantine. If `digest` is ALL, remove all
+    kernels.
 
-    `device_name` None means every device. Raise InputError if no kernel's digest begins with `digest`.
+    Return the number of removed kernels. If `device_name` is given, only kernels on this device are removed. Raise
+    InputError if no kernel's digest begins with `digest`.
     """
     column, which = schema.quarantine.c, list[ColumnElement[bool]]()
     if digest != ALL:

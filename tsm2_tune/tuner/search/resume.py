@@ -19,7 +19,9 @@ FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most
 
 @dataclass(frozen=True, slots=True)
 class FinalCandidate:
-    """A correct configuration with its newest time: from its last final, else from its trial."""
+    """A correct configuration with its newest time: from the last final in which it was timed, or else from its
+    trial.
+    """
 
     config: KernelConfig
     median_us: float
@@ -55,7 +57,10 @@ class ClaimResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PriorTrials:
-    """The stored trials of one problem on the device whose kernel code is the same in this version."""
+    """The stored trials of one problem on the device.
+
+    Trials whose kernel code is different in this version are omitted.
+    """
 
     tried: frozenset[str]  # texts of tried configurations; trials to repeat do not count
     seconds: float
@@ -74,8 +79,9 @@ def finalists(
 ) -> tuple[tuple[FinalCandidate, KernelSource], ...]:
     """Return the configurations to time in a final, fastest first, each with its rendered kernel.
 
-    They are the fastest ones within FINALIST_MARGIN of the best, at least LEAST_FINALISTS and at most FINALISTS, and
-    the configurations in `also`.
+    The finalists are the LEAST_FINALISTS fastest configurations, and further configurations that are at most
+    FINALIST_MARGIN slower than the fastest configuration, but together at most FINALISTS. The configurations in
+    `also` are added to them.
     """
     found: list[tuple[FinalCandidate, KernelSource]] = []
     is_closed, missing = False, set(also)
@@ -94,7 +100,7 @@ def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Col
     """Return whether the finalists, fastest first, must be timed in a new final.
 
     A final is due if a finalist was tried after the last final, or if the fastest finalist or a configuration in
-    `also` was not in the last final. With fewer than LEAST_FINALISTS finalists, none is due.
+    `also` was not in the last final. If there are fewer than LEAST_FINALISTS finalists, no final is due.
     """
     if len(chosen) < LEAST_FINALISTS:
         return False
@@ -103,5 +109,5 @@ def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Col
 
 
 def _rank(contender: FinalCandidate) -> tuple[float, float, str]:
-    """Return the sort key of contenders, the order of the database view `best`."""
+    """Return the sort key of a contender. The order of contenders is the order in the database view `best`."""
     return contender.median_us, contender.high_us, contender.config.text

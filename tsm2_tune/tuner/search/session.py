@@ -61,10 +61,10 @@ def run(
 
     `make_strategy` returns the search strategy; the default is the strategy of the options.
 
-    The fastest kernels of `families`, from earlier runs too, take part in the finals. The default is all default
-    families and those in the search space. The limits on trials and seconds count only trials of the searched
-    families in this run's L2 state. Problems on which another run works at the same time are tuned last.
-    Configurations that another run tried or claimed are skipped.
+    The fastest kernels of `families` take part in the finals, also the kernels that earlier runs tried. If `families`
+    is empty, all default families and all families in the search space take part. The limits on trials and seconds
+    count only trials of the searched families in this run's L2 state. Problems on which another run works at the same
+    time are tuned last. Configurations that another run tried or claimed are skipped.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     cache = tuner.target.cache(tuner.options.cache)
@@ -88,7 +88,10 @@ def run(
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
-    """Return the kernel families whose fastest kernels are timed in finals: `families`, else the default ones."""
+    """Return the kernel families whose fastest kernels are timed in finals.
+
+    These are `families`. If `families` is empty, they are all default families and the families in the search space.
+    """
     return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
 
 
@@ -114,7 +117,10 @@ class ProblemSession:
         return tuple(name for name in self.families if name in self.space.families)
 
     def events(self, make_strategy: StrategyFactory | None) -> Iterator[ProblemEvent]:
-        """Search the problem, time the fastest kernels again, and verify the fastest one. Yield stored events."""
+        """Search the problem, time the fastest kernels again, and verify the fastest kernel in full.
+
+        Yield each event after its results are stored.
+        """
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
         store.supersede(device, problem, tuner.basis)
@@ -162,7 +168,7 @@ class ProblemSession:
     def search(
         self, strategy: Strategy, prior: PriorTrials, retries: Retries, first: Sequence[Candidate] = ()
     ) -> Search:
-        """Return an iterator over untried candidates: those in `first`, then those of the strategy."""
+        """Return an iterator over untried candidates: the candidates in `first`, then the strategy's candidates."""
         options = self.tuner.options
         most = None if options.max_trials is None else max(0, options.max_trials - len(prior.tried))
         return Search(strategy, prior, self._claim(retries), first=first, most=most, gain=options.gain)
@@ -218,7 +224,8 @@ class ProblemSession:
     def _stored(self, ended: list[Trial], retries: Retries) -> list[TrialStored]:
         """Store the trials in `ended`, empty the list, and return an event for each new trial.
 
-        A trial has no event if another run stored the same trial before, because it assumed that this run had died.
+        No event is returned for a trial that another run stored before. This happens if the other run assumed that
+        this run had died.
         """
         if not ended:
             return []
@@ -229,9 +236,10 @@ class ProblemSession:
         return events
 
     def settled(self, retries: Retries, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
-        """Time the fastest kernels again (finals), and verify the fastest one in full. Yield the events.
+        """Time the fastest kernels again (finals), and verify the fastest kernel in full. Yield the events.
 
-        The configurations in `also` take part in the finals. Nothing happens without a stored correct trial.
+        The configurations in `also` take part in the finals. If the problem has no stored correct trial, nothing is
+        timed or verified.
         """
         yield from self._winner_verified(retries, also)
         yield from _left_out(self.tuner, self.space.problem)
@@ -239,8 +247,8 @@ class ProblemSession:
     def _claim(self, retries: Retries) -> Claim:
         """Return a function that claims a candidate, so that no concurrent run tries it, and returns a ClaimResult.
 
-        It refuses candidates in quarantine or beyond the option `max_trials`. Trials that are to be repeated do not
-        count.
+        The function refuses a candidate whose kernel is in quarantine. It refuses every candidate once the number of
+        trials has reached the option `max_trials`. Trials that are to be repeated do not count.
         """
         options, own = self.tuner.options, self.own
         basis = self.tuner.basis
@@ -267,7 +275,10 @@ class ProblemSession:
     def _winner_verified(
         self, retries: Retries, also: Collection[str]
     ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Run finals, then verify the fastest kernel in full. Repeat this if it is wrong. Yield the events."""
+        """Run finals, then verify the fastest kernel in full. Yield the events.
+
+        If the fastest kernel is wrong, start again without it.
+        """
         device = self.tuner.target.identity.name
         while True:
             yield from self.finals(retries, also)
@@ -281,7 +292,10 @@ class ProblemSession:
                 return
 
     def finals(self, retries: Retries, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
-        """Time the fastest kernels in turns, until the fastest one was in the last final. Yield the events."""
+        """Time the fastest kernels in turns, until the fastest kernel was timed in the last final.
+
+        Yield the events.
+        """
         problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
             self.claims.take_final(problem)  # then read the results of other runs
@@ -332,9 +346,10 @@ def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
 
 
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
-    """Return the candidates with these configurations, the fastest ones of earlier versions of the kernels' code.
+    """Return the candidates with these configurations.
 
-    A configuration is skipped if it is neither in the search space nor a variant of a configuration in the space.
+    The configurations were the fastest with earlier versions of the kernels' code. A configuration is skipped if it
+    is neither in the search space nor a variant of a configuration in the space.
     """
     configs = list(filter(None, map(parse_config, texts)))
     at = places(space.kept, frozenset(config.early for config in configs))
@@ -349,9 +364,9 @@ def retries_of(
 ) -> Retries:
     """Return which stored trials are to be repeated.
 
-    They are trials with an outcome in the option `retried`, and trials that ended early because they were slow, but
-    may win now because the winner of that time was removed. `first` contains the retries at the start of this run:
-    trials that failed since then are not repeated.
+    Trials with an outcome in the option `retried` are repeated. A trial that ended early because its kernel was slow
+    is also repeated if its kernel may win now, because the winner at that time was removed. `first` contains the
+    retries at the start of this run: trials that failed since then are not repeated.
     """
     options = tuner.options
     tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
@@ -371,8 +386,8 @@ def prior_trials(
 ) -> PriorTrials:
     """Return the stored trials of the problem on this device.
 
-    Trials that are to be repeated (`retries`) are not in `tried`. The total `seconds` include their time, unless the
-    user asked to retry them.
+    Trials that are to be repeated (`retries`) are not in `tried`. Their time is included in the total `seconds`,
+    except the time of the trials in `retries.retried`.
     """
     history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
     found = history.tried()
@@ -398,7 +413,7 @@ def prior_trials(
 
 
 def _result_of(trial: StoredTrial) -> TrialResult:
-    """Convert a stored trial to a strategy's TrialResult. The time of a correct kernel is its newest one."""
+    """Convert a stored trial to a strategy's TrialResult. If the kernel was correct, its newest time is used."""
     if trial.outcome is Outcome.OK and trial.newest_us is not None:
         return TrialResult(trial.config, trial.newest_us, is_right=True)
     return TrialResult(trial.config, trial.median_us, is_right=False)

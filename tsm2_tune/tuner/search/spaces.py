@@ -20,7 +20,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Spaces(Sequence[SearchSpace]):
-    """A sequence with the search space of each problem. Indexing enumerates the space."""
+    """A sequence with the search space of each problem. Access to an element enumerates its search space."""
 
     problems: tuple[Problem, ...]
     limits: DeviceLimits
@@ -32,7 +32,10 @@ class Spaces(Sequence[SearchSpace]):
 
     @property
     def key(self) -> tuple[object, ...]:
-        """A key that differs for spaces with other families or guidelines."""
+        """A key of the families and the guidelines.
+
+        It is equal for all Spaces with the same families and guidelines.
+        """
         return self.families, sorted(self.guidelines.items())
 
     @overload
@@ -46,7 +49,8 @@ class Spaces(Sequence[SearchSpace]):
 
 
 def spaces(problems: Sequence[Problem], target: Target, *, guidelines: Thresholds, families: Sequence[str]) -> Spaces:
-    """Return a sequence with the search space of each problem. Enumeration, on access, may take seconds.
+    """Return a sequence with the search space of each problem. Access to an element may take seconds: it enumerates
+    the space.
 
     Raise InputError if a problem does not fit in the device's memory or has no configuration.
     """
@@ -77,9 +81,9 @@ def _nothing_left(problem: Problem, limits: DeviceLimits, guidelines: Thresholds
 
 
 def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, families: Sequence[str]) -> list[str]:
-    """Return advice to tune the transposed product, if it has configurations; [] if not.
+    """Return advice to tune the transposed product; [] if the transposed product has no configurations.
 
-    An exported module computes a product also with kernels of the transposed product.
+    An exported module can compute a product with the kernels of its transposed product.
     """
     if problem.is_gram:
         return []

@@ -25,10 +25,11 @@ MEDIAN_US = Column("median_us", Float)
 
 
 def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
-    """Return the fastest kernels of the nearest problems with the same element type and op, present device first.
+    """Return the fastest stored kernels of the problems that are most similar to `problem`.
 
-    `limits` contains the properties of the present device. The properties of another device are those of its last
-    run. Properties that are not stored are copied from `limits`.
+    Only problems with the same element type and op are considered. Kernels of the present device come first. `limits`
+    contains the properties of the present device. The properties of another device are read from its last run.
+    Properties that are not stored are copied from `limits`.
     """
     trial = schema.trial.c
     key = schema.problem.c

@@ -124,9 +124,9 @@ class Claims:
         """Claim a configuration for this run, and return the result.
 
         The claim fails if the configuration has been tried, or if another living run has claimed it. If several runs
-        have died at the configuration, it is claimed only if `given_up` is true. The result is LIMIT_REACHED if the
-        number of trials and claims of these families with this basis (compiler, flags and L2 cache state) is at least
-        `most`.
+        have died while they tried the configuration, it is claimed only if `given_up` is true. The result is
+        LIMIT_REACHED if the number of trials and claims of these families with this basis (compiler, flags and L2
+        cache state) is at least `most`.
         """
         opened = self.written(problem) if self._open is None else nullcontext(self._open)
         asked = ContestedRequest(retries, tuple(families), most)
@@ -256,7 +256,8 @@ class Claims:
     def remove_dead(self) -> None:
         """Delete the claims of dead runs.
 
-        Claims with a number of attempts are kept. Records of completed searches are kept while any run lives.
+        A claim is kept if a run has died while it tried the configuration, since the claim stores the number of such
+        attempts. Records of completed searches are kept while any run lives.
         """
         key, columns = schema.claim.primary_key.columns, schema.claim.c
         with self.database.transaction(writes=True) as connection:

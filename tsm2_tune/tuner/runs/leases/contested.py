@@ -52,8 +52,10 @@ class ContestedConfigurations:
 
     @repeated
     def state(self, problem: Problem) -> tuple[set[str], bool]:
-        """Return the other living runs that have claimed such configurations, and whether such a configuration is
-        free now.
+        """Return (runs, is_free) for the configurations of the problem that this run wanted to try.
+
+        `runs` are the other living runs that have claimed some of these configurations. `is_free` is true if this run
+        can claim one of them now.
         """
         column, contested = schema.claim.c, self._contested[problem]
         if not contested:
@@ -86,10 +88,11 @@ class ContestedConfigurations:
     def _enough(
         self, problem: Problem, connection: Connection, basis: str, families: tuple[str, ...], most: int
     ) -> tuple[bool, set[str]]:
-        """Compare the number of trials and claims with `most`, for these families and this basis.
+        """Compare the limit `most` with the number of trials and claims that these families have on this basis.
 
-        Return (True, empty set) if trials and claims together are below `most`. Otherwise return (False, owners).
-        `owners` are the other runs with claims if the trials alone are below `most`, else it is empty.
+        Return (True, empty set) if trials and claims together are below `most`. Otherwise return (False, owners). If
+        the trials alone are below `most`, `owners` are the other runs with claims. If they are not, `owners` is
+        empty.
         """
         tried = queries.trials(connection, self._device_name, problem, families, basis)
         if tried >= most:

@@ -1,4 +1,6 @@
-"""Owners of claims: strings that identify a run, from which other runs detect whether it is alive."""
+"""Owners of claims. An owner is a string that identifies a run, and from which other runs detect whether the run is
+alive.
+"""
 
 from __future__ import annotations
 

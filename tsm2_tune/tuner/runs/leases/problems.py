@@ -86,10 +86,10 @@ class ProblemClaims:
 
     @staticmethod
     def _beaten(connection: Connection, owners: Sequence[str]) -> dict[str, Any]:
-        """Return the time of each owner's latest heartbeat or claim, by owner.
+        """Return a dict from each owner to the time of its latest heartbeat or claim.
 
         An owner's claims on configurations may be newer than its claim on the problem. If another run took over the
-        problem before they expire, it would skip these configurations.
+        problem before the claims on configurations expired, it would skip these configurations.
         """
         if not owners:
             return {}
@@ -111,8 +111,9 @@ class ProblemClaims:
 
     @repeated
     def _begun(self) -> dict[str, str]:
-        """Record in the database that this run is alive. Return the owner that completed each completed search, by
-        problem.
+        """Record in the database that this run is alive.
+
+        For each problem whose search was completed before, return the owner that completed it.
         """
         claims, column = self._claims, schema.claim.c
         ended = select(column.problem, column.owner).where(

@@ -51,7 +51,8 @@ def _owners(families: tuple[str, ...]) -> Select[tuple[str, float, int]]:
     """Return the query for (owner, last heartbeat, number of claims) of each owner of claims on a problem's
     configurations.
 
-    Only claims for these kernel families and a bound basis are counted.
+    A claim is counted if its configuration belongs to one of these kernel families and its basis equals the bound
+    parameter `basis`.
     """
     of_families = (_CLAIM.config.startswith(f"{name}:", autoescape=True) for name in families)
     is_counted = and_(_CLAIM.basis == bindparam("basis"), or_(_CLAIM.config.in_(families), *of_families))

@@ -1,4 +1,5 @@
-"""The default strategy: first seeds (fast kernels of similar problems), then the least predicted time.
+"""The default strategy: first seeds (fast kernels of similar problems), then the candidates with the least predicted
+time.
 
 Predictions combine an analytic model and the measured times of earlier trials.
 """
@@ -37,12 +38,12 @@ class Expectation:
 
     The logarithm of the factor is a weighted mean of log(measured / model time) over the trials of the family. A
     trial at distance d has the weight exp(-(d / NEAR)^2 / 2). The family's mean has the weight PRIOR. To explore, the
-    predicted time of a candidate is divided by exp(HOPE * sqrt(PRIOR / (PRIOR + sum of weights))), which is large if
-    few trials are near.
+    predicted time of a candidate is divided by exp(HOPE * sqrt(PRIOR / (PRIOR + sum of weights))). This divisor is
+    large if few trials are near the candidate.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate]) -> None:
-        """Predict from trials of `first` and `others`. `fastest` returns only candidates in `others`."""
+        """Predict the times of the candidates in `first` and `others`. `fastest` returns only members of `others`."""
         self.candidates = candidates = [*first, *others]
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_remaining = np.arange(len(candidates)) >= len(first)
@@ -84,12 +85,14 @@ class Expectation:
 
 
 class Model(Strategy):
-    """The default strategy: first seeds (fast kernels of similar problems), then the least predicted time.
+    """The default strategy: first seeds (fast kernels of similar problems), then the candidates with the least
+    predicted time.
 
     If there are fewer than FIRST seeds, other candidates are tried before predictions are used.
 
-    Candidates of a family that is far slower than the best one wait. With `late`, variants of the LEADING fastest
-    candidates are tried as soon as FIRST candidates have a time, or no other candidate remains.
+    If the best time of a family is far longer than the best time of all families, candidates of this family wait
+    until no other candidate remains. If `late` is true, variants of the LEADING fastest candidates are tried as soon
+    as FIRST candidates have a time, or when no other candidate remains.
     """
 
     def __init__(self, first: Sequence[Candidate], others: Sequence[Candidate] = (), *, late: bool = True) -> None:
@@ -135,7 +138,10 @@ class Model(Strategy):
             insort(self._in_order, (us, config.text, config), key=lambda one: one[:2])
 
     def _in_line(self) -> Candidate | None:
-        """Return the next candidate that need not wait, else the first waiting candidate; None if none remains."""
+        """Return the next candidate that need not wait. If there is none, return the first waiting candidate.
+
+        Return None if no candidate remains.
+        """
         for candidate in self._queue:
             if not self.is_behind(candidate):
                 return candidate

@@ -37,14 +37,16 @@ class Strategy(ABC):
 
     @abstractmethod
     def ask(self) -> Candidate | None:
-        """Return the next candidate; None if there is none before more results are passed."""
+        """Return the next candidate. Return None if the strategy has no candidate until more results are passed to
+        `tell`.
+        """
 
     def tell(self, result: TrialResult) -> None:
         """Update the strategy with the result of a trial. The default does nothing."""
         return
 
     def is_behind(self, candidate: Candidate) -> bool:
-        """Return whether a returned candidate should now wait until no other candidate remains."""
+        """Return whether a candidate that `ask` has returned should now wait until no other candidate remains."""
         return False
 
 
