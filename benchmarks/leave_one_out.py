@@ -200,13 +200,13 @@ def of_each(chosen: Callable[[Problem], Choices], of: Iterable[Problem]) -> dict
 
 @click.group()
 def main() -> None:
-    """Test whether first choices are fast for problems that were not measured."""
+    """Check whether first choices are fast for problems that were not measured."""
 
 
 @main.command(cls=Command)
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path), help="Ending in .jsonl.xz.")
 def record(output: Path) -> None:
-    """Write what a search tries first for each cell."""
+    """Write the configurations that a search tries first, for each cell."""
     require_new(output, "name another --output")
     found = of_each(tried_first, problems())
     with lzma.open(output, "wt", encoding="utf-8") as lines:
@@ -223,7 +223,7 @@ def record(output: Path) -> None:
 )
 @click.option("--most", default=4000, show_default=True, help="Pairs of the list, at the most.")
 def compare(before: Path, timed: Path | None, pairs: Path | None, most: int) -> None:
-    """Say how often the fastest is among the first five, before and now."""
+    """Print how often the fastest configuration is among the first five choices, before and now."""
     start = time.monotonic()
     times = known_times()
     then = {problem: choices for problem, choices in read_choices(before).items() if problem in times}
@@ -247,7 +247,7 @@ def compare(before: Path, timed: Path | None, pairs: Path | None, most: int) -> 
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 @click.option("--time-limit", type=click.FloatRange(0, min_open=True), default=None, help="Seconds.")
 def run(pairs: Path, device: str, output: Path, time_limit: float | None) -> None:
-    """Compile, verify and time the pairs of a list on the device."""
+    """Compile, verify and time the listed configurations on the device."""
     lines = [line.split() for line in pairs.read_text(encoding="utf-8").splitlines()]
     listed: list[tuple[Problem, Choices]] = []
     for text, of in groupby(lines, key=lambda line: line[0]):

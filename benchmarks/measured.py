@@ -1,10 +1,11 @@
-"""The measured problems that first choices are made of, collected from the result files.
+"""Collect the measured problems from which a search derives its first choices, from the result files.
 
     python -m benchmarks.measured --output tsm2_tune/pretuned/first_choices.txt
 
-It needs no GPU. The files are those of FILES: the texts of trials that the package brings, and in benchmarks/results
-whatever has configurations with times. Of each problem on each card the fastest few kernels are written, each as it
-was started when it was fastest, without what a search moves late. What this version cannot compute is left out.
+It needs no GPU. The files are listed in FILES: the trials included in the package, and all files in
+benchmarks/results that contain configurations with times. For each problem and GPU model, the fastest few kernels are
+written, each with its fastest launch and with the first values of its late tunables (those that a search varies only
+at its end). Configurations that this version cannot render are left out.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ def _problem(row: dict[str, Any]) -> Problem:
 
 
 def cells(path: Path) -> Iterator[Timed]:
-    """Yield the measurements of a CSV of versus_cublas's cells."""
+    """Yield the measurements of a CSV file of cells, written by `cells_csv`."""
     with path.open(encoding="utf-8") as lines:
         for row in csv.DictReader(lines):
             yield _problem(row), row["configuration"], float(row["ours_us"])
 
 
 def trials(path: Path) -> Iterator[Timed]:
-    """Yield the last time with the L2 clean of each trial in a text of trials."""
+    """Yield the last time with a clean L2 of each trial in a file of trials."""
     with path.open(encoding="utf-8") as lines:
         names = json.loads(next(lines))
         for kind, *values in map(json.loads, lines):
@@ -56,41 +57,41 @@ def trials(path: Path) -> Iterator[Timed]:
 
 
 def two_cards(path: Path) -> Iterator[Timed]:
-    """Yield the faster time of both cards in searches on two cards of one kind."""
+    """Yield the lesser time of each configuration, from searches on two GPUs of the same model."""
     for row in read_json(path)["rows"]:
         yield Problem.parse(row["problem"]), row["config"], min(filter(None, row["us"]), default=None)
 
 
 def general(path: Path) -> Iterator[Timed]:
-    """Yield the first choices for matrices that are not skinny."""
+    """Yield the first choices for matrices that are large in both directions."""
     for row in read_json(path)["rows"]:
         for text, us in row.get("choices_us", {}).items():
             yield _problem(row), text, us
 
 
 def minplus(path: Path) -> Iterator[Timed]:
-    """Yield the measurements of (min, +)."""
+    """Yield the measurements of (min, +) products."""
     for row in read_json(path)["rows"]:
         if "configuration" in row:
             yield _problem(row), row["configuration"], row["us"]
 
 
 def gemv(path: Path) -> Iterator[Timed]:
-    """Yield the winner of each decomposition of a matrix times a vector."""
+    """Yield the fastest configuration of each decomposition of a matrix-vector product."""
     for row in read_json(path)["rows"]:
         for one in row["decompositions"].values():
             yield _problem(row | {"n": 1}), one["configuration"], one["ours_us"]
 
 
 def unseen(path: Path) -> Iterator[Timed]:
-    """Yield the winners of searches for shapes that were not tuned."""
+    """Yield the winners of searches for shapes that the exported module was not tuned for."""
     for row in read_json(path)["rows"]:
         if row.get("search_configuration"):
             yield _problem(row), row["search_configuration"], row["search_us"]
 
 
 def tuned(path: Path) -> Iterator[Timed]:
-    """Yield the measurements of a program's rows."""
+    """Yield the measurements of a program's products."""
     for row in json.loads(path.read_text(encoding="utf-8"))["best"]:
         yield _problem(row), row["config"], row["median_us"]
 
@@ -102,7 +103,7 @@ def tried(path: Path) -> Iterator[Timed]:
 
 
 def headline(path: Path) -> Iterator[Timed]:
-    """Yield the measurements of the headline cells."""
+    """Yield the measurements of the headline shapes."""
     for row in read_json(path)["rows"]:
         yield _problem(row), row["configuration"], row["ours_us"]
 
@@ -128,7 +129,7 @@ Recorded = dict[tuple[str, Problem], dict[KernelConfig, float]]
 
 
 def recorded() -> Recorded:
-    """A card and a problem -> each configuration that was timed, without what is moved late, and its least time."""
+    """Return {(card, problem): {configuration: least microseconds}}. Late tunables have their first values."""
     found: Recorded = defaultdict(dict)
     for card, name, timed in FILES:
         for problem, text, us in timed(ROOT / name):
@@ -140,7 +141,7 @@ def recorded() -> Recorded:
 
 
 def fastest(times: dict[KernelConfig, float]) -> tuple[Choice, ...]:
-    """The fastest kernels, each as it was started when it was fastest."""
+    """Return up to MOST_KERNELS kernels, fastest first, each in its fastest configuration."""
     kernels: dict[str, Choice] = {}
     for config in sorted(times, key=lambda config: (times[config], config.text)):
         kernels.setdefault(config.kernel_text, Choice(config, times[config]))

@@ -1,4 +1,4 @@
-"""The tables of docs/minplus.md, from a file of listed configurations that were timed."""
+"""The tables of docs/minplus.md, from a result file of timed configurations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLOPS_PER_PRODUCT = 2
 
 
 def tables(found: Row) -> dict[str, str]:
-    """Markdown by the name of its region."""
+    """Return {name of a region in docs: Markdown}."""
     return {
         "minplus-fastest": fastest(found["rows"], found["gflops"]),
         "minplus-tried": tried(found["rows"]),
@@ -26,7 +26,7 @@ def tables(found: Row) -> dict[str, str]:
 
 
 def fastest(rows: Sequence[Row], gflops: Mapping[str, float]) -> str:
-    """A line a configuration that spills nothing, the fastest of each problem."""
+    """Return a Markdown table of the fastest configurations without spills, several for each problem."""
     heads = ("m = n = k", "dtype", "op", "configuration", "registers", "us", "TFLOP/s", "% of ceiling")
     lines = []
     every = [row for row in rows if row["variant"] in (BOUND, UNBOUND, GENERATED) and row["spill_bytes"] == 0]
@@ -40,7 +40,7 @@ def fastest(rows: Sequence[Row], gflops: Mapping[str, float]) -> str:
 
 
 def tried(rows: Sequence[Row]) -> str:
-    """A line a configuration that was timed in several variants; bytes of spills in brackets."""
+    """Return a Markdown table of configurations timed in several variants, with spilled bytes in brackets."""
     times = {(row["configuration"], row["variant"]): row for row in rows if problem(row)[::2] == (-4096, "nn")}
     several = dict.fromkeys(name for name, variant in times if variant not in (BOUND, UNBOUND, GENERATED))
     lines = [(f"`{name}`", *(_with_spills(times.get((name, variant))) for variant in VARIANTS)) for name in several]
@@ -48,19 +48,19 @@ def tried(rows: Sequence[Row]) -> str:
 
 
 def by_values(values: Sequence[Row], gflops: Mapping[str, float]) -> str:
-    """A line for what the matrices hold."""
+    """Return a Markdown table of times by the values in the matrices."""
     heads = ("dtype", "values", "us", "TFLOP/s", "% of ceiling")
     lines = [(row["dtype"], row["values"], *rate(row, gflops)) for row in values if row["variant"] == BOUND]
     return markdown(heads, lines, texts=("values",))
 
 
 def problem(row: Row) -> tuple[int, str, str]:
-    """Return the key of the rows that are compared with each other, the largest problem first."""
+    """Return the sort key of a row's problem, the largest problem first."""
     return -row["m"], row["dtype"], row["op"]
 
 
 def rate(row: Row, gflops: Mapping[str, float]) -> tuple[str, str, str]:
-    """Microseconds, TFLOP/s, and the share of the type's ceiling."""
+    """Return microseconds, TFLOP/s and percentage of the element type's peak rate, as text."""
     tflops = FLOPS_PER_PRODUCT * row["m"] * row["n"] * row["k"] / row["us"] * 1e-6
     return number(row["us"]), f"{tflops:.1f}", f"{100e3 * tflops / gflops[row['dtype']]:.0f}"
 

@@ -1,4 +1,4 @@
-"""Calls of an exported module on operands where they lie, and what its choice says."""
+"""Call an exported module on operands in GPU or host memory without copying, and record its choice."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Arrays = tuple[Any, Any, Any]
 
 
 def interface(operand: Operand, dtype_name: str) -> dict[str, Any]:
-    """The array interface of the operand as it lies."""
+    """Return the operand's array interface, which describes its memory to NumPy or a GPU library."""
     size = np.dtype(TYPES[dtype_name]).itemsize
     shape, strides = (operand.rows, operand.columns), (size, size * operand.filling.leading_dimension)
     return {
@@ -34,7 +34,7 @@ def interface(operand: Operand, dtype_name: str) -> dict[str, Any]:
 
 
 def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
-    """a, b and out of the problem, in the operands' memory."""
+    """Return a, b and out of the problem as arrays that use the operands' memory."""
     told = [interface(one, operands.problem.dtype_name) for one in (operands.a, operands.b, operands.c)]
     made: list[Any] = [SimpleNamespace(__cuda_array_interface__=one) for one in told]
     if on_host:
@@ -44,7 +44,10 @@ def arrays_of(operands: Operands, *, on_host: bool) -> Arrays:
 
 
 def fallback_arrays(ordinal: str) -> tuple[str, Callable[[Any], Any]] | None:
-    """The library whose products a module falls back to on this GPU, and what makes its array of others' memory."""
+    """Return the library that the module uses for products without a kernel, and a function to make its arrays.
+
+    The function wraps other memory as an array on the GPU. Return None if no such library is installed.
+    """
     for name in FALLBACKS:
         try:
             library = importlib.import_module(name)
@@ -58,7 +61,7 @@ def fallback_arrays(ordinal: str) -> tuple[str, Callable[[Any], Any]] | None:
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """The module's choice for a product, its launch, and the launch of the fallback."""
+    """A module's choice for a product, a function that launches it, and one that launches the fallback library."""
 
     choice: Any  # the module's Match
     launch: Launch
@@ -68,7 +71,7 @@ class Called:
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the fields of a row about the choice."""
+        """Return the fields of a row that describe the choice."""
         choice, winner = self.choice, self.choice.winner
         return {
             "choice": str(choice),
@@ -86,14 +89,14 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """A plan that the module made by timing."""
+    """A plan that the module made by timing: `module.plan(..., measure=True)`."""
 
     plan: Any
     seconds: float  # that it took
 
     @property
     def record(self) -> dict[str, Any]:
-        """Return the fields of a row about the plan."""
+        """Return the fields of a row that describe the plan."""
         return {"plan": str(self.plan.match), "plan_seconds": round(self.seconds, 4)}
 
     def launch(self) -> None:
@@ -101,9 +104,9 @@ class Timed:
 
 
 def timed(module: ModuleType, operands: Operands, *, library: Callable[[Any], Any] | None) -> Timed:
-    """The product of the operands by a plan that the module makes by timing, of the library's own products too.
+    """Return the module's plan for the product, made by timing kernels and, on the library's arrays, the library.
 
-    LookupError or ValueError where it has no kernel for it.
+    Raise LookupError or ValueError if the module has no kernel for the product.
     """
     arrays: Arrays = arrays_of(operands, on_host=False)
     if library is not None:
@@ -115,9 +118,9 @@ def timed(module: ModuleType, operands: Operands, *, library: Callable[[Any], An
 
 
 def called(module: ModuleType, operands: Operands, *, on_host: bool, library: Callable[[Any], Any] | None) -> Called:
-    """The product of the operands by the module, as they lie now.
+    """Return the module's choice for the product of the operands, which are not copied.
 
-    LookupError or ValueError where it has no kernel for it.
+    Raise LookupError or ValueError if the module has no kernel for the product.
     """
     a, b, out = arrays = arrays_of(operands, on_host=on_host)
     conjugates = dict(zip(("conj_a", "conj_b"), operands.problem.conjugated, strict=True))

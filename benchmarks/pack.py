@@ -1,4 +1,4 @@
-"""The pack that unseen shapes are given: a module of winners, tuned now or taken from a result file."""
+"""Build the pack for `benchmarks.unseen`: an exported module of winners, tuned now or read from a result file."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Tuned = tuple[Problem, str]  # with its winner's configuration as text
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """The regimes, element types and layouts of a pack's and of unseen shapes."""
+    """Selected regimes, element types and layouts."""
 
     regimes: tuple[Regime, ...]
     layouts: tuple[Layout, ...]
@@ -76,7 +76,7 @@ class Kinds:
 
 
 def pack_cells(kinds: Kinds) -> tuple[Cell, ...]:
-    """Return the cells of a pack: PACK_SHAPES of each regime, element type and layout."""
+    """Return the cells of a pack: PACK_SHAPES shapes for each regime, element type and layout."""
     return tuple(
         Cell(regime, layout, Problem(*shape, dtype_name, op_of(regime, layout, dtype_name)))
         for regime, dtype_name, layout in product(kinds.regimes, kinds.dtype_names, kinds.layouts)
@@ -85,9 +85,9 @@ def pack_cells(kinds: Kinds) -> tuple[Cell, ...]:
 
 
 def winners_in(path: Path, kinds: Kinds) -> tuple[Tuned, ...]:
-    """The headline's shapes in a result file of versus_cublas, with their winners.
+    """Return the winners at headline shapes in a result file of versus_cublas.
 
-    InputError where it has none, or more than MOST_TUNED, of a regime, element type and layout.
+    Raise InputError if a regime, element type and layout has none, or more than MOST_TUNED.
     """
     places = product(kinds.regimes, kinds.layouts, kinds.dtype_names)
     found: dict[tuple[str, str, str], list[Tuned]] = {place: [] for place in places}
@@ -131,12 +131,12 @@ def _space(found: Prospects | Skipped, limits: DeviceLimits) -> SearchSpace:
 
 @dataclass(frozen=True, slots=True)
 class Fill:
-    """Orders to make a pack: the module at `path`, with its trials in `database`, from which the same call goes on.
+    """The parameters for building a pack: the module is written to `path`, and its trials are stored in `database`.
 
-    Its shapes are those of the result file `source`. Each winner in that file is verified in a trial and timed beside
-    the vendor. Without a file, PACK_SHAPES are tuned for `budget_seconds` each as `tsm2-tune` does, without the full
-    verification. Then each winner's kernel is measured at the others' shapes. So are kernels for shapes between; the
-    module has those that are expected to be faster there.
+    The same call continues an interrupted one. With a result file `source`, each winner in that file is verified and
+    timed beside cuBLAS. Without it, PACK_SHAPES shapes are tuned for `budget_seconds` each, as `tsm2-tune` does,
+    without the full verification. Then each winner's kernel is timed at the other shapes. So are kernels for shapes
+    between them; the module contains those that are expected to be faster there.
     """
 
     path: Path
@@ -147,9 +147,9 @@ class Fill:
     verbose: bool = False  # say where the seconds went
 
     def made(self, target: Target, *, end: float) -> bool:
-        """Make it; whether all of its shapes were begun before `end`, as time.monotonic() has it.
+        """Build the pack. Return whether all shapes were started before `end`, a value of time.monotonic().
 
-        Where `end` comes among the pairs, the module is of what is measured by then.
+        If `end` comes while kernels are timed at other shapes, the module contains the kernels measured until then.
         """
         options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN)
         options = replace(options, final_caches=())  # in the one state that unseen shapes are timed in
@@ -183,7 +183,7 @@ class Fill:
 
     @staticmethod
     def _cross(crossing: CrossTiming, end: float) -> None:
-        """Measure the pairs until `end`."""
+        """Time kernels at the other shapes until `end`."""
         done = "none"
         for event in crossing.events():
             if isinstance(event, PairMeasured):
@@ -193,7 +193,10 @@ class Fill:
                 return
 
     def _spaces(self, tuner: Tuner, store: Store, stack: ExitStack) -> tuple[list[Problem], Iterator[SearchSpace]]:
-        """The pack's shapes, and what to try for those that were in no final yet; the stack ends what plans it."""
+        """Return the pack's problems, and the search spaces of those without a final.
+
+        When the stack closes, it stops the processes that plan the searches.
+        """
         target = tuner.target
         done = {row.problem for row in store.best(device=target.identity.name) if row.round > 0}
         if self.source is not None:
@@ -209,7 +212,7 @@ class Fill:
         return [cell.problem for cell in cells], spaces
 
     def _write(self, store: Store, target: Target, problems: frozenset[Problem]) -> None:
-        """Export the winners of these problems, and what they want between, also what was verified in part."""
+        """Export the winners of these problems and the kernels for shapes between, also without full verification."""
         winners = [row for row in store.best(device=target.identity.name) if row.problem in problems]
         rows = [*winners, *rows_between(store, winners)]
         records = {row.trial_id: store.trial(row.trial_id) for row in rows}
@@ -229,18 +232,18 @@ class Fill:
 
 
 class InPart(Tuner):
-    """A tuner that verifies winners in their trials alone: in full takes 3 to 16 s a kernel on an H200.
+    """A tuner without the full verification of winners, which takes 3 to 16 s per kernel on an H200.
 
-    What the pack computes for unseen shapes is compared there.
+    `benchmarks.unseen` checks the results of the pack's kernels for each shape.
     """
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        """Return a result that says that the full verification was left out, and nothing of the kernel."""
+        """Return a result which says that the full verification was left out."""
         return AttemptResult(Outcome.INTERRUPTED, "the full verification is left out")
 
 
 def compile_all(kernels: Iterable[tuple[Problem, KernelConfig]], target: Target) -> None:
-    """Fill the cache with the kernels for both widths of index, on all cores: a search compiles one after another."""
+    """Compile the kernels for both index widths in parallel, to fill the cache. A search compiles one by one."""
     sources = {source.digest: source for problem, config in kernels if (source := render(problem, config))}
 
     def compiled(job: tuple[Any, int]) -> object:

@@ -1,9 +1,10 @@
-"""The binaries of the texts that the package brings, and the digests of their machine code in these texts.
+"""Write the compiled kernels (cubins) of the trials included in the package, and their digests into the trials.
 
     python -m benchmarks.pack_binaries tsm2_tune/pretuned/*.jsonl
 
-It needs the nvcc that the texts were measured with, and no GPU: an nvcc of the same build makes the same machine code
-as on the card, where each kernel was verified in full. Run it after `python -m benchmarks.pretuned`, with all texts.
+It needs no GPU, but the nvcc that compiled the measured kernels: an nvcc of the same build produces the same machine
+code as on the GPU's machine, where each kernel was fully verified. Run it after `python -m benchmarks.pretuned`, with
+all files of trials.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]  #
 
 
 def toolchain_of(text: Path, runs: set[RunKey]) -> Toolchain:
-    """Return the nvcc that all runs of the text had. InputError if another one is here."""
+    """Return the nvcc with which all trials of the file were measured. Raise InputError for another nvcc."""
     tools = {tuple(run[RUN.index(name)] for name in ("compute_capability", "toolkit", "flags")) for run in runs}
     toolchain = cuda_toolchain(capability(min(tools)[0]))
     for _, version, flags in tools:
@@ -49,7 +50,7 @@ def toolchain_of(text: Path, runs: set[RunKey]) -> Toolchain:
 
 
 def source_of(text: Path, problem: Problem, tried: Tried) -> KernelSource:
-    """Return the kernel of a trial. InputError if this program makes another one."""
+    """Return the kernel of a trial. Raise InputError if this version renders another kernel."""
     config = parse_config(tried.values["config"])
     source = render(problem, config) if config is not None else None
     if source is None or source.digest != tried.values["source_digest"]:
@@ -58,7 +59,7 @@ def source_of(text: Path, problem: Problem, tried: Tried) -> KernelSource:
 
 
 def compiled(source: KernelSource, bits: int, *, toolchain: Toolchain) -> bytes:
-    """Return the binary for a width of index. Raise InputError if it does not compile."""
+    """Return the binary for an index width of 32 or 64 bits. Raise InputError if the kernel does not compile."""
     found = cubin(source, toolchain, bits)
     if isinstance(found, str):
         raise InputError(found)
@@ -66,7 +67,10 @@ def compiled(source: KernelSource, bits: int, *, toolchain: Toolchain) -> bytes:
 
 
 def filled(text: Path) -> tuple[str, dict[str, bytes]]:
-    """Return the text with the digests of the kernels verified in full, and their binaries by these digests."""
+    """Return the file's text with machine code digests added, and {digest: binary}.
+
+    Only kernels that were fully verified get digests.
+    """
     told = parse_file(text)
     if told.left_out:
         raise InputError(f"{text}: {len(told.left_out)} trials cannot be used: run benchmarks.rekey first")
@@ -82,7 +86,7 @@ def filled(text: Path) -> tuple[str, dict[str, bytes]]:
 
 
 def with_codes(part: Part, codes: Mapping[tuple[str, int], str]) -> Part:
-    """Return the part with the digests of the machine code of each kernel verified in full."""
+    """Return the part with the machine code's digests added to the trials that were fully verified."""
     trials = {}
     for key, tried in part.trials.items():
         own = [codes[tried.values["source_digest"], bits] for bits in INDEX_BITS if tried.values["full_verdict"]]
@@ -93,7 +97,7 @@ def with_codes(part: Part, codes: Mapping[tuple[str, int], str]) -> Part:
 @click.command(cls=Command)
 @click.argument("texts", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
 def main(texts: tuple[Path, ...]) -> None:
-    """Fill the texts of trials of FILE... with digests, and write the archive of all their binaries."""
+    """Add digests to the files of trials FILE..., and write the archive of their binaries."""
     every = {text: filled(text) for text in texts}
     binaries = {code: binary for _, made in every.values() for code, binary in made.items()}
     with lzma.open(ARCHIVE, "w", filters=FILTERS) as stream, tarfile.open(fileobj=stream, mode="w") as archive:

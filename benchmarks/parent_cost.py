@@ -1,9 +1,10 @@
-"""Processor milliseconds of a trial in the process that runs a search.
+"""Measure the processor milliseconds per trial of the process that runs a search.
 
     python -m benchmarks.parent_cost 20480x16x20480:f32
 
-The compilers compile nothing and the worker answers at once; planning, texts, claims and the database are real ones.
-No GPU is needed. Of one time that others on the machine lengthen the least of several says most.
+Compilers and the worker process are replaced by stubs that answer at once. Planning, rendering, claims and the
+database are real. No GPU is needed. Other processes on the machine can only lengthen a time, so use the least of
+several runs.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ ON = (RUN.identity.toolkit, RUN.identity.flags)
 
 
 class AtOnce(Tuner):
-    """A device that has tried a kernel at once: of EVERY so many one is right, the others are behind."""
+    """A tuner whose trials end at once: one of EVERY is correct, and the others are too slow ("behind")."""
 
     def __init__(self, trials: int) -> None:
         self.target = cast(Any, SimpleNamespace(
@@ -93,7 +94,7 @@ def _binary(source: KernelSource, *_: object, **__: object) -> Binary:
 
 
 def milliseconds_per_trial(problem: Problem, trials: int, db: str) -> float:
-    """Return the milliseconds a trial, from the first to the last trial, up to a limit."""
+    """Return the processor milliseconds per trial, from the first to the last trial, up to a limit."""
     space, tuner = search_space(problem, PROFILES["h100"]), AtOnce(trials)
     _ = list(space.kept)
     found, ended_seconds = 0, 0.0

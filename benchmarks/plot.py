@@ -1,4 +1,4 @@
-"""The share of the floor that ours, cuBLAS and cuBLASLt reach in each cell of the headline shapes, as a picture.
+"""Plot the percentage of the floor that our kernel, cuBLAS and cuBLASLt reach in each cell of the headline shapes.
 
 python -m benchmarks.plot benchmarks/results/h200-versus-cublas.json versus-cublas.png
 """
@@ -30,7 +30,7 @@ MOST_LEVEL = 14  # labels of a panel that stand side by side without being turne
 
 
 def matplotlib() -> ModuleType:
-    """`matplotlib.pyplot` without a display; ToolMissing where it is not installed."""
+    """Return `matplotlib.pyplot` without a display. Raise ToolMissing if it is not installed."""
     try:
         importlib.import_module("matplotlib").use("Agg")
         return importlib.import_module("matplotlib.pyplot")
@@ -39,7 +39,7 @@ def matplotlib() -> ModuleType:
 
 
 def groups_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]]:
-    """(element type, layout) -> regime -> its rows in order of their shapes."""
+    """Return {(element type, layout): {regime: rows sorted by shape}}."""
     groups: dict[tuple[str, str], dict[str, list[Row]]] = {}
     for row in sorted(rows, key=lambda row: (max(row["m"], row["k"]), row["k"], row["n"], row["m"])):
         groups.setdefault((row["dtype"], row["layout"]), {}).setdefault(row["regime"], []).append(row)
@@ -47,7 +47,7 @@ def groups_of(rows: Sequence[Row]) -> dict[tuple[str, str], dict[str, list[Row]]
 
 
 def shown(rows: Sequence[Row]) -> list[Row]:
-    """Return the headline shapes that fit on a page; all shapes if there are none."""
+    """Return the headline shapes that fit on a page, or all shapes if there are none."""
     return [row for row in rows if in_set(row, "headline")] or list(rows)
 
 
@@ -110,13 +110,13 @@ def draw_cells(axis: Any, rows: Sequence[Row], title: str) -> None:
 
 
 def narrow_text(row: Row) -> str:
-    """The small extents of a cell, one where they are equal."""
+    """Return the small extents of a cell as text, such as 8x16, or 8 if both are equal."""
     small = {"R": (row["n"],), "L": (row["k"], row["n"])}.get(row["regime"], (row["m"], row["n"]))
     return "x".join(map(str, dict.fromkeys(small)))
 
 
 def long_text(row: Row) -> str:
-    """The large extents of a cell, one where they are equal."""
+    """Return the large extents of a cell as text, or one if both are equal."""
     large = {"R": (row["m"], row["k"]), "L": (row["m"],)}.get(row["regime"], (row["k"],))
     return " x ".join(_power_of_ten(extent) for extent in dict.fromkeys(large))
 
@@ -130,7 +130,7 @@ def _power_of_ten(extent: int) -> str:
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.argument("picture", type=click.Path(dir_okay=False, path_type=Path))
 def main(path: Path, picture: Path) -> None:
-    """Draw the headline shapes of a result file, or all where it has none of them."""
+    """Draw the headline shapes of a result file, or all shapes if it has no headline shape."""
     draw(read(path), picture)
 
 

@@ -1,11 +1,12 @@
-"""The text of a card that the package brings, made of a database: its winners verified in full, then written.
+"""Write the trials of a GPU model that the package includes, from a database: verify its winners, then export.
 
     xz -dk benchmarks/results/h200-pack.db.xz
-    python -m benchmarks.pretuned benchmarks/results/h200-pack.db --dtype f32,f64,c64 \\
+    python -m benchmarks.pretuned benchmarks/results/h200-pack.db --dtype f32,f64,c64 \
         --output tsm2_tune/pretuned/h200.jsonl
 
-The first part needs the card, and the compiler that the winners were made with; it goes on where the last call
-stopped, also after a kill. `--no-verify` leaves it out: the text says then of each winner whether it was done.
+The verification needs the GPU, and the compiler with which the winners were tuned. An interrupted verification
+continues with the same command. `--no-verify` skips it; the file states for each winner whether it was fully
+verified.
 """
 
 from __future__ import annotations
@@ -28,11 +29,10 @@ from tsm2_tune.tuner.search.session import verified
 
 
 def verify(database: str, dtypes: Sequence[str], device: str) -> None:
-    """Verify the winners of these types in full, on the device, and the kernels that an export adds for shapes
-    between. InputError where they are of another device.
+    """Fully verify the winners of these types, and the kernels that an export adds for shapes between.
 
-    Of a winner that is found wrong the next one takes the place. It goes on where the last call stopped. Several at
-    a time take as long: the GPU is what is waited for.
+    Raise InputError if a winner belongs to another device. If a winner is wrong, the next best configuration replaces
+    it and is verified. Verification in parallel would take as long, because the GPU limits it.
     """
     target, done = find_target(device), set[int]()
     with device_lock(target), Tuner(target, Options()) as tuner, Store.open(Path(database), create=False) as store:
@@ -46,7 +46,7 @@ def verify(database: str, dtypes: Sequence[str], device: str) -> None:
 
 
 def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2_tune.BestRow]:
-    """The rows, each kernel's once. InputError where a winner is of another device."""
+    """Return the rows without full verification. Raise InputError if a winner belongs to another device."""
     every = store.best()
     if {row.device for row in every} != {target.identity.name}:
         raise InputError(f"it is not of {target.identity.name} alone: run this where its winners were tuned")
@@ -62,7 +62,7 @@ def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2
 @click.option("--verify/--no-verify", "is_verified", default=True, help="Whether winners are verified before.")
 @click.option("--output", required=True, metavar="FILE", help="The text.")
 def main(database: str, dtype: str, device: str, is_verified: bool, output: str) -> None:
-    """Write the text of trials of DATABASE that the package brings."""
+    """Write the file of trials that the package includes, from DATABASE."""
     dtypes = [one.strip() for one in dtype.split(",")]
     if is_verified:
         verify(database, dtypes, device)

@@ -17,7 +17,7 @@ TURNS = ("before_ms", "after_ms")
 
 
 def read_programs(path: Path) -> dict[str, Any]:
-    """The programs of the file. InputError where it is none of this bench."""
+    """Return the programs in the file. Raise InputError if this bench did not write the file."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["programs"]
         times = [ms for program in found.values() for turn in TURNS for ms in program[turn]]
@@ -34,7 +34,7 @@ def times_as_fast(program: Mapping[str, Any]) -> float:
 
 
 def draw(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str], path: Path) -> None:
-    """Write the picture: a bar for each program and pack, how many times as fast it is."""
+    """Write the picture: a bar for each program and pack, with the speedup."""
     plt = matplotlib()
     names = [*{**tuned, **others}]
     figure, axes = plt.subplots(figsize=(INCHES_WIDE, 0.5 * len(names) + 1), dpi=DOTS_PER_INCH, layout="constrained")
@@ -54,8 +54,10 @@ def draw(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, 
 
 
 def table(tuned: Mapping[str, Any], others: Mapping[str, Any], cards: tuple[str, str]) -> str:
-    """Markdown: milliseconds of each program by itself, and tuned for its products, on one card; on another by
-    itself, and with kernels of other shapes.
+    """Return a Markdown table of milliseconds per program.
+
+    On one GPU, the program alone and with kernels tuned for its products; on another GPU, alone and with kernels of
+    other shapes.
     """
     lines = []
     for name in {**tuned, **others}:

@@ -1,9 +1,9 @@
-"""Programs as they are, before and after: recorded, tuned, and run with the stand-in for cuBLAS.
+"""Programs before and after: record their products, tune, and run them with the library that replaces cuBLAS.
 
     python -m benchmarks.programs --output benchmarks/results/h100-programs-tuned.json
 
-The three commands of the README are run for the programs in `examples/programs`, then each program runs alone and
-with tuned kernels in turns. What a program prints of its time and of its result is written down.
+The three commands of the README are run for the programs in `examples/programs`. Then each program runs alone and
+with tuned kernels, in turns. The file contains the time and the result that each program prints.
 """
 
 from __future__ import annotations
@@ -44,7 +44,10 @@ OURS = (sys.executable, "-m", "tsm2_tune")
 
 
 def started(program: tuple[str, ...], binaries: str | None) -> list[str]:
-    """The command that starts the program. One in C or Fortran is compiled already: InputError where it is not."""
+    """Return the command that starts the program.
+
+    Raise InputError if a program in C or Fortran is not compiled.
+    """
     name = program[0]
     if name.endswith(".py"):
         return [sys.executable, str(FOLDER / name), *program[1:]]
@@ -55,7 +58,10 @@ def started(program: tuple[str, ...], binaries: str | None) -> list[str]:
 
 
 def run(command: Sequence[str]) -> tuple[float, str, str]:
-    """The milliseconds that the program says, its result, and its standard error. InputError where it fails."""
+    """Run a command. Return the milliseconds and the result that it prints, and its standard error.
+
+    Raise InputError if the command fails.
+    """
     done = subprocess.run(command, capture_output=True, text=True, timeout=600)
     said = re.search(r"([0-9.]+) ms .*?result ([^\s,]+)", done.stdout)
     if done.returncode or said is None:
@@ -102,7 +108,7 @@ def main(
 
 
 def _tuned(commands: dict[str, list[str]], found: dict[str, Any], folder: Path, budget: str, worth: str) -> str:
-    """The database of winners for what the programs were seen to compute."""
+    """Record the programs' products, tune them, and return the path of the database."""
     database, shapes = str(folder / "results.db"), folder / "products.txt"
     recorded = ""
     for name, command in commands.items():
@@ -117,13 +123,13 @@ def _tuned(commands: dict[str, list[str]], found: dict[str, Any], folder: Path, 
 
 
 def report_in(errors: str) -> str:
-    """The stand-in's report, without what the program itself wrote to standard error before it."""
+    """Return the report of `tsm2-tune run` from a program's standard error."""
     found = re.search(r"^(?:[0-9]+ products? seen|no product was seen).*", errors, re.MULTILINE | re.DOTALL)
     return "" if found is None else found[0]
 
 
 def compared(command: Sequence[str], before: Sequence[str], turns: int) -> dict[str, Any]:
-    """The program alone and with kernels, in turns, and what the stand-in reports of it."""
+    """Return the times of the program alone and with kernels, in turns, and the report of `tsm2-tune run`."""
     ran = [(run(command), run([*before, "--", *command])) for _ in range(turns)]
     return {
         "before_ms": [turn[0][0] for turn in ran],

@@ -1,4 +1,4 @@
-"""CuPy's cuBLAS and cuBLASLt, by their names, which a library may stand before, and themselves."""
+"""cuBLAS and cuBLASLt as loaded by CuPy: by name, which LD_PRELOAD can redirect, and the real functions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ MAPS = Path("/proc/self/maps")
 
 
 class Real:
-    """The functions of the library itself, which no other's stand before: `dlvsym` is nobody's here."""
+    """The functions of a library itself, found with `dlvsym`, so that a preloaded library cannot replace them."""
 
     def __init__(self, library: ctypes.CDLL, version: str) -> None:
         self._find, self._library = ctypes.CDLL(None).dlvsym, library
@@ -26,7 +26,10 @@ class Real:
 
 
 def loaded(name: str = "libcublas") -> tuple[ctypes.CDLL, Real]:
-    """The cuBLAS that CuPy loads in this process, or the libcublasLt it needs. LookupError where there is none."""
+    """Return the library that CuPy loaded in this process, by name and as its real functions.
+
+    `name` is "libcublas" or "libcublasLt". Raise LookupError if it is not loaded.
+    """
     import cupy
 
     cupy.cuda.device.get_cublas_handle()

@@ -1,10 +1,10 @@
-"""Search spaces that were tried whole on a GPU, in a file that is small enough for the repository.
+"""Write the trials of completely tried search spaces from a database to a file small enough for the repository.
 
     python -m benchmarks.recorded_spaces spaces.db --output benchmarks/results/h100-spaces.json.xz
 
-The database is of `tsm2-tune --budget 0` with the same shapes: every configuration that the rules keep was tried, of
-all families or of some. The file has of each trial its configuration, how it ended and its median: of one that was
-behind, that of its first launches.
+The database comes from `tsm2-tune --budget 0` with the same shapes: every configuration that the rules keep was
+tried, for all families or some. The file contains each trial's configuration, outcome and median time. If the outcome
+is "behind", the time is that of the first launches.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ MAY_WIN = (Outcome.OK, Outcome.BEHIND)  # BEHIND: another strategy may try it be
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A space of some families, and how the trials of its configurations ended."""
+    """A search space of some families, and the results of its trials."""
 
     device: str
     space: SearchSpace
@@ -58,7 +58,7 @@ class Recorded:
 
     @property
     def best_us(self) -> float:
-        """The fastest of these."""
+        """The least time of a correct configuration; infinite if there is none."""
         times = (self.told[one.config] for one in self.space.kept if one.config in self.told)
         return min((one.us for one in times if one.is_right and one.us is not None), default=inf)
 
@@ -66,8 +66,7 @@ class Recorded:
 def rows_of(store: Store) -> Iterator[dict[str, Any]]:
     """Yield the trials of each GPU and problem.
 
-    The host is left out: its times are of an emulation, which a search on a GPU does not see, and another host has
-    another space.
+    The CPU is left out: its times are those of an emulation.
     """
     for device in store.devices():
         if not store.newest_run(device).identity.compute_capability:
@@ -82,7 +81,7 @@ def rows_of(store: Store) -> Iterator[dict[str, Any]]:
 
 
 def limits_of(device: str) -> DeviceLimits:
-    """Return the limits of the bundled card named in the device's name. Raise InputError if there is none."""
+    """Return the limits of the GPU model that the device's name contains. Raise InputError for an unknown model."""
     for name, limits in PROFILES.items():
         if name in device.lower():
             return limits
@@ -90,7 +89,7 @@ def limits_of(device: str) -> DeviceLimits:
 
 
 def space_of(row: Mapping[str, Any]) -> Recorded:
-    """The space of the families that the row has most configurations of."""
+    """Return the space of the families of which the row has at least half of the configurations."""
     told: dict[KernelConfig, TrialResult] = {}
     for text, outcome, us in row["trials"]:
         config = parse_config(text)
@@ -105,14 +104,14 @@ def space_of(row: Mapping[str, Any]) -> Recorded:
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file."""
+    """Return the rows of a file."""
     with lzma.open(path, "rt", encoding="utf-8") as file:
         found: list[dict[str, Any]] = json.load(file)["rows"]
     return found
 
 
 def write(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
-    """The file of these."""
+    """Write the rows to a file."""
     facts = {"command": "python -m benchmarks.recorded_spaces", **program_facts(), "rows": rows}
     with lzma.open(output, "wt", preset=9 | lzma.PRESET_EXTREME, encoding="utf-8") as file:
         json.dump(facts, file, separators=(",", ":"))
@@ -122,7 +121,7 @@ def write(rows: Sequence[Mapping[str, Any]], output: Path) -> None:
 @click.argument("database", metavar="DATABASE", type=click.Path(exists=True, dir_okay=False))
 @click.option("--output", default=FILE, show_default=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(database: str, output: Path) -> None:
-    """Write what the database has of each problem."""
+    """Write the trials of each problem in the database."""
     require_new(output, "name another --output")
     with Store.open(database, create=False) as store:
         rows = list(rows_of(store))

@@ -1,9 +1,10 @@
-"""GPU time by product, as `tsm2-tune record` has it, beside that of PyTorch's profiler.
+"""Compare the GPU time of each product from `tsm2-tune record` with that from PyTorch's profiler.
 
     python -m benchmarks.recorded_worth --output benchmarks/results/h100-recorded-worth.json
 
-Each program runs twice: under the stand-in for cuBLAS, and in torch.profiler. A product is the shape of a matrix
-product, whichever of its matrices are transposed. Products that PyTorch leaves to cuSOLVER are recorded alone.
+Each program runs twice: with the library that `tsm2-tune record` puts in front of cuBLAS, and in torch.profiler.
+Products are grouped by shape, regardless of transposed matrices. Products that PyTorch delegates to cuSOLVER appear
+only in the recording.
 """
 
 from __future__ import annotations
@@ -53,18 +54,18 @@ Shape = tuple[int, int, int]
 
 
 def shape_of(m: int, n: int, k: int) -> Shape:
-    """Return a product's shape, the same for it and for the product of the transposed matrices."""
+    """Return a product's shape. It is the same for the product of the transposed matrices."""
     return max(m, n), min(m, n), k
 
 
 def profiled_shape(one: dict[str, Any]) -> Shape:
-    """Return the shape of a product in the profile, by the last two of its two-dimensional inputs."""
+    """Return the shape of a product in the profile, from the last two of its two-dimensional inputs."""
     a, b = [shape for shape in one["shapes"] if shape][-2:]
     return shape_of(a[-2], b[-1] if len(b) > 1 else 1, a[-1])
 
 
 def recorded(program: list[str]) -> list[dict[str, Any]]:
-    """Return the products of a program that is recorded."""
+    """Return the products of a program from a recording."""
     with journal_folder() as journal:
         if status := ran(program, Standing(standin_path(), has_times=True), journal):
             raise InputError(f"{' '.join(program)} failed with status {status}")
@@ -84,7 +85,7 @@ def told(one: Seen) -> dict[str, Any]:
 
 
 def profiled(program: list[str]) -> list[dict[str, Any]]:
-    """Return the products of a program in PyTorch's profiler."""
+    """Return the products of a program from PyTorch's profiler."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "profile.json"
         done = subprocess.run(
@@ -96,7 +97,7 @@ def profiled(program: list[str]) -> list[dict[str, Any]]:
 
 
 def summed(products: Iterable[tuple[Shape, dict[str, Any]]]) -> dict[Shape, tuple[int, float]]:
-    """Return calls and microseconds by shape."""
+    """Return the calls and microseconds by shape."""
     found = dict[Shape, tuple[int, float]]()
     for shape, one in products:
         calls, us = found.get(shape, (0, 0.0))
@@ -105,7 +106,7 @@ def summed(products: Iterable[tuple[Shape, dict[str, Any]]]) -> dict[Shape, tupl
 
 
 def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield each shape that both have, most GPU time first, with its share of the time of all of these."""
+    """Yield each shape that both contain, most GPU time first, with its share of their total time."""
     by_us = summed((shape_of(*one["shape"]), one) for one in ours)
     by_profiler = summed((profiled_shape(one), one) for one in theirs)
     both = sorted(by_us.keys() & by_profiler.keys(), key=lambda shape: -by_profiler[shape][1])
@@ -121,7 +122,7 @@ def compared(ours: list[dict[str, Any]], theirs: list[dict[str, Any]]) -> Iterat
 @click.command(cls=Command)
 @click.option("--output", required=True, metavar="FILE", help="The file to write, JSON.")
 def main(output: str) -> None:
-    """Compare recorded GPU times of the programs' products with those of PyTorch's profiler."""
+    """Compare the recorded GPU times of the programs' products with those of PyTorch's profiler."""
     found = dict[str, Any]()
     for name, words in PROGRAMS.items():
         program = [sys.executable, str(FOLDER / words[0]), *words[1:]]

@@ -1,9 +1,9 @@
-"""Draw the tables of the README and of the pages in `docs/`, the pictures and the CSV, from the result files anew.
+"""Regenerate the tables of README and of pages in `docs/`, the pictures and the CSV from the result files.
 
     python -m benchmarks.redraw
 
-What is drawn stands between a line `<!-- drawn: NAME -->` and a line `<!-- end -->`; all else on the pages is written
-by people.
+Generated text lies between a line `<!-- drawn: NAME -->` and a line `<!-- end -->`. All other text on the pages is
+written by people.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.
 
 
 def drawn(found: dict[str, Any]) -> dict[str, str]:
-    """Markdown by the name of its region, of the products beside cuBLAS and cuBLASLt."""
+    """Return {name of a region: Markdown} for the tables beside cuBLAS and cuBLASLt."""
     rows = found["rows"]
     return {"summary": claims.summary(rows), "lost": claims.lost(rows), "runs": runs_together(found)}
 
 
 def gained(calls: gains.Calls) -> gains.Gains:
-    """Return a program's gain with these call times."""
+    """Return a program's speedups over cuBLAS with these call times."""
     return gains.gains_of(gains.read_tuned(TUNED)[1], read_unseen(UNSEEN_LATER)["rows"], calls)
 
 
@@ -99,18 +99,18 @@ def all_drawn() -> dict[str, str]:
 
 
 def _respelt(code: re.Match[str]) -> str:
-    """A configuration as this version spells it, whichever version was measured; other code as it is."""
+    """Return a configuration in this version's notation; return other code unchanged."""
     config = parse_config(code[1])
     return code[0] if config is None else f"`{config.text}`"
 
 
 def of_programs() -> tuple[dict[str, Any], dict[str, Any]]:
-    """Programs before and after, tuned for, and with kernels of other shapes."""
+    """Return the timed programs, with kernels tuned for them, and with kernels of other shapes."""
     return program_tables.read_programs(PROGRAMS_TUNED), program_tables.read_programs(PROGRAMS)
 
 
 def redrawn(page: str, parts: Mapping[str, str]) -> str:
-    """The page with its regions drawn anew. InputError for a region that nothing is drawn for."""
+    """Return the page with its regions regenerated. Raise InputError for a region without generated text."""
 
     def region(match: re.Match[str]) -> str:
         if match[2] not in parts:

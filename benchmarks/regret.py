@@ -1,12 +1,12 @@
-"""Tell how soon each strategy finds a fast kernel: replay searches without a GPU on spaces that were tried whole.
+"""Measure how soon each search strategy finds a fast kernel, by replaying searches on completely tried spaces.
 
     python -m benchmarks.regret                                 # of benchmarks/results/h100-spaces.json.xz
     python -m benchmarks.regret --db results.db --output regret.json
 
-Regret is the time of the fastest right kernel that a search has found after some of its trials, over the fastest of
-the space, less 1. A strategy is asked and told as in a run: a trial takes the time that was recorded, or is behind
-where that is too long by then, and candidates are compiled ahead of their trials. What is made of the fastest late
-is left out, as the others never try it. Where chance decides, the mean over seeds is taken.
+It needs no GPU. Regret is the time of the fastest correct kernel found after some trials, divided by the least time
+in the space, minus 1. Trials return recorded times; a trial is "behind" if its recorded time is too long compared
+with the fastest so far. Candidates are compiled ahead of their trials, as in a real run. Late tunables, which a
+search varies only at its end, are left out. For random strategies, the regret is the mean over seeds.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ WITHIN = 0.02  # regret that is aimed at after a tenth of the trials
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """The result of a strategy on a space."""
+    """The regrets of a strategy on a space."""
 
     strategy: str
     problem: str
@@ -72,7 +72,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a search by --gain."""
+    """A replayed search that ended because of --gain."""
 
     strategy: str
     problem: str
@@ -82,24 +82,24 @@ class Ended:
 
 
 def in_order(of: Recorded, near: Sequence[Measured]) -> Strategy:
-    """First choices by what was measured, and then the order of the model, whatever the trials say."""
+    """Return a strategy that tries first choices and then follows the time model, regardless of results."""
     first, others = first_and_rest(of.space, 0, near)
     return InOrder([*first, *others])
 
 
 def by_model(of: Recorded, near: Sequence[Measured]) -> Strategy:
-    """The default strategy, where so much was measured."""
+    """Return the default strategy, with first choices from the measurements `near`."""
     return Model(*first_and_rest(of.space, 0, near), late=False)
 
 
 def without_any(of: Recorded) -> Strategy:
-    """The default strategy without first choices."""
+    """Return the default strategy without first choices."""
     by_time = np.argsort(expected_times_us(of.space.kept), kind="stable")
     return Model((), Chosen(of.space.kept, by_time), late=False)
 
 
 def fastest(row: Mapping[str, Any]) -> Measured:
-    """Return a recorded space's winner as a database would know it."""
+    """Return the fastest recorded kernels of a space as a measurement, from which first choices are derived."""
     right = [(us, text) for text, outcome, us in row["trials"] if outcome == Outcome.OK]
     spelt = ((parse_config(text), us) for us, text in sorted(right)[:MOST_KERNELS])
     choices = tuple(Choice(config.early, us) for config, us in spelt if config is not None)
@@ -111,7 +111,10 @@ def _named(name: str, space: SearchSpace, seed: int) -> Strategy:
 
 
 def strategies(of: Recorded, known: Sequence[Measured]) -> dict[str, Callable[[int], Strategy]]:
-    """Name -> what makes it of a seed. `known` are the other spaces' winners."""
+    """Return {name: function from a seed to a strategy}.
+
+    `known` contains the winners of the other spaces.
+    """
     brought = packaged(of.problem, of.space.limits)
     others = packaged(of.problem, of.space.limits, without=of.problem)
     return {
@@ -125,7 +128,7 @@ def strategies(of: Recorded, known: Sequence[Measured]) -> dict[str, Callable[[i
 
 
 def replayed(strategy: Strategy, of: Recorded, *, most: int | None = None, gain: float | None = None) -> Replay:
-    """A search on the space; what was not recorded is passed over."""
+    """Replay a search on a recorded space. Configurations without a recorded trial are skipped."""
 
     def claim(candidate: Candidate) -> ClaimResult:
         return ClaimResult.OURS if candidate.config in of.told else ClaimResult.ELSEWHERE
@@ -153,12 +156,12 @@ class Replay:
     why: Why  # it ended
 
     def regret(self, of: Recorded, trials: int) -> float:
-        """After so many trials."""
+        """Return the regret after this many trials."""
         return self.best_us[min(trials, len(self.best_us)) - 1] / of.best_us - 1
 
 
 def rows_of_space(row: Mapping[str, Any], known: Sequence[Measured]) -> tuple[list[Row], list[Ended]]:
-    """Return the rows of all strategies for a recorded space. `known` are the winners of all spaces."""
+    """Return the rows of all strategies for a recorded space. `known` contains the winners of all spaces."""
     of, rows, ended = space_of(row), list[Row](), list[Ended]()
     alike = (one for one in known if one.problem.dtype_name == of.problem.dtype_name)
     known = [one for one in alike if one.problem != of.problem]
@@ -176,12 +179,12 @@ def rows_of_space(row: Mapping[str, Any], known: Sequence[Measured]) -> tuple[li
 
 
 def percent(value: float) -> str:
-    """Return the percentage with one digit; nothing if there is no right kernel yet."""
+    """Return the percentage with one decimal, or "" if there is no correct kernel yet."""
     return "-" if value == inf else f"{100 * value:.1f}"
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return each strategy's mean and largest regret in percent, and the number of spaces with a small regret."""
+    """Return a Markdown table of each strategy's regret: mean and largest, and how many spaces have a small one."""
     lines = []
     for name in dict.fromkeys(row.strategy for row in rows):
         own = [row.regrets for row in rows if row.strategy == name]
@@ -194,7 +197,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def by_space(rows: Sequence[Row]) -> str:
-    """The regret of each strategy on each space after a tenth of the trials, in percent."""
+    """Return a Markdown table of each strategy's regret on each space after a tenth of the trials, in percent."""
     problems = list(dict.fromkeys((row.problem, row.trials) for row in rows))
     found = {(row.strategy, row.problem): percent(row.regrets[SHARES.index(0.1)]) for row in rows}
     names = list(dict.fromkeys(row.strategy for row in rows))
@@ -203,7 +206,7 @@ def by_space(rows: Sequence[Row]) -> str:
 
 
 def gains(ended: Sequence[Ended]) -> str:
-    """Return, for each gain, the trials that a search took and the gain that it missed, in percent."""
+    """Return a Markdown table for --gain: the trials until a search ended, and the regret, in percent."""
     lines = []
     for name in dict.fromkeys(one.strategy for one in ended):
         for gain in GAINS:
@@ -216,7 +219,7 @@ def gains(ended: Sequence[Ended]) -> str:
 
 
 def drawn(record: Mapping[str, Any]) -> dict[str, str]:
-    """The tables of a record."""
+    """Return {name of a region: Markdown} for a record of replays."""
     rows = [Row(**row) for row in record["rows"]]
     ended = [Ended(**one) for one in record["ended"]]
     return {"regret": table(rows), "regret-by-space": by_space(rows), "gain": gains(ended)}

@@ -1,12 +1,12 @@
-"""New digests for the pretuned trials of kernels whose text changed, and whose machine code did not.
+"""Update the digests of included trials whose kernels changed in source but not in machine code.
 
     python -m benchmarks.rekey --before COMMIT
 
-A trial in `tsm2_tune/pretuned/` counts as long as its kernel's code is the one that was measured. After a change of
-templates or headers, this renders each trial's kernel as COMMIT did and as this version does, and compiles both for
-an H200, which needs nvcc and no GPU. Where instructions, registers, spills, shared memory and launch are the same,
-the trial gets the digest of the new text. Configurations are spelt as this version spells them. The others stay as
-they are, and are told with the reason: status 1.
+A trial in `tsm2_tune/pretuned/` is valid only as long as its digest matches its kernel's source. After a change of
+templates or headers, this command renders each trial's kernel with COMMIT and with this version, and compiles both
+for an H200; it needs nvcc and no GPU. If instructions, registers, spills, shared memory and launch are equal, the
+trial gets the digest of the new source. Configurations are written in this version's notation. Other trials stay
+unchanged and are printed with the reason, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Rekeyed:
 
 @contextmanager
 def checked_out(commit: str) -> Iterator[Path]:
-    """A folder with the files of the commit. InputError where git knows none."""
+    """Yield a folder with the files of the commit. Raise InputError for an unknown commit."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "before"
         added = subprocess.run(
@@ -80,7 +80,7 @@ def checked_out(commit: str) -> Iterator[Path]:
 
 
 def rendered_in(tree: Path, subjects: list[Subject]) -> dict[Subject, KernelSource | None]:
-    """Each kernel as the version in the folder makes it; None where it makes none."""
+    """Return each kernel's source, rendered by the version in a folder. None if that version lacks the kernel."""
     lines = "".join(f"{json.dumps(one)}\n" for one in subjects)
     said = subprocess.run(
         [sys.executable, "-c", RENDERING], cwd=tree, env={"PYTHONPATH": str(tree)}, input=lines, capture_output=True,
@@ -92,7 +92,7 @@ def rendered_in(tree: Path, subjects: list[Subject]) -> dict[Subject, KernelSour
 
 
 def source_of(values: Mapping[str, object] | None) -> KernelSource | None:
-    """The source whose members these are."""
+    """Return the kernel source that JSON values describe; None for None."""
     if values is None:
         return None
     made = dict(values) | {"launch": Launch(**values["launch"]), "defines": tuple(values["defines"])}  # type: ignore
@@ -122,7 +122,7 @@ def rekeyed(known: str, before: KernelSource | None, now: KernelSource | None, t
 
 
 def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
-    """Return the compiled kernel. Raise InputError if the compiler refuses it."""
+    """Return the compiled kernel. Raise InputError if it does not compile."""
     binary = compile_text(
         source.text, kernel=source.kernel, defines=source.defines, toolchain=toolchain, limit_seconds=LIMIT_SECONDS
     )
@@ -134,7 +134,10 @@ def compiled(source: KernelSource, toolchain: Toolchain) -> Compiled:
 def all_rekeyed(
     trials: Mapping[Subject, str], before: Mapping[Subject, KernelSource | None]
 ) -> dict[Subject, Rekeyed]:
-    """Return the new digest of each trial, by its digest and its kernel's source before."""
+    """Return the new digest of each trial.
+
+    `trials` contains the old digests, and `before` the sources that COMMIT rendered.
+    """
     toolchain = cuda_toolchain(HOPPER)
 
     def of(subject: Subject) -> Rekeyed:
@@ -145,13 +148,13 @@ def all_rekeyed(
 
 
 def trials_in(text: str) -> dict[Subject, str]:
-    """Return the digest of each trial in a text of trials, by configuration and problem."""
+    """Return {(configuration, problem): digest} of the trials in a file."""
     lines = [json.loads(line) for line in text.splitlines()[1:]]
     return {(line[CONFIG], line[PROBLEM]): line[SOURCE] for line in lines if line[0] == "trial"}
 
 
 def with_digests(text: str, becomes: Mapping[Subject, Rekeyed]) -> str:
-    """The text with the new digest of each trial that has one."""
+    """Return the file's text with new digests of the trials that have one."""
 
     def changed(line: str) -> str:
         members = json.loads(line)
@@ -171,7 +174,7 @@ def with_digests(text: str, becomes: Mapping[Subject, Rekeyed]) -> str:
 @click.option("--before", required=True, metavar="COMMIT", help="Whose kernels the trials are of.")
 @click.pass_context
 def main(ctx: click.Context, before: str) -> None:
-    """Write the new digests into the texts of trials that the package brings."""
+    """Write the new digests to the files of trials that the package includes."""
     paths = sorted(Path(str(pretuned.FOLDER)).glob(f"*{pretuned.SUFFIX}"))
     texts = {path: path.read_text(encoding="utf-8") for path in paths}
     left = 0

@@ -1,10 +1,10 @@
-"""The same trials in two databases, of two runs or of two cards: by how much their times differ.
+"""Compare the times of the same trials in two databases, from two runs or two GPUs.
 
     python -m benchmarks.repeated first.db second.db --output repeated.json
     python -m benchmarks.repeated --table repeated.json
 
-Of each configuration of each problem, timed in the same state of the L2 on devices of the same name, the first
-measurement counts. The winners are those of both databases where each had a final.
+For each configuration of each problem, the first measurement in the same L2 state on devices of the same name is
+compared. Winners are compared if both databases contain a final of the problem.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ Times = dict[Key, float]
 
 
 def trials_of(store: Store) -> Times:
-    """(device, problem, configuration, state of the L2) -> the median of the first measurement, in us."""
+    """Return {(device, problem, configuration, L2 state): median microseconds of the first measurement}."""
     lines = (line for line in store.listing() if line.outcome == Outcome.OK.value and line.median_us is not None)
     return {(line.device, line.problem, line.config, line.cache): line.median_us or 0.0 for line in lines}
 
 
 def winners_of(store: Store) -> dict[Key, tuple[str, float]]:
-    """(device, problem, state of the L2) -> the winner of the last final and its median there, in us."""
+    """Return {(device, problem, L2 state): (winner of the last final, its median microseconds)}."""
     rows = (row for row in store.best() if row.round > 0)
     return {(row.device, row.problem.text, row.cache): (row.config, row.median_us) for row in rows}
 
 
 def facts_of(runs: Sequence[TuningRun]) -> dict[str, Any]:
-    """Return the devices and versions of both databases, and whether the UUIDs, which are not kept, are equal."""
+    """Return the devices and versions of both databases, and whether both GPUs have the same UUID."""
     return {
         "devices": [run.identity.name for run in runs],
         "drivers": [run.identity.driver for run in runs],
@@ -54,7 +54,7 @@ def facts_of(runs: Sequence[TuningRun]) -> dict[str, Any]:
 
 
 def compared(first: Store, second: Store) -> dict[str, Any]:
-    """The trials and the winners that both have. InputError where there is no such trial."""
+    """Return the trials and winners that both databases contain. Raise InputError if there is no such trial."""
     trials = [trials_of(store) for store in (first, second)]
     winners = [winners_of(store) for store in (first, second)]
     both = [key for key in trials[0] if key in trials[1]]
@@ -72,7 +72,7 @@ def compared(first: Store, second: Store) -> dict[str, Any]:
 
 
 def line_of(name: str, pairs: Iterable[Sequence[float]]) -> list[str]:
-    """A line of the table; the ratio is of the second time to the first."""
+    """Return a line of the table. The ratio is the second time divided by the first."""
     ratios = np.array([second / first for first, second in pairs])
     if not len(ratios):
         return [name, "0", *[""] * (3 + len(WITHIN))]
@@ -82,7 +82,7 @@ def line_of(name: str, pairs: Iterable[Sequence[float]]) -> list[str]:
 
 
 def table(found: dict[str, Any]) -> str:
-    """Markdown: trials by how long they take, then winners."""
+    """Return a Markdown table: trials grouped by time, then winners."""
     rows, won = found["rows"], found["winners"]
     lines = []
     for low, high in CLASSES:
@@ -99,7 +99,7 @@ def table(found: dict[str, Any]) -> str:
 
 
 def read_repeated(path: Path) -> dict[str, Any]:
-    """The file of an earlier call. InputError where it is none."""
+    """Return the content of a file of an earlier call. Raise InputError for another file."""
     try:
         found = json.loads(path.read_text())
         times = [us for row in (*found["rows"], *found["winners"]) for us in row["us"]]
@@ -126,7 +126,7 @@ def read_repeated(path: Path) -> dict[str, Any]:
     help="Print the table of a file.",
 )
 def main(databases: tuple[Path, ...], output: Path | None, to_show: Path | None) -> None:
-    """Say how well the times of one database repeat those of another."""
+    """Print how well one database's times repeat those of another."""
     if len(databases) != (2 if to_show is None else 0):
         raise InputError("expected two databases, or --table and a file")
     if to_show is not None:

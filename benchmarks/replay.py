@@ -1,4 +1,4 @@
-"""Time of a launch replayed from a CUDA graph, for products that take less than a launch."""
+"""Time a launch replayed from a CUDA graph, for products that take less time than a launch from the host."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ NOTHING_TEXT = f'extern "C" __global__ void {NOTHING}(int) {{}}\n'
 
 
 class ReplayError(RuntimeError):
-    """A graph that the driver does not capture or replay."""
+    """The driver cannot capture or replay a graph."""
 
 
 class Streamed(Protocol):
-    """A device whose kernels start on `stream`: a `pycuda.driver.Stream`, None for the default one."""
+    """A device that launches kernels on `stream`: a `pycuda.driver.Stream`, or None for the default stream."""
 
     stream: Any
 
 
 def streamed(device: CudaDevice) -> Streamed | None:
-    """The device where it lets its stream be chosen, without which nothing can be captured."""
+    """Return the device if it has a selectable stream, else None. Capturing a graph needs such a stream."""
     return cast(Streamed, device) if hasattr(device, "stream") else None
 
 
 def least_launch(kernel: Kernel) -> Callable[[], None]:
-    """Return a function that launches one warp of an empty kernel: the least launch."""
+    """Return a function that launches one warp of an empty kernel: the shortest launch."""
 
     def start() -> None:
         kernel((np.int32(0),), blocks=1, threads=32)
@@ -45,7 +45,7 @@ def least_launch(kernel: Kernel) -> Callable[[], None]:
 
 
 class Replayer:
-    """A stream to capture launches on, and to replay them on."""
+    """A stream on which launches are captured and replayed."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -55,13 +55,14 @@ class Replayer:
 
     @property
     def handle(self) -> int:
-        """The stream as the driver knows it, for libraries that are told where to start."""
+        """The stream's handle in the CUDA driver, for libraries."""
         return int(self._stream.handle)
 
     def medians_us(self, launches: Sequence[Callable[[], None]]) -> list[float]:
-        """Microseconds of each launch, its share of a replay of many, in turns. The cache is warm.
+        """Return the median microseconds of each launch, replayed in turns with a warm L2.
 
-        Each of them must start everything on this stream. ReplayError where one cannot be captured.
+        A graph repeats a launch many times, and its time is divided by the repetitions. Each launch must use this
+        stream. Raise ReplayError if a launch cannot be captured.
         """
         graphs: list[ctypes.c_void_p] = []
         try:
@@ -80,7 +81,7 @@ class Replayer:
         return [statistics.median(s) for s in samples]
 
     def _captured(self, launch: Callable[[], None]) -> ctypes.c_void_p:
-        """An executable graph of the launches."""
+        """Return an executable graph that repeats the launch."""
         stream, graph = ctypes.c_void_p(self.handle), ctypes.c_void_p()
         device = streamed(self._device)
         if device is None:

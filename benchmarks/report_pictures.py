@@ -1,4 +1,4 @@
-"""Draw the pictures of docs/report.md: a report of what an H200 was tuned for, in Chromium, light and dark.
+"""Draw the pictures of docs/report.md: screenshots of a report on an H200, in Chromium, light and dark.
 
 pip install -e '.[report]' playwright pillow
 python -m benchmarks.report_pictures
@@ -38,7 +38,7 @@ SHOTS = {  # file -> colour scheme, the first and the last element that it shows
 
 @contextmanager
 def browser() -> Iterator[Any]:
-    """The system's Chromium. ToolMissing where there is none."""
+    """Return the path of the system's Chromium. Raise ToolMissing if it is not installed."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
     if path is None:
         raise ToolMissing("no Chromium is installed: apt-get install chromium")
@@ -47,7 +47,7 @@ def browser() -> Iterator[Any]:
 
 
 def picture(page: Any, first: str, last: str) -> bytes:
-    """A PNG of the page from the top of one element to the end of another."""
+    """Return a PNG of the page, from the top of one element to the end of another."""
     top = page.locator(first).bounding_box()["y"]
     end = page.locator(last).bounding_box()
     clip = {"x": 0, "y": top, "width": WINDOW["width"], "height": end["y"] + end["height"] - top + 16}

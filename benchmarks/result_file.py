@@ -1,4 +1,7 @@
-"""The file that a bench writes: facts and a row a cell, anew after every cell, so that a killed run loses nothing."""
+"""A benchmark's result file: facts, and one row per cell.
+
+It is rewritten after every cell, so that a killed run loses nothing.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +72,7 @@ GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or
 
 
 def sources_digest() -> str:
-    """SHA-256 of the package's Python and templates: says which kernels were measured, where no version does."""
+    """Return a SHA-256 digest of the package's Python files and templates: it identifies the measured kernels."""
     root = Path(tsm2_tune.__file__).parent
     names = sorted(path.relative_to(root).as_posix() for end in ("py", "jinja") for path in root.rglob(f"*.{end}"))
     texts = (name.encode() + b"\0" + (root / name).read_bytes() + b"\0" for name in names)
@@ -82,7 +85,7 @@ def program_facts() -> dict[str, str]:
 
 
 class ResultFile:
-    """Facts of the run, the rows of its cells, the cells that were skipped. Written anew with each of them."""
+    """The facts of a run, the rows of its cells, and the skipped cells. Each change rewrites the file."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
         self.path, self.facts = path, facts
@@ -91,9 +94,10 @@ class ResultFile:
         self.earlier_runs: list[dict[str, Any]] = []
 
     def go_on(self, reader: Callable[[Path], dict[str, Any]] | None = None) -> None:
-        """Keep the rows of the run that wrote the file before. What it skipped is tried again.
+        """Keep the rows that an earlier run wrote to the file. Its skipped cells are tried again.
 
-        InputError where the reader, `read` unless another is given, finds no such run, or it is not comparable.
+        `reader` reads the file; the default is `read`. Raise InputError if the file is invalid, or if that run is not
+        comparable with this one.
         """
         found = (reader or read)(self.path)
         comparable(self.path, found, self.facts)
@@ -106,7 +110,7 @@ class ResultFile:
         return any(cell_key(row) == cell_key(record) for row in self.rows)
 
     def add(self, row: dict[str, Any]) -> None:
-        """Add a measured cell and write the file. `run` numbers the run that measured it, from 0."""
+        """Add a measured cell, and write the file. `run` is the number of the run that measured it, from 0."""
         self.rows.append({**row, "run": len(self.earlier_runs)})
         self.write()
 
@@ -117,11 +121,11 @@ class ResultFile:
 
     @property
     def lists(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the file's lists, all members other than facts."""
+        """Return the members of the file that are lists; all others are facts."""
         return {name: getattr(self, name) for name in LISTS}
 
     def write(self) -> None:
-        """Replace the file by a whole new one."""
+        """Replace the whole file."""
         beside = self.path.with_name(f".{self.path.name}.{os.getpid()}")
         try:
             beside.write_text(self.text(), encoding="utf-8")
@@ -131,7 +135,7 @@ class ResultFile:
             raise
 
     def text(self) -> str:
-        """JSON with a fact a line and a row a line."""
+        """Return the file's JSON, with one line per fact and per row."""
         parts = [f" {json.dumps(name)}: {json.dumps(value)}" for name, value in self.facts.items()]
         for name, items in self.lists.items():
             lines = ",\n".join(f"  {json.dumps(item)}" for item in items)
@@ -140,20 +144,23 @@ class ResultFile:
 
 
 def require_folder(path: Path) -> None:
-    """InputError where no file can be written at the end of a run, as there is no folder for it."""
+    """Raise InputError if the folder of the file does not exist: check it before a long run."""
     if not path.absolute().parent.is_dir():
         raise InputError(f"{path} is in no folder that exists: make it first or name another file")
 
 
 def require_new(path: Path, remedy: str) -> None:
-    """InputError, with what to do, where there is such a file: what it took hours to measure would be lost."""
+    """Raise InputError if the file exists, so that a run does not overwrite hours of measurements."""
     require_folder(path)
     if path.exists():
         raise InputError(f"{path} exists: {remedy}")
 
 
 def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None:
-    """InputError where rows of the file at `path`, with the facts `found`, cannot stand beside those of `facts`."""
+    """Raise InputError if rows of the file at `path` are not comparable with this run.
+
+    `found` contains the file's facts, and `facts` this run's. They must agree in the fields SAME.
+    """
     for name in SAME:
         if found.get(name) != facts.get(name):
             raise InputError(
@@ -162,7 +169,10 @@ def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A file with rows, and lists of runs and skipped cells where it has them; InputError where it is none."""
+    """Return a file's JSON, which must have rows; lists of runs and skipped cells are optional.
+
+    Raise InputError for another file.
+    """
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -175,7 +185,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A result file's content; InputError where it is none."""
+    """Return the content of a result file. Raise InputError for another file."""
     found = read_json(path)
     runs, skipped = found.get("earlier_runs", []), found.get("skipped", [])
     for run in (*runs, found):
@@ -198,7 +208,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def unusable_field(record: Any, checks: Mapping[str, Callable[[Any], bool]]) -> str | None:
-    """The first field that is missing, or no such value; None where none is."""
+    """Return the first field that is missing or fails its check, or None."""
     if not isinstance(record, dict):
         return "fields"
     return next((name for name, check in checks.items() if name not in record or not check(record[name])), None)

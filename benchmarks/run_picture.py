@@ -1,4 +1,4 @@
-"""Draw the picture of a run in docs/tuning.md: what a terminal shows in the middle of it, by trials of an H200.
+"""Draw the picture of a run in docs/tuning.md: the terminal in the middle of a run, from trials on an H200.
 
 python -m benchmarks.run_picture
 """
@@ -37,7 +37,10 @@ FINALS_SECONDS = 2.0  # a database does not tell how long finals took
 
 
 def events(store: Store, row: tsm2_tune.BestRow, ids: Sequence[int]) -> Iterator[tuple[float, Event]]:
-    """The events of the turn that the row won, with trials of these numbers; each with the seconds that it took."""
+    """Yield the events of a problem's search with the trials of these numbers, each with its duration in seconds.
+
+    `row` is the winner.
+    """
     space = tsm2_tune.plan_space(row.problem, device="h200")
     yield 0.0, ProblemStarted(space, 0, 0.0, None)
     for number in ids:
@@ -48,7 +51,7 @@ def events(store: Store, row: tsm2_tune.BestRow, ids: Sequence[int]) -> Iterator
 
 
 def drawn(store: Store) -> str:
-    """The picture, as SVG."""
+    """Return the picture as SVG."""
     rows = [row for row in store.best(cache=Cache.CLEAN) if (row.dtype, row.op) == (DTYPE, OP)]
     tried = defaultdict[str, list[int]](list)
     for line in store.listing():
@@ -70,7 +73,7 @@ def drawn(store: Store) -> str:
 
 @click.command(cls=Command)
 def main() -> None:
-    """Draw docs/pictures/run.svg anew."""
+    """Write docs/pictures/run.svg."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "results.db"
         path.write_bytes(lzma.decompress(DATABASE.read_bytes()))

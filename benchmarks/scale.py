@@ -1,11 +1,11 @@
-"""Database size, GPU hours and bottlenecks of a campaign: the tables of docs/scale.md.
+"""Calculate the database size, GPU hours and bottlenecks of tuning many shapes on many GPUs, for docs/scale.md.
 
     python -m benchmarks.scale
     python -m benchmarks.scale --shapes 500 --gpus 8 --kinds 1
 
-Arithmetic on recorded rates: every GPU does the same all the time. What waiting for the database costs, event by
-event, is in benchmarks.scale_simulation. What a search on a GPU tries and takes is in
-h100-trial-rate-asked-ahead.json, what a database takes in sqlite-rates.json and postgresql-rates.json.
+It is arithmetic on recorded rates, and assumes that all GPUs do the same all the time. benchmarks.scale_simulation
+simulates the waiting for a database. The rates of a search on a GPU are in h100-trial-rate-asked-ahead.json, and
+those of databases in sqlite-rates.json and postgresql-rates.json.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Search:
 
     @property
     def per_second(self) -> float:
-        """Trials while it searches."""
+        """Trials per second of search."""
         return self.trials / self.budget_seconds
 
 
@@ -81,16 +81,16 @@ class Rates:
 
     @property
     def best(self) -> Mapping[str, float]:
-        """The number of tuners that stored most."""
+        """The row with the number of tuners that stored the most trials per second."""
         return max(self.found["rows"], key=lambda row: row["trials_per_second"])
 
     @property
     def look_seconds(self) -> float:
-        """Return the processor seconds of a query for a problem's winner among a million trials."""
+        """The processor seconds of a query for a problem's winner in a database of a million trials."""
         return float(max(self.found["reads"], key=lambda row: row["trials"])["winner_seconds"])
 
     def row_bytes(self, table: str) -> float:
-        """Return the bytes of a row with its part of the indices. A vendor's row is as long as a kernel's."""
+        """Return the bytes of a row, including its indices. Rows of cuBLAS times are as long as those of kernels."""
         row = self.found["tables"][table.removeprefix("vendor_")]
         size: float = row["bytes"] / row["rows"]
         return size
@@ -98,7 +98,7 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """All that was measured."""
+    """All recorded rates."""
 
     searches: tuple[Search, ...]
     sqlite: Rates
@@ -110,7 +110,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A resource that runs share, and with how many GPUs it is full."""
+    """A resource that runs share, and the number of GPUs that saturates it."""
 
     name: str
     asked: str  # by each GPU
@@ -134,7 +134,7 @@ def recorded() -> Recorded:
 
 
 def searches(rows: Sequence[Mapping[str, Any]]) -> tuple[Search, ...]:
-    """Recorded ones, in which trials end early, and one at the rate that is the goal."""
+    """Return two recorded searches, whose slow trials end early, and one with the desired rate of trials."""
     early = [row for row in rows if not row["in_full"]]
     cold, warm = (
         _search(name, [row for row in early if row["kernels"] == kernels])
@@ -145,7 +145,7 @@ def searches(rows: Sequence[Mapping[str, Any]]) -> tuple[Search, ...]:
 
 
 def _search(name: str, rows: Sequence[Mapping[str, Any]]) -> Search:
-    """The mean of recorded searches."""
+    """Return the mean of recorded searches."""
 
     def mean(values: Sequence[float]) -> float:
         return sum(values) / len(rows)
@@ -164,7 +164,7 @@ def _search(name: str, rows: Sequence[Mapping[str, Any]]) -> Search:
 
 
 def hours(search: Search, campaign: Campaign) -> float:
-    """Until the last GPU is done, where nothing that they share is full."""
+    """Return the hours until the last GPU is done, if no shared resource is saturated."""
     return (search.once_seconds + math.ceil(campaign.problems / campaign.gpus) * search.seconds) / HOUR
 
 
@@ -189,12 +189,12 @@ def bytes_of(rows: Mapping[str, float], rates: Rates) -> float:
 
 
 def compiling_cores(search: Search, texts: Mapping[str, float]) -> float:
-    """Beside each GPU, that compile while it searches, where no text was compiled before."""
+    """Return the CPU cores per GPU that compile during a search, if no kernel was compiled before."""
     return search.texts * texts["compile_seconds"] / search.budget_seconds
 
 
 def sizes(campaign: Campaign, found: Recorded) -> str:
-    """Markdown, a line a figure and a column a search."""
+    """Return a Markdown table of the campaign's sizes, with one column per search."""
     each = [(search, rows_of(search, campaign, found.texts)) for search in found.searches]
     lines = [
         ["trials a second and GPU", *(f"{search.per_second:.0f}" for search, _ in each)],
@@ -211,7 +211,7 @@ def sizes(campaign: Campaign, found: Recorded) -> str:
 
 
 def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
-    """Transactions of a GPU, by what they are for."""
+    """Return the transactions per second of one GPU, by purpose."""
     in_one_transaction = max(1, math.ceil(search.per_second * TOGETHER_SECONDS))
     trials = search.trials / search.seconds
     return {
@@ -223,7 +223,7 @@ def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
 
 
 def writes(campaign: Campaign, found: Recorded) -> str:
-    """Markdown, transactions a second of the whole campaign, a line a purpose and a column a search."""
+    """Return a Markdown table of the campaign's transactions per second by purpose, with one column per search."""
     each = [writes_per_second(search, found) for search in found.searches]
     each = [{**one, "all": sum(one.values())} for one in each]
     lines = [[purpose, *(f"{campaign.gpus * one[purpose]:,.0f}" for one in each)] for purpose in each[0]]
@@ -259,13 +259,13 @@ def limits(search: Search, found: Recorded) -> list[Limit]:
 
 
 def limit_table(search: Search, found: Recorded) -> str:
-    """Markdown, what is full first above."""
+    """Return a Markdown table of shared resources. The resource that is saturated first is at the top."""
     lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, found)]
     return markdown(("shared", "each GPU asks for", "there is", "full with GPUs"), lines, texts=("shared",))
 
 
 def drawn(campaign: Campaign, found: Recorded) -> dict[str, str]:
-    """Markdown by the name of its region."""
+    """Return {name of a region in docs: Markdown}."""
     return {
         "scale-sizes": sizes(campaign, found),
         "scale-writes": writes(campaign, found),
@@ -278,7 +278,7 @@ def drawn(campaign: Campaign, found: Recorded) -> dict[str, str]:
 @click.option("--gpus", type=click.IntRange(1), default=1_000, show_default=True)
 @click.option("--kinds", type=click.IntRange(1), default=5, show_default=True, help="Kinds of GPU.")
 def main(shapes: int, gpus: int, kinds: int) -> None:
-    """Print the tables for a campaign."""
+    """Print the tables of a campaign."""
     click.echo("\n\n".join(drawn(Campaign(shapes, gpus, kinds), recorded()).values()))
 
 

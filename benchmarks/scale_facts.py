@@ -1,4 +1,4 @@
-"""Facts of databases for docs/scale.md: sizes, a server's work, and the rows of searches."""
+"""Facts of databases for docs/scale.md: sizes, a server's processor time, and the rows that searches store."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def rows_of(name: str, query: str) -> list[Any]:
 
 
 def crowd(database: Database, device: str, like: Problem, problems: Iterable[Problem]) -> None:
-    """Store for each of these problems what there is of the one that they are like, without samples."""
+    """Fill a database: copy the trials of the problem `like` to each of `problems`, without timing samples."""
     trial, measured, new = schema.trial, schema.measurement, schema.trial.alias()
     facts = [column for column in trial.columns if column.name not in ("id", "problem_id")]
     times = [column for column in measured.columns if column.name not in ("id", "trial_id")]
@@ -94,7 +94,7 @@ def trials(name: str) -> int:
 
 
 def tables(name: str) -> dict[str, dict[str, int]]:
-    """Rows and bytes of each table, its indices included."""
+    """Return the rows and bytes of each table, including its indices."""
     sizes = rows_of(name, ON_SERVER.format(here=HERE) if is_address(name) else IN_FILE)
     counts = {table: rows_of(name, f'SELECT count(*) FROM "{table}"')[0][0] for table, _ in sizes}
     return {table: {"rows": counts[table], "bytes": int(size)} for table, size in sorted(sizes)}
@@ -111,7 +111,7 @@ def processor_seconds(name: str) -> float:
 
 
 def _processes() -> Iterator[tuple[int, int, list[int]]]:
-    """Each process, its parent, and the ticks that it and its ended children have used."""
+    """Return each process with its parent and the clock ticks that it and its ended children have used."""
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
@@ -121,10 +121,10 @@ def _processes() -> Iterator[tuple[int, int, list[int]]]:
 
 
 def recorded() -> dict[str, Any]:
-    """Return how kernel texts grow with trials in a recorded database, and what they take to compile.
+    """Return facts of a recorded database: how kernel sources grow with trials, and their compile time.
 
-    Texts are a power of the number of trials, `texts_grow_by`: by it they grew from either half of the problems to
-    all of them.
+    The number of sources is modelled as a power of the number of trials. The exponent `texts_grow_by` is the mean
+    over two halves of the problems, each compared with all problems.
     """
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / "recorded.db"
@@ -146,11 +146,11 @@ def recorded() -> dict[str, Any]:
 
 
 def asked_of_a_problem() -> dict[str, float]:
-    """Return the queries of a host's run for a problem, other than claims, trials and heartbeats."""
+    """Return the database calls of a CPU run per problem, without claims, trials and heartbeats."""
     asked = Counter[str]()
 
     def counted(of: type, method: str) -> Any:
-        """A patch that counts calls in this thread: another one beats."""
+        """Return a patch that counts calls of a method in the main thread. Heartbeats come from another thread."""
         own = getattr(of, method)
 
         def counting(self: Any, *arguments: Any, **named: Any) -> Any:

@@ -1,11 +1,11 @@
-"""Rates of a database with many tuners: bytes, writes and reads, from which docs/scale.md calculates.
+"""Measure a database with many tuners: bytes, writes and reads per second, from which docs/scale.md calculates.
 
     python -m benchmarks.scale_rates --output benchmarks/results/sqlite-rates.json
     python -m benchmarks.scale_rates --db postgresql+psycopg://... --output benchmarks/results/postgresql-rates.json
 
-Tuners are processes that store made-up trials as fast as they can, each those of problems of its own: of real
-configurations and kernel texts, with as many samples as searches take. No GPU is needed. A server is one on this
-machine, and the database in it empty.
+Tuners are processes that store made-up trials as fast as they can, each for its own problems. The trials have real
+configurations and kernel sources, and as many samples as in real searches. No GPU is needed. A database server must
+run on this machine, and its database must be empty.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def run_of(number: int) -> TuningRun:
 
 
 def trials_of_a_problem() -> tuple[Trial, ...]:
-    """So many as a search of 20 seconds tries, with their texts."""
+    """Return as many trials as a search of 20 seconds tries, with their kernel sources."""
     problem, identity = Problem(4096, 8, 4096, "f32"), run_of(0).identity
     found = search_space(problem, PROFILES["h100"]).kept
     kept = found[:: max(1, len(found) // OF_PROBLEM)][:OF_PROBLEM]
@@ -103,7 +103,7 @@ def problems_of(number: int) -> Iterator[Problem]:
 
 
 def tune(name: str, number: int, seconds: float) -> Written:
-    """Claim and store, one problem after another, as long as the time is not over."""
+    """Claim and store trials, one problem after another, until the time is over."""
     run, trials, end = run_of(number), trials_of_a_problem(), time.monotonic() + seconds
     stored, transactions, before = 0, 0, time.process_time()
     with Store.open(name, create=True) as store, store.claims(DEVICE) as claims:
@@ -124,7 +124,7 @@ def tune(name: str, number: int, seconds: float) -> Written:
 
 
 def measured(name: str, tuners: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """A row for each number of tuners, which write at a time."""
+    """Return a row for each number of tuners that write concurrently."""
     rows = []
     for count in tuners:
         rounds = [_together(name, count, seconds) for _ in range(ROUNDS)]
@@ -154,7 +154,7 @@ def _tell(row: dict[str, Any]) -> None:
 
 
 def looks(name: str) -> list[dict[str, float]]:
-    """Return the times of a run's queries about a problem, among the present trials and among MANY."""
+    """Return the times of a run's queries about a problem, with the present trials and with MANY trials."""
     run, trials, first = run_of(FILLER), trials_of_a_problem(), next(problems_of(FILLER))
     families = tuple({trial.config.family for trial in trials})
     rows = []
@@ -180,7 +180,7 @@ def _seconds(name: str, call: Callable[[], object]) -> float:
 
 
 def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
-    """All that is measured of one database."""
+    """Return all measurements of one database."""
     facts = {
         "command": "python -m benchmarks.scale_rates",
         "date": datetime.now(UTC).date().isoformat(),
@@ -202,7 +202,7 @@ def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
 @click.option("--seconds", type=float, default=20.0, show_default=True, help="For each number of tuners.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(db: str | None, tuners: str, seconds: float, output: Path) -> None:
-    """Measure what a database takes."""
+    """Measure the rates of a database."""
     with tempfile.TemporaryDirectory() as folder:
         found = rates(db or str(Path(folder) / "results.db"), [int(one) for one in tuners.split(",")], seconds)
     output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

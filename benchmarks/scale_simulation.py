@@ -1,10 +1,11 @@
-"""Cost of waiting for one database in a campaign: a simulation of its transactions, event by event.
+"""Simulate how long GPUs wait for one database when many tune at once, transaction by transaction.
 
     python -m benchmarks.scale_simulation
 
-Each GPU makes trials at its kind's rate, and stores those of a tenth of a second in one transaction, for which it
-waits. A transaction takes one of the server's processors, in the order in which they come, for a time that varies
-as exponential times do about the recorded one. Rates are those of benchmarks.scale; the kinds' speeds are assumed.
+Each GPU produces trials at the rate of its kind. It stores the trials of a tenth of a second in one transaction, and
+waits for it. A transaction occupies one of the server's processors; transactions are served in order of arrival.
+Their times are exponentially distributed around the recorded mean. Rates are those of benchmarks.scale; the speeds of
+the kinds of GPUs are assumptions.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Load:
 
     @property
     def in_one_transaction(self) -> int:
-        """Trials in a transaction."""
+        """The number of trials in a transaction."""
         return max(1, math.ceil(self.trials_per_second * TOGETHER_SECONDS))
 
 
@@ -51,12 +52,12 @@ class Simulated:
     waits: tuple[float, ...]  # seconds that transactions waited for a processor, sorted
 
     def wait(self, share: float) -> float:
-        """So many of the transactions waited no longer."""
+        """Return the waiting time that this share of the transactions does not exceed."""
         return self.waits[min(len(self.waits) - 1, int(share * len(self.waits)))]
 
 
 def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
-    """Simulate one server with these processors, and the GPUs that store into it."""
+    """Simulate one server with this many processors, and the GPUs that store trials in it."""
     chance = random.Random(seed)
     asking = [(chance.random() * TOGETHER_SECONDS, number) for number in range(len(loads))]  # when each asks next
     heapq.heapify(asking)
@@ -86,7 +87,7 @@ def mixed(search: Search, found: Recorded, gpus: int) -> list[Load]:
 
 
 def made_apart(loads: Sequence[Load]) -> float:
-    """Trials over what GPUs make that wait for nothing, with a server for each kind."""
+    """Return the fraction of trials that remain with waiting, if each kind of GPU has its own server."""
     kinds = [loads[kind :: len(SPEEDS)] for kind in range(len(SPEEDS))]
     rates = [sum(one.trials_per_second for one in of_kind) for of_kind in kinds]
     made = [simulated(of_kind, SERVER_CORES).trials * rate for of_kind, rate in zip(kinds, rates, strict=True)]
@@ -94,7 +95,7 @@ def made_apart(loads: Sequence[Load]) -> float:
 
 
 def table(found: Recorded) -> str:
-    """Markdown, a line a number of GPUs: one server for all, and one for each kind."""
+    """Return a Markdown table by number of GPUs: one server for all, and one for each kind."""
     lines = []
     for gpus in NUMBERS:
         loads = mixed(found.searches[0], found, gpus)

@@ -1,11 +1,11 @@
-"""Time to construct BACUGen's search space, here and in Kernel Tuner: nine parameters, the same rules.
+"""Time the construction of BACUGen's search space, here and in Kernel Tuner: nine parameters, the same rules.
 
     pip install kernel-tuner
     python -m benchmarks.search_space --output benchmarks/results/search-space.json
 
-Both construct the space of SGEMM A B on Fermi under Table 1 of "Autotuning GEMMs for Fermi"; ours also the one
-without guidelines, which Kernel Tuner had not constructed after 4 minutes. Seconds of one core, each in a process of
-its own.
+Both construct the space of SGEMM A B on Fermi with the rules of Table 1 of "Autotuning GEMMs for Fermi". tsm2-tune
+also constructs the space without guidelines, which Kernel Tuner had not completed after 4 minutes. Times are seconds
+on one core, each in a new process.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ Row = dict[str, str | int | float]
 
 
 def ours(guidelines: Guidelines) -> Row:
-    """A new process's first search."""
+    """Construct the space with tsm2-tune. Return its size and the processor seconds."""
     start = time.process_time()
     space = search_space(PROBLEM, FERMI, guidelines=guidelines, families=["gemm"])
     return {"configurations": len(space.kept), "seconds": time.process_time() - start}
 
 
 def kernel_tuners() -> Row:
-    """Kernel Tuner's space of the same parameters, with the rules as its restrictions."""
+    """Construct the space with Kernel Tuner, with the rules as restrictions. Return its size and the seconds."""
     from kernel_tuner.searchspace import Searchspace
 
     tunables = {name: list(range(1, end + 1)) for name, end in ENDS.items()}
@@ -88,7 +88,7 @@ def kernel_tuners() -> Row:
 @click.command()
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 def main(output: Path) -> None:
-    """Construct each three times, in turns, and write every time."""
+    """Construct each space three times, in turns, and write every time."""
     rows: list[Row] = []
     for _ in range(3):
         for name, guidelines, construct in (

@@ -1,4 +1,4 @@
-"""Winners of searches in a file of `benchmarks.unseen`, to be timed beside what another pack is given."""
+"""Winners of searches in a result file of `benchmarks.unseen`, to be timed beside another pack's choices."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FOUND = Verdict(True, 0.0, "right in the search that found it")  # and verified 
 
 @dataclass(frozen=True, slots=True)
 class Searched:
-    """The results of searches of some shapes."""
+    """The results of searches for some shapes."""
 
     seconds: float  # length of each search
     date: str  # date of the last search
@@ -29,7 +29,7 @@ class Searched:
     winners: dict[tuple[str, str, Problem], Winner]  # regime, layout, problem
 
     def beside(self, cells: Iterable[Cell], target: Target) -> Iterator[tuple[Cell, Winner]]:
-        """Return the searched cells with their winners, whose kernels are compiled first."""
+        """Yield the searched cells with their winners, whose kernels are compiled first."""
         found = ((cell, self.winners.get((cell.regime, cell.layout, cell.problem))) for cell in cells)
         there = [(cell, winner) for cell, winner in found if winner is not None]
         compile_all([(cell.problem, winner.config) for cell, winner in there], target)
@@ -37,7 +37,10 @@ class Searched:
 
 
 def searched_in(path: Path) -> Searched:
-    """Read a file's searches. Raise InputError unless all have one length and kernels of this version."""
+    """Read a file's searches.
+
+    Raise InputError if they differ in length, or if this version lacks a winner's kernel.
+    """
     file = read_unseen(path)
     runs = [*file["earlier_runs"], file]
     seconds = {run["search_seconds"] for run in runs if run["search_seconds"] > 0}

@@ -1,9 +1,9 @@
-"""Host cost of a cuBLAS call through the stand-in, for products with and without a kernel.
+"""Measure the host's cost of a cuBLAS call through the library that `tsm2-tune run` puts in front of cuBLAS.
 
     python -m benchmarks.standin_cost --library libtsm2.so --output benchmarks/results/h100-standin-cost.json
 
-One process times the same calls by name, which go through the stand-in, and by the addresses of cuBLAS's own
-functions, in turns. The difference of a product that is left is what passing on costs.
+One process times the same calls in turns: by name, which go through that library, and by the addresses of cuBLAS's
+own functions. For a product without a kernel, the difference is the cost of forwarding the call.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ WITHIN = "TSM2_BENCH_STANDIN"  # in the environment of the process that is timed
 
 
 def descriptors(lt: ctypes.CDLL, m: int, n: int, k: int) -> tuple[ctypes.c_void_p, list[ctypes.c_void_p]]:
-    """cuBLASLt's, of a plain f32 product: the operation, and A, B and C."""
+    """Return cuBLASLt's descriptors of a plain f32 product: the operation, A, B and C."""
     operation, layouts = ctypes.c_void_p(), [ctypes.c_void_p() for _ in "abc"]
     status = lt.cublasLtMatmulDescCreate(ctypes.byref(operation), ctypes.c_int(COMPUTE_32F), ctypes.c_int(0))
     for made, (rows, columns) in zip(layouts, ((m, k), (k, n), (m, n)), strict=True):
@@ -50,7 +50,7 @@ def descriptors(lt: ctypes.CDLL, m: int, n: int, k: int) -> tuple[ctypes.c_void_
 
 
 def call_times(by_name: Any, own: Any, arguments: list[Any]) -> dict[str, Any]:
-    """Microseconds of a call by both ways, in turns."""
+    """Return the microseconds of a call by name and by address, measured in turns."""
     import cupy as cp
 
     ways = {"by name": by_name, "cuBLAS's own": own}
@@ -72,7 +72,7 @@ def call_times(by_name: Any, own: Any, arguments: list[Any]) -> dict[str, Any]:
 
 
 def timed() -> dict[str, Any]:
-    """Return the microseconds of a call for each product, with and without the stand-in, in this process."""
+    """Return the microseconds of a call for each product, by name and by address, in this process."""
     import cupy as cp
 
     from benchmarks.real_cublas import loaded
@@ -112,7 +112,7 @@ def timed() -> dict[str, Any]:
 )
 @click.option("--output", required=True, metavar="FILE", help="The file to write, JSON.")
 def main(library: str, output: str) -> None:
-    """Time calls of cuBLAS with the stand-in before it."""
+    """Time cuBLAS calls with the library in front of cuBLAS."""
     if not Path(library).is_file():
         raise InputError(f"no library {library}: tsm2-tune export --format library makes one")
     environment = Standing(standin_path(), Path(library)).environment(None) | {WITHIN: "1"}

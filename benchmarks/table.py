@@ -1,4 +1,4 @@
-"""The table of every version beside cuBLAS, from a result file.
+"""A Markdown table of every kernel version beside cuBLAS, from a result file of `beside_cublas`.
 
 python -m benchmarks.table benchmarks/results/h200-beside-cublas.json
 """
@@ -19,7 +19,11 @@ VERSIONS = ("V0", "V1", "V2", "V3", "ISM2 1", "ISM2 2", "TSMM")
 
 
 def table(found: dict[str, Any]) -> str:
-    """Markdown: a line a problem, microseconds for each version and cuBLAS, and the fastest's speed-up and share."""
+    """Return a Markdown table with one line per problem.
+
+    Its columns are the microseconds of each version and of cuBLAS, the speedup of the fastest version, and its
+    percentage of the floor.
+    """
     heads = ("m x n x k", "dtype", *(f"{version} us" for version in VERSIONS), "cuBLAS us", "speed-up", "% of floor")
     lines = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
     problems: dict[tuple[Any, ...], dict[str, dict[str, Any]]] = {}
@@ -36,9 +40,9 @@ def table(found: dict[str, Any]) -> str:
 
 
 def provenance(found: Mapping[str, Any]) -> str:
-    """Return one sentence about the device, the versions and the ceilings that the numbers belong to.
+    """Return one sentence about the device, the versions and the measured peak rates.
 
-    A file that has no rates but f32's and f64's is older than the measurement of tensor cores.
+    A file with only the rates of f32 and f64 is older than the measurement of tensor cores.
     """
     vendor = "no vendor" if found["cublas"] is None else f"cuBLAS {found['cublas']}"
     of_f64 = "by FMA" if found["gflops"].keys() == {"f32", "f64"} else "on the tensor cores"
@@ -54,7 +58,7 @@ def provenance(found: Mapping[str, Any]) -> str:
 @click.command(cls=Command)
 @click.argument("path", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 def main(path: Path) -> None:
-    """Print the table and what its numbers belong to."""
+    """Print the table, and the device and versions of the numbers."""
     try:
         found = json.loads(path.read_text())
         text = f"{provenance(found)}\n\n{table(found)}"

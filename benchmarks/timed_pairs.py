@@ -1,4 +1,4 @@
-"""Configurations of a list, compiled, verified and timed, each for its problem."""
+"""Compile, verify and time the configurations of a list, each for its problem."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def candidates_of(problem: Problem, configs: Sequence[KernelConfig], limits: Dev
 
 
 def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
-    """A row of the file."""
+    """Return a row of the result file."""
     measured = trial.measurement if trial.outcome is Outcome.OK else None
     return {
         "problem": problem.text,
@@ -45,7 +45,7 @@ def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
 
 
 def time_pairs(listed: Listed, spec: str, output: Path, *, time_limit: float | None) -> None:
-    """Time the configurations of each problem one after another, with the L2 clean, and write a row for each."""
+    """Time the configurations of each problem one after another with a clean L2, and write a row for each."""
     require_new(output, "name another --output")
     start = time.monotonic()
     target = find_target(HOST) if spec == HOST else gpu(spec)

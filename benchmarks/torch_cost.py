@@ -1,9 +1,9 @@
-"""Host cost of PyTorch's own calls with an exported module's overrides, and of the module's operators.
+"""Measure the host's cost of PyTorch's own calls with an exported module's overrides, and of the module's operators.
 
     python -m benchmarks.torch_cost --output benchmarks/results/h100-torch-cost.json
 
-One process times each call without the overrides and with them, in turns. Kernels take less time than a call, so that
-they are never waited for.
+One process times each call without and with the overrides, in turns. The kernels take less time than a call, so the
+calls never wait for the GPU.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""Configurations a second that a search tries, verification included.
+"""Measure how many configurations per second a search tries, including verification.
 
     python -m benchmarks.trial_rate --output benchmarks/results/h100-trial-rate.json
 
-Each problem is searched with every trial in full, and with trials that end early where they cannot win: each first
-with an empty cache of kernels, then with what that has compiled, as often as asked for. Each search has an empty
-database. One that is faster than the one before comes to kernels that nobody has compiled.
+Each problem is searched twice: with every trial in full, and with trials that end early if the kernel is too slow to
+win. Each of these searches starts with an empty cache of compiled kernels, and is repeated with the cache that it
+filled. Every search has an empty database. A repeated search is faster, so it also reaches kernels that are not
+compiled yet.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> di
 
 
 def rows_of(text: str, device: str, seconds: float, *, in_full: bool, times: int) -> list[dict[str, Any]]:
-    """The searches of one problem; those with trials that end early alone where they are not `in_full` too."""
+    """Return the rows of one problem's searches: trials that end early and, if `in_full`, also full trials."""
     rows = []
     for full in (True, False) if in_full else (False,):
         with tempfile.TemporaryDirectory() as cache:
@@ -88,7 +89,7 @@ def rows_of(text: str, device: str, seconds: float, *, in_full: bool, times: int
 @click.option("--times", type=click.IntRange(1), default=2, show_default=True, help="Searches by one cache.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(device: str, problems: str, seconds: float, in_full: bool, times: int, output: Path) -> None:
-    """Count the configurations that searches try."""
+    """Measure the configurations per second of searches."""
     identity = find_target(device).identity
     rows = [
         row for text in problems.split(",") for row in rows_of(text, device, seconds, in_full=in_full, times=times)

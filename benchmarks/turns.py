@@ -1,4 +1,4 @@
-"""A device and what is timed on it: operands, kernels, and launches checked and timed in turns."""
+"""A device with operands and kernels, whose launches are verified and timed in turns."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ D = TypeVar("D", bound=Device)
 
 @dataclass(frozen=True, slots=True)
 class Opponent:
-    """A library's product on the operands."""
+    """A library's product of the operands."""
 
     launch: Launch
     right: bool  # exact on small integers
@@ -41,7 +41,7 @@ class Opponent:
 
 
 def compiled_support(toolchain: Toolchain) -> str:
-    """The tuner's own kernels, compiled. InputError where the compiler refuses them."""
+    """Compile the tuner's own kernels. Raise InputError if they do not compile."""
     support = compile_text(
         support_source(), kernel="", defines=(), toolchain=toolchain, limit_seconds=COMPILE_SECONDS
     )
@@ -51,7 +51,7 @@ def compiled_support(toolchain: Toolchain) -> str:
 
 
 class Turns(Generic[D]):
-    """The device for the length of a run. `phases` is told of what a cell waits for."""
+    """A device for the duration of a run. `phases` records how long each phase of a cell takes."""
 
     def __init__(self, device: D, target: Target, support_path: str, effort: Effort, phases: PhaseTimer) -> None:
         self.device, self.target = device, target
@@ -62,21 +62,24 @@ class Turns(Generic[D]):
 
     @property
     def versions(self) -> dict[str, int | None]:
-        """Return the versions of the vendor's libraries, none on a device without them."""
+        """The versions of cuBLAS and cuBLASLt; None on a device without them."""
         return {"cublas": None, "cublaslt": None}
 
     def opponents(self, operands: Operands, stack: ExitStack) -> dict[str, Opponent]:
-        """The vendor's products on the operands as they are; none where the vendor is left out."""
+        """Return the libraries' products of the operands; {} here, where no library is compared."""
         return {}
 
     def operands(self, problem: Problem, stack: ExitStack) -> Operands:
-        """Return the problem's operands, valid until the stack closes. Raise MemoryError without room."""
+        """Return the problem's operands, valid until the stack closes.
+
+        Raise MemoryError if the device lacks memory.
+        """
         operands = Operands(self.device, self._support_of(problem.dtype_name), problem, index_bits=problem.index_bits)
         stack.callback(operands.free)
         return operands
 
     def loaded(self, operands: Operands, config: KernelConfig, stack: ExitStack) -> BoundKernel:
-        """The configuration's kernel for the operands, until the stack is closed."""
+        """Return the configuration's kernel, loaded for the operands until the stack closes."""
         source = render(operands.problem, config)
         path = self.compiled(source.text, source.kernel, source.defines)
         loaded = BoundKernel(self.device, operands, Entry(path, source.kernel, source.launch))
@@ -84,20 +87,20 @@ class Turns(Generic[D]):
         return loaded
 
     def verdict(self, operands: Operands, launch: Launch) -> Verdict:
-        """Launch into a poisoned C and judge it; the operands are as `prepare` left them for EXACT."""
+        """Fill C with NaN, launch, and check C. `prepare` must have filled the operands for the exact check."""
         clear(operands)
         launch()
         self.device.synchronise()
         return inspect(operands, EXACT)
 
     def in_turns(self, launches: Mapping[str, Launch]) -> dict[Cache, dict[str, Measurement]]:
-        """The time of each in clean and, but for a host, in dirty, measured in turns by the run's effort."""
+        """Return each launch's time with a clean L2 and, on a GPU, also with a dirty one, measured in turns."""
         caches = self.target.caches(Cache.CLEAN, IN_FINALS)
         measured = measure_interleaved(self.device, tuple(launches.values()), self._effort, caches)
         return {cache: dict(zip(launches, times, strict=True)) for cache, times in measured.items()}
 
     def compiled(self, text: str, kernel: str, defines: tuple[str, ...]) -> str:
-        """Path of the binary; ToolMissing where the compiler refuses the text."""
+        """Return the path of the compiled text. Raise ToolMissing if it does not compile."""
         toolchain = self.target.toolchain
         binary = compile_text(
             text, kernel=kernel, defines=defines, toolchain=toolchain, limit_seconds=COMPILE_SECONDS

@@ -1,14 +1,15 @@
-"""Shapes that nobody tuned, by the module of a few that were: beside cuBLAS, and beside a search of each shape.
+"""Untuned shapes: time the choices of a module with few tuned shapes beside cuBLAS and a search of each shape.
 
     python -m benchmarks.unseen --pack pack.py --pack-only
     python -m benchmarks.unseen --pack pack.py --part 1/4 --output unseen-1.json
     python -m benchmarks.join unseen-*.json --output unseen.json
     python -m benchmarks.unseen --table unseen.json
 
-The first makes the module, of a dozen shapes of each regime, element type and layout. Then shapes are drawn
-log-uniformly; each is given what the module chooses, which is checked, and timed in turns with cuBLAS, the fastest of
-cuBLASLt's algorithms and the winner of a search of that shape, in one process, L2 cold. The file is written after
-every shape; `--resume` goes on where it ends. With `--device cpu` kernels are emulated, and there is no vendor.
+The first command builds the module, with a dozen tuned shapes for each regime, element type and layout. Then random
+shapes are drawn log-uniformly. For each, the kernel that the module chooses is verified, and timed in turns with
+cuBLAS, the fastest algorithm of cuBLASLt and the winner of a search of the shape, in one process, with a clean L2
+cache. The file is written after every shape; `--resume` continues it. With `--device cpu`, kernels are emulated and
+cuBLAS is left out.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def main(
     searched_in: Path | None,
     **asked: Any,
 ) -> None:
-    """Give shapes that nobody tuned to the module of a few that were, and say what that costs."""
+    """Time a module's choices for shapes that it was not tuned for, and print the loss."""
     start = time.monotonic()
     if to_show is not None:
         click.echo(tables(read_unseen(to_show)))
@@ -167,7 +168,7 @@ def selected(
     time_limit: float | None,
     part: str,
 ) -> Selection:
-    """The selection that the command spells. InputError where a word of it is unknown."""
+    """Return the selection from the command line. Raise InputError for an unknown word."""
     kinds = Kinds(
         cast(tuple[Regime, ...], chosen(regime, UNSEEN_REGIMES, "regime")),
         cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")),

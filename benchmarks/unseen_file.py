@@ -1,4 +1,4 @@
-"""A file of `benchmarks.unseen`, read and checked."""
+"""Read and check a result file of `benchmarks.unseen`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ OF_A_ROW: dict[str, Callable[[Any], bool]] = {
 
 
 def read_unseen(path: Path) -> dict[str, Any]:
-    """The file's content. InputError where it is none of this bench."""
+    """Return the content of a result file. Raise InputError if this bench did not write it."""
     found = read(path)
     for run in (*found.get("earlier_runs", []), found):
         if (unusable := unusable_field(run, OF_A_RUN)) is not None:

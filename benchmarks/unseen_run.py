@@ -1,4 +1,4 @@
-"""The measurement of unseen shapes: each by the module, checked, and timed beside cuBLAS and a search's winner."""
+"""Measure untuned shapes: verify the module's choice, and time it beside cuBLAS and the winner of a search."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Selection:
 
     @property
     def command(self) -> str:
-        """The command that measures the same with the same pack, wherever its files are."""
+        """The command that repeats this run with the same module, without the names of files."""
         kinds, (number, parts) = self.kinds, self.part
         return (
             f"python -m benchmarks.unseen --regime {','.join(kinds.regimes)} --layout {','.join(kinds.layouts)}"
@@ -62,7 +62,7 @@ class Selection:
         )
 
     def cells(self, target: Target) -> tuple[Cell, ...]:
-        """The shapes of this part."""
+        """Return the shapes of this part."""
         kinds, (number, parts) = self.kinds, self.part
         every = drawn(
             kinds.regimes,
@@ -77,7 +77,7 @@ class Selection:
 
 
 class Unseen:
-    """A device, the pack's module, and the library that this falls back to."""
+    """A device, the module, and the library that the module uses for products without a fast kernel."""
 
     def __init__(
         self, turns: Turns[Any], module: ModuleType, tuner: Tuner, library: Callable[[Any], Any] | None
@@ -86,7 +86,10 @@ class Unseen:
         self._tuned = {(w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}
 
     def row(self, cell: Cell, prospects: Prospects | Winner | None) -> dict[str, Any]:
-        """The cell's line of the result file. Skipped where it was tuned, or where it cannot be measured."""
+        """Measure a cell and return its row.
+
+        Raise Skipped if the module was tuned for it, or if it cannot be measured.
+        """
         problem = cell.problem
         if (problem.dtype_name, problem.op, problem.m, problem.n, problem.k) in self._tuned:
             raise Skipped("the pack was tuned for it")
@@ -103,7 +106,7 @@ class Unseen:
         return row | {"search_trouble": trouble, "search_seconds_taken": round(seconds, 2)}
 
     def _searched(self, prospects: Prospects | Winner | None) -> tuple[Winner | None, str]:
-        """The winner of a search, or why there is none."""
+        """Return the winner of a search, or None and the reason why there is none."""
         if prospects is None or isinstance(prospects, Winner):
             return prospects, ""
         try:
@@ -154,7 +157,7 @@ class Unseen:
 
 
 def _as_winner(call: Called) -> Winner:
-    """Return the module's choice as a row. Raise Skipped if this version does not know its kernel."""
+    """Return the module's choice as a winner. Raise Skipped if this version does not know its kernel."""
     text = call.choice.winner.config
     config = parse_config(text)
     if config is None:
@@ -163,7 +166,7 @@ def _as_winner(call: Called) -> Winner:
 
 
 def ratios(row: dict[str, Any]) -> dict[str, float | None]:
-    """The times of the others over ours."""
+    """Return the times of cuBLAS, the search's winner and the prediction, each divided by ours."""
     ours, plan, vendor, search = row["ours_us"], row["plan_us"], vendor_us(row), row["search_us"]
     return {
         "x_vendor": vendor and round(vendor / ours, 4),
@@ -194,7 +197,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def opened(target: Target, phases: PhaseTimer) -> Turns[Any]:
-    """The device, with the vendor's libraries on a GPU."""
+    """Return the device, on a GPU with cuBLAS and cuBLASLt."""
     support = compiled_support(target.toolchain)
     if target.is_host:
         device: Device = HostDevice(support_path=support)
@@ -203,7 +206,7 @@ def opened(target: Target, phases: PhaseTimer) -> Turns[Any]:
 
 
 def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
-    """Return the pack's identity: runs with different packs are not comparable."""
+    """Return facts that identify the module: runs with different modules are not comparable."""
     return {
         "pack": hashlib.sha256(path.read_bytes()).hexdigest(),
         "pack_facts": {
@@ -226,9 +229,10 @@ def run(
     verbose: bool,
     searched: Searched | None = None,
 ) -> ResultFile:
-    """The measurement of one part on one device; with `searched` of the shapes that this has, without a search.
+    """Measure one part of the shapes on one device, and return the result file.
 
-    InputError where that is of another device.
+    With `searched`, the winners are those of an earlier file, and only its shapes are measured. Raise InputError if
+    that file is from another device.
     """
     if searched is not None:
         if searched.device != target.identity.name:

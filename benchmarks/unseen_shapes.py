@@ -1,4 +1,4 @@
-"""Shapes that nobody tuned: drawn log-uniformly, by a seed that a result file records."""
+"""Random shapes for `benchmarks.unseen`: drawn log-uniformly, from a seed that a result file records."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ class Ranges:
 
     @property
     def text(self) -> str:
-        """Return the ranges that differ from the defaults, as the command's option takes them."""
+        """The ranges that differ from the defaults, as command line options."""
         own, usual = asdict(self), asdict(Ranges())
         return "".join(f" --{name} {spelt(own[name])}" for name in own if own[name] != usual[name])
 
 
 def spelt(extents: Range) -> str:
-    """Such as 2000:30000."""
+    """Return a range as text, such as 2000:30000."""
     return f"{extents[0]}:{extents[1]}"
 
 
 def range_of(name: str, text: str) -> Range:
-    """Such as 2000:30000. InputError for anything else."""
+    """Parse a range such as 2000:30000. Raise InputError for another text."""
     found = re.fullmatch(r"([1-9]\d{0,9}):([1-9]\d{0,9})", text)
     if found is None or not int(found[1]) <= int(found[2]) <= LARGEST_DIMENSION:
         raise InputError(f"--{name} {text!r}: expected two extents such as 2000:30000, the smaller one first")
@@ -61,9 +61,10 @@ def drawn(
     seed: int,
     limits: DeviceLimits,
 ) -> tuple[Cell, ...]:
-    """`each` shapes for every regime, element type and layout, all different, which fit the device with room.
+    """Return `each` different shapes for every regime, element type and layout. All fit in the device's memory.
 
-    Those of one of them do not depend on which others are asked for. InputError where the ranges have too few.
+    The shapes of a regime, element type and layout do not depend on the rest of the selection. Raise InputError if
+    the ranges contain too few shapes.
     """
     room = room_bytes(limits)
     found = []
@@ -91,7 +92,7 @@ def _each_once(problems: Iterable[Problem]) -> Iterator[Problem]:
 
 
 def _shape(regime: Regime, ranges: Ranges, numbers: random.Random) -> tuple[int, int, int]:
-    """(m, n, k) of a product in the regime."""
+    """Return a random (m, n, k) of a product in the regime."""
     if regime == "R":
         m, k = (_log_uniform(ranges.large, numbers) for _ in "mk")
         return m, _log_uniform(ranges.small, numbers), k
@@ -100,6 +101,6 @@ def _shape(regime: Regime, ranges: Ranges, numbers: random.Random) -> tuple[int,
 
 
 def _log_uniform(extents: Range, numbers: random.Random) -> int:
-    """A whole number whose logarithm is uniform between those of the ends, rounded."""
+    """Return a random integer whose logarithm is uniform between those of both ends."""
     low, high = extents
     return round(math.exp(numbers.uniform(math.log(low), math.log(high))))

@@ -1,4 +1,4 @@
-"""Tables of a file of `benchmarks.unseen`, for each kind of product and in all: pure functions of its rows."""
+"""Tables of a file of `benchmarks.unseen`, for each kind of product and for all: pure functions of its rows."""
 
 from __future__ import annotations
 
@@ -24,22 +24,25 @@ BY_KIND = "By kind, with the L2 clean, `gemm`:"
 
 
 def vendor_us(row: Row) -> float | None:
-    """The faster one of cuBLAS's and cuBLASLt's right answers; None without any."""
+    """Return the time of the faster of cuBLAS and cuBLASLt with a correct result, or None."""
     return min(filter(None, (right_us(row, "cublas"), right_us(row, "cublaslt"))), default=None)
 
 
 def cublas_us(row: Row) -> float | None:
-    """The time of cuBLAS's own routine, which programs start; None where it is not right."""
+    """Return the time of cuBLAS's own routine, which programs call, or None if its result is wrong."""
     return right_us(row, "cublas")
 
 
 def search_us(row: Row) -> float | None:
-    """The time of the search's winner, in the same rounds; None without one that is right."""
+    """Return the time of the search's winner, from the same rounds, or None if there is none or it is wrong."""
     return right_us(row, "search")
 
 
 def with_fallback_us(row: Row) -> float | None:
-    """Return the time with the fallback to the vendor, or None if it is unknown whether the module falls back."""
+    """Return the time of the kernel, or of the library if the module would call it.
+
+    Return None if it is unknown which the module would call.
+    """
     if row["falls_back"] is None:
         return None
     us: float = row["fallback_us"] if row["falls_back"] else row["ours_us"]
@@ -47,7 +50,7 @@ def with_fallback_us(row: Row) -> float | None:
 
 
 def over(numerator: Callable[[Row], float | None], denominator: Callable[[Row], float | None]) -> Any:
-    """The ratio of the two for each row that has both."""
+    """Return a function that computes the ratio of two times for each row that has both."""
 
     def ratios(rows: Sequence[Row]) -> list[float]:
         pairs = ((numerator(row), denominator(row)) for row in rows)
@@ -61,7 +64,7 @@ def ours_us(row: Row) -> float | None:
 
 
 def plan_us(row: Row) -> float | None:
-    """The time of the plan that the module made by timing."""
+    """Return the time of the plan that the module made by timing."""
     return right_us(row, "plan")
 
 
@@ -77,7 +80,7 @@ X_EXPECTED = over(ours_us, expected_us)
 
 
 def ranked(values: Sequence[float], share: float) -> float | None:
-    """The least of the values that so large a share of them does not exceed; None without any."""
+    """Return the quantile: the least value that this share of the values does not exceed. None without values."""
     if not values:
         return None
     return sorted(values)[max(math.ceil(share * len(values)) - 1, 0)]
@@ -85,7 +88,7 @@ def ranked(values: Sequence[float], share: float) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary of rows, None where no row has the value. Ratios are times over ours: above 1 ours is faster."""
+    """A summary of rows; a field is None if no row has its value. A ratio above 1 means that ours is faster."""
 
     shapes: int
     x_vendor: float | None  # geometric mean of the vendor's time over ours
@@ -102,7 +105,10 @@ class Summary:
 
 
 def summary(rows: Sequence[Row], by_timing: bool = False) -> Summary:
-    """The numbers of these rows, of the module's choices or of its plans by timing, which may be the vendor's."""
+    """Return the summary of rows, of the module's choices or, if `by_timing`, of its plans.
+
+    A plan by timing may call cuBLAS.
+    """
     taken_us = plan_us if by_timing else ours_us
     x_vendor, x_search = over(vendor_us, taken_us)(rows), over(search_us, taken_us)(rows)
     with_fallback = x_vendor if by_timing else X_VENDOR_WITH_FALLBACK(rows)
@@ -126,12 +132,12 @@ def summary(rows: Sequence[Row], by_timing: bool = False) -> Summary:
 
 
 def _slower(ratios: Sequence[float]) -> float | None:
-    """The share of these whose vendor's time, with MARGIN, is still less than ours."""
+    """Return the fraction of the ratios by which the library is faster than ours by more than MARGIN."""
     return sum(ratio * (1 + MARGIN) < 1 for ratio in ratios) / len(ratios) if ratios else None
 
 
 def by_kind(rows: Sequence[Row]) -> dict[tuple[str, ...], list[Row]]:
-    """The rows by regime, element type and layout."""
+    """Return the rows grouped by regime, element type and layout."""
     groups: dict[tuple[str, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in KIND), []).append(row)
@@ -160,7 +166,7 @@ COLUMNS: tuple[tuple[str, Callable[[Summary], str], bool], ...] = (
 
 
 def table(rows: Sequence[Row], *, by_timing: bool) -> str:
-    """Markdown of the rows by their kinds, and of all."""
+    """Return a Markdown table of the rows by kind, and of all rows."""
     columns = [(head, text_of) for head, text_of, of_plans in COLUMNS if of_plans or not by_timing]
     groups = [*sorted(by_kind(rows).items()), (("all", "", ""), list(rows))]
     summaries = [(kind, summary(of, by_timing)) for kind, of in groups]
@@ -179,9 +185,9 @@ GOALS: tuple[tuple[str, Callable[[Summary], float | None], Callable[[float], boo
 
 
 def goals(rows: Sequence[Row]) -> str:
-    """Markdown: what is to be reached, and what is, by each way to choose and with the L2 clean and dirty.
+    """Return a Markdown table of goals and reached values, by way of choosing and by L2 state.
 
-    What is reached is in bold. Times are those of the vendor where the module leaves a product to it.
+    Reached goals are in bold. If the module calls cuBLAS for a product, the time is cuBLAS's.
     """
     timed = [row for row in rows if row["plan_us"] is not None]
     started = [as_started(row) for row in rows]
@@ -203,7 +209,7 @@ def _goal_text(
 
 
 def as_started(row: Row) -> Row:
-    """The row with the fallback's times in the place of the kernel's where the module leaves the product to it."""
+    """Return the row with the library's times instead of the kernel's if the module calls the library."""
     if not row["falls_back"]:
         return row
     times = {f"ours{state}_us": row.get(f"fallback{state}_us") for state in ("", DIRTY)}
@@ -211,12 +217,12 @@ def as_started(row: Row) -> Row:
 
 
 def with_dirty_l2(row: Row) -> Row:
-    """The row with the times of a dirty L2 in the place of those of a clean one; None where there are none."""
+    """Return the row with the times of a dirty L2 instead of those of a clean one; None without such times."""
     return row | {f"{who}_us": row.get(f"{who}{DIRTY}_us") for who in TIMED}
 
 
 def slowest(rows: Sequence[Row], count: int = 10) -> str:
-    """Markdown of the shapes with the largest regret, and what each was given."""
+    """Return a Markdown table of the shapes with the largest regret, with the chosen and the best configuration."""
     pairs = [(search / ours, row) for row in rows if (search := search_us(row)) and (ours := ours_us(row))]
     heads = ("problem", "ours us", "search us", "regret", "expected us", "configuration", "the search's")
     lines = [
@@ -235,7 +241,7 @@ def slowest(rows: Sequence[Row], count: int = 10) -> str:
 
 
 def what_it_is(found: Row) -> str:
-    """Return a paragraph that says what was measured."""
+    """Return a paragraph that describes what was measured."""
     rows = found["rows"]
     pack, draw = found["pack_facts"], found["draw"]
     vendor = "No vendor was measured"
@@ -254,12 +260,12 @@ def what_it_is(found: Row) -> str:
 
 
 def summed_up(found: Row) -> str:
-    """Return what was measured, and the results in all, as Markdown."""
+    """Return a description of what was measured and the overall results, as Markdown."""
     return "\n\n".join((runs_of(found), what_it_is(found), goals(found["rows"])))
 
 
 def tables(found: Row) -> str:
-    """All that is printed of a file, as Markdown."""
+    """Return all printed tables of a file, as Markdown."""
     rows = found["rows"]
     parts = [summed_up(found), BY_KIND, table(rows, by_timing=False)]
     timed = [row for row in rows if row["plan_us"] is not None]

@@ -1,4 +1,4 @@
-"""Cost of verification: of a trial whose kernel is compiled, and of a winner that is verified in full.
+"""Measure the cost of verification: per trial of a compiled kernel, and of fully verifying a winner.
 
 python -m benchmarks.verification --output benchmarks/results/h200-verification.json
 """
@@ -41,7 +41,7 @@ VERIFICATION = ("verification on probes", "verification")  # stages that a worke
 
 
 def row(tuner: Tuner, problem: Problem, trials: int) -> dict[str, Any]:
-    """The cost of the first trials of a problem, and of verifying the fastest of them in full."""
+    """Return the cost of the first trials of a problem, and of fully verifying the fastest kernel among them."""
     space = search_space(problem, tuner.target.limits, guidelines=parse_thresholds(""))
     candidates = list(islice(ordered(space, 0), trials))
     wait(tuner.compile_ahead(candidates))
@@ -67,7 +67,7 @@ def _median_us(trial: Trial) -> float:
 
 
 def full(tuner: Tuner, fastest: Trial) -> dict[str, Any]:
-    """Seconds of the full verification, compiling apart, and what it says."""
+    """Return the seconds of a full verification, without compiling, and its result."""
     tuner.verify_in_full(fastest.problem, fastest.config)  # compiles for the other width of index
     start = time.perf_counter()
     result = tuner.verify_in_full(fastest.problem, fastest.config)
@@ -86,7 +86,7 @@ def full(tuner: Tuner, fastest: Trial) -> dict[str, Any]:
 @click.option("--trials", default=30, show_default=True, help="Of each problem.")
 @click.option("--output", type=click.Path(path_type=Path), required=True)
 def main(device: str, trials: int, output: Path) -> None:
-    """Measure, print a line a problem, and write the file."""
+    """Measure, print a line per problem, and write the file."""
     target = find_target(device)
     rows = []
     for text in PROBLEMS:

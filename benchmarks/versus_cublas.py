@@ -1,14 +1,14 @@
-"""The tuned kernels beside cuBLAS and cuBLASLt, in all regimes, layouts and element types.
+"""Tune kernels and time them beside cuBLAS and cuBLASLt, in all regimes, layouts and element types.
 
     python -m benchmarks.versus_cublas --output versus-cublas.json --plot versus-cublas.png
     python -m benchmarks.versus_cublas --quick
     python -m benchmarks.versus_cublas --device 1 --part 2/4 --output part2.json
 
-Each cell is tuned for `--seconds`, its kernels compiled while the cells before it are measured; then the winner,
-cuBLAS with its default algorithm and the fastest of the algorithms that cuBLASLt's heuristic names are checked and
-timed in turns, in one process, with the L2 clean and with it dirty, so that drift meets all alike. The file is
-written after every cell; `--resume` goes on where it ends. Where there are several GPUs, each can measure a part of
-the cells; `python -m benchmarks.join` makes one file of theirs.
+Each cell is tuned for `--seconds`; its kernels are compiled while earlier cells are measured. Then the winner, cuBLAS
+with its default algorithm, and the fastest algorithm that cuBLASLt's heuristic suggests are verified and timed in
+turns in one process, with a clean and with a dirty L2 cache. So clock drift affects all equally. The file is written
+after every cell; `--resume` continues it. With several GPUs, each can measure a part of the cells, and `python -m
+benchmarks.join` joins the files.
 """
 
 from __future__ import annotations
@@ -63,7 +63,10 @@ class Plan:
     final_effort: Effort  # for the tuner's finalists
 
     def options(self, seconds: float, cache: Cache) -> Options:
-        """The tuner's, where each cell is tuned for so long: a short search does not dwell on long kernels."""
+        """Return the tuner's options for a search of this many seconds per cell.
+
+        They limit the time of each measurement to a share of these seconds.
+        """
         trial, final = Effort(), self.final_effort
         return Options(
             budget_seconds=seconds,
@@ -111,7 +114,7 @@ class Selection:
 
     @property
     def command(self) -> str:
-        """The command that measures the same, wherever its file goes."""
+        """The command that repeats this run, without the name of the output file."""
         return (
             f"python -m benchmarks.versus_cublas --regime {','.join(self.regimes)} --layout {','.join(self.layouts)}"
             f" --dtype {','.join(self.dtype_names)} --shapes-of {self.shape_set} --seconds {self.seconds:g}"
@@ -120,7 +123,7 @@ class Selection:
 
 
 def facts_of(command: str, target: Target, contest: Turns[Any], sm_clock_mhz: float | None) -> dict[str, Any]:
-    """Return the facts of the run: device, driver, compiler, ceilings."""
+    """Return the facts of the run: device, driver, compiler, measured peak rates."""
     identity, ceilings = target.identity, contest.ceilings
     return {
         "command": command,
@@ -177,7 +180,10 @@ def measure_cells(
     verbose: bool = False,
     line: Callable[[dict[str, Any]], str] = line_of,
 ) -> bool:
-    """Measure the cells by `measured`; whether all of them were within the time limit, in seconds since `start`."""
+    """Measure the cells with the function `measured`, until the time limit in seconds since `start`.
+
+    Return whether all cells were measured.
+    """
     recent: deque[float] = deque(maxlen=RECENT_CELLS)
     whole: dict[str, float] = defaultdict(float)
     complete = True
@@ -210,7 +216,7 @@ def measure_cells(
 
 
 def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resume: bool, verbose: bool) -> ResultFile:
-    """The whole bench on one device."""
+    """Run the whole benchmark on one device."""
     start = time.monotonic()
     support = compiled_support(target.toolchain)
     device = CudaDevice(int(target.spec), support)
@@ -240,7 +246,7 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
 
 
 def part_of(text: str) -> tuple[int, int]:
-    """Such as `1/4`. InputError for anything else."""
+    """Parse a part such as `1/4`. Raise InputError for another text."""
     found = re.fullmatch(r"([1-9]\d{0,3})/([1-9]\d{0,3})", text)
     if found is None or int(found[1]) > int(found[2]):
         raise InputError(f"part {text!r}: expected such as 1/4, the first of four")
@@ -257,7 +263,7 @@ def selected(
     part: str,
     cache: Cache = Cache.DIRTY,
 ) -> Selection:
-    """The selection that the command spells. InputError where a word of it is unknown."""
+    """Return the selection from the command line. Raise InputError for an unknown word."""
     selection = Selection(
         regimes=cast(tuple[Regime, ...], chosen(regime, REGIMES, "regime")),
         layouts=cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")),
@@ -278,14 +284,14 @@ def selected(
 
 
 def refuse_less_precision(environment: dict[str, str]) -> None:
-    """InputError where the environment lets cuBLAS compute with less than the element type."""
+    """Raise InputError if an environment variable allows cuBLAS less precision than the element type's."""
     for name in LESS_PRECISE:
         if environment.get(name, "0") != "0":
             raise InputError(f"{name} = {environment[name]} lets cuBLAS compute less precisely: unset it")
 
 
 def troubles(rows: Sequence[dict[str, Any]]) -> str:
-    """Why the run is no success; empty where it is one."""
+    """Return why the run failed, or "" if it did not."""
     wrong = [
         f"{row['regime']} {row['m']}x{row['n']}x{row['k']}:{row['dtype']}" for row in rows if not row["verified"]
     ]
@@ -337,7 +343,7 @@ def main(
     output: Path,
     plot: Path | None,
 ) -> None:
-    """Tune every cell of the selection and time the winners beside cuBLAS and cuBLASLt."""
+    """Tune every cell of the selection, and time the winners beside cuBLAS and cuBLASLt."""
     shape_set = "quick" if quick else shape_set
     plan = QUICK if shape_set == "quick" else PATIENT
     refuse_less_precision(dict(os.environ))

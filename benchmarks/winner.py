@@ -1,4 +1,4 @@
-"""The fastest configuration for a cell, by a search as long as the bench allows."""
+"""Find the fastest configuration for a cell, by a search within the benchmark's time limit."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ RESERVE_BYTES = 6 * 2**30  # for two contexts, their flush buffers and reports, 
 
 
 class Skipped(Exception):
-    """Why a cell cannot be measured."""
+    """The reason why a cell cannot be measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prospects:
-    """The configurations to try for a cell: the best prospects among those that the rules keep, in order."""
+    """The configurations to try for a cell: the most promising of those that the rules keep, in order."""
 
     problem: Problem
     kept: int
@@ -50,7 +50,7 @@ class Prospects:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """The fastest configuration that gave right results, and how the search went."""
+    """The fastest configuration with correct results, and counts of the search."""
 
     config: KernelConfig
     verdict: Verdict  # verdict of its trial
@@ -59,7 +59,7 @@ class Winner:
 
 
 def planners() -> ProcessPoolExecutor:
-    """Processes that plan searches, which takes about a second each, while others are carried out."""
+    """Return a pool of processes that plan searches, about a second each, while other searches run."""
     count = max(1, min(cores() // CORES_A_PLANNER, MOST_PLANNERS))
     return ProcessPoolExecutor(max_workers=count, mp_context=get_context("spawn"), initializer=_start_planner)
 
@@ -70,9 +70,10 @@ def _start_planner() -> None:
 
 
 def planned(tuner: Tuner, cells: Iterable[Cell], pool: Executor) -> Iterator[tuple[Cell, Prospects | Skipped]]:
-    """Each cell with what to try, or why not, while the pool plans and compilers work for those that follow it.
+    """Yield each cell with the configurations to try, or with the reason to skip it.
 
-    DeviceError where a process of the pool has died.
+    Meanwhile the pool plans later cells and their kernels are compiled. Raise DeviceError if a process of the pool
+    has died.
     """
     try:
         yield from _planned(tuner, cells, pool)
@@ -105,7 +106,7 @@ def _planned(tuner: Tuner, cells: Iterable[Cell], pool: Executor) -> Iterator[tu
 def plan(problem: Problem, limits: DeviceLimits) -> tuple[int, tuple[KernelConfig, ...]]:
     """Return how many configurations the rules keep, and the first of them in the order of the search.
 
-    Skipped where there are none, or A, B and C do not fit into the device's memory.
+    Raise Skipped if there are none, or if A, B and C do not fit in the device's memory.
     """
     needed, room = needed_bytes(problem), room_bytes(limits)
     if needed > room:
@@ -122,16 +123,19 @@ def plan(problem: Problem, limits: DeviceLimits) -> tuple[int, tuple[KernelConfi
 def prospects_of(
     problem: Problem, limits: DeviceLimits, planning: Future[tuple[int, tuple[KernelConfig, ...]]]
 ) -> Prospects:
-    """The plan as a search takes it: only configurations travel between processes. Skipped as the plan was."""
+    """Return the planned configurations as candidates: a planning process returns only configurations.
+
+    Raise Skipped if the planning process did.
+    """
     kept, configs = planning.result()
     candidates = (Candidate(family_named(c.family), c, problem, limits, Guidelines()) for c in configs)
     return Prospects(problem, kept, tuple(candidates))
 
 
 def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
-    """The winner of a search within the tuner's options, finalists measured again in turns.
+    """Return the winner of a search. Its finalists are measured again in turns.
 
-    Skipped where there is none.
+    Raise Skipped if there is no winner.
     """
     problem = prospects.problem
     outcomes: Counter[str] = Counter()
@@ -160,11 +164,11 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
 
 
 def past(medians: list[tuple[KernelConfig, float]] | None = None) -> PriorTrials:
-    """Return prior trials that are empty but for these finalists."""
+    """Return prior trials that contain only these finalists."""
     contenders = tuple(FinalCandidate(config, median_us) for config, median_us in medians or ())
     return PriorTrials(frozenset(), 0.0, contenders, frozenset())
 
 
 def room_bytes(limits: DeviceLimits) -> int:
-    """Device memory for operands."""
+    """Return the bytes of device memory for operands."""
     return max(limits.memory_bytes - RESERVE_BYTES, 0)
