@@ -20,13 +20,13 @@ constexpr bool b_along_n = true, c_along_n = true;  // contiguous dimensions of 
 
 constexpr int threads = 128;  // t1: threads of a block
 constexpr int vector_bytes = 16;  // bytes of one load of A
-constexpr int lanes = 4;  // lanes along a row of A
-constexpr int vectors = 1;  // vectors of a row that one lane loads
+constexpr int lanes = 4;  // lanes that share a row of A
+constexpr int vectors = 1;  // vectors of a row of A that one lane loads
 constexpr int columns = 16;  // t2: columns of C that one lane accumulates in registers
-constexpr int min_blocks = 4;  // blocks that a multiprocessor must hold, which bounds the registers
+constexpr int min_blocks = 4;  // minimum resident blocks per multiprocessor, which limits registers per thread
 constexpr int width = vector_bytes / sizeof(scalar);  // elements of a vector
-constexpr int teams = 1;  // teams of lanes with the same part of A, each with columns of C of its own
-constexpr int rows = 8;  // t3: rows of A that one lane has in registers, on their way or arrived
+constexpr int teams = 1;  // groups of lanes that load the same part of A and compute different columns of C
+constexpr int rows = 8;  // t3: rows of A that one lane has in registers, in flight or in use
 constexpr int rows_per_vector = 1;  // rows of A that one vector holds
 
 constexpr int vector_columns = width / rows_per_vector;            // columns of A in a vector

@@ -21,9 +21,9 @@ constexpr bool a_along_k = false, b_along_n = false, c_along_n = false;  // cont
 constexpr int threads = 128;  // t1: threads of a block
 constexpr int vectors = 1;  // 16-byte pieces of a column of A that one thread loads
 constexpr int columns = 8;  // t2: columns of C that one thread accumulates in registers
-constexpr int prefetch = 8;  // t3: columns of A that one thread has in registers, on their way or arrived
-constexpr int stages = 4;  // groups in which these are used and loaded anew
-constexpr int min_blocks = 1;  // blocks that a multiprocessor must hold, which bounds the registers
+constexpr int prefetch = 8;  // t3: columns of A that one thread has in registers, in flight or in use
+constexpr int stages = 4;  // pipeline stages, each with an equal part of the prefetched columns
+constexpr int min_blocks = 1;  // minimum resident blocks per multiprocessor, which limits registers per thread
 constexpr int tile_depth = 64;  // rows of B in shared memory at a time, a multiple of `prefetch`
 constexpr int pitch = 12;  // elements from one staged row of B to the next
 

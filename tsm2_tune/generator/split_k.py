@@ -208,7 +208,7 @@ def _one_wave(candidate: Candidate) -> bool:
 ONE_WAVE = Rule(
     "one-wave",
     "shape",
-    "blocks that wait for others to end only lengthen the last sums",
+    "all blocks should be resident at once: more splits only lengthen the final sum",
     _one_wave,
     of=(RESOURCES, "min_blocks", "splits"),
 )
@@ -216,7 +216,7 @@ WIDE_SPLIT_RULES = (
     Rule(
         "whole-waves",
         "shape",
-        "multiprocessors with fewer blocks than others would wait for them",
+        "every multiprocessor should have the same number of blocks",
         lambda c: are_whole_waves(tunable(c, "splits"), c.limits),
         of=("splits",),
     ),
@@ -236,14 +236,14 @@ SPLITTING_RULES = (
     Rule(
         "share-worth-a-block",
         "shape",
-        "a block with few columns of A does little but add up sums",
+        "a block with few columns of A spends most of its time on partial sums",
         lambda c: tunable(c, "splits") == 1 or _share(c) >= LEAST_SHARE,
         of=("splits",),
     ),
     Rule(
         "grid-fills-device",
         "shape",
-        "every multiprocessor should have two blocks, or the one it holds, by a split of k or by fewer tiles a block",
+        "every multiprocessor should have two blocks, or one if only one fits: split k or reduce row tiles per block",
         _grid_fills_device,
         of=(RESOURCES, "splits", "row_tiles"),
     ),

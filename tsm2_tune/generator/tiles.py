@@ -56,14 +56,14 @@ def tile_rules(
     return (
         covering_rule(
             "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
+            "a tile of more rows than C has computes rows that C does not have",
             tunable="block_m",
             options=options,
             extent=lambda problem: problem.m,
         ),
         covering_rule(
             "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
+            "a tile of more columns than C has computes columns that C does not have",
             tunable="block_n",
             options=columns or options,
             extent=lambda problem: problem.n,
@@ -71,7 +71,7 @@ def tile_rules(
         Rule(
             "tile-covers-result",
             "shape",
-            "every further tile of C reads all of A or B once more",
+            "each further tile of C reads A or B again",
             covers,
             of=("block_m", "block_n"),
         ),

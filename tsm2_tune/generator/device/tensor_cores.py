@@ -34,7 +34,7 @@ def _has_f64_tensor_cores(capability: tuple[int, int], dtype_name: str) -> bool:
 HAS_F64_TENSOR_CORES = Rule(
     "has-f64-tensor-cores",
     "limit",
-    "the instruction needs compute capability 9.0 or newer, and must not be slower than the type's FMAs",
+    "f64 mma instructions need compute capability 9.0 or newer, and must not be slower than the type's FMAs",
     lambda c: has_f64_tensor_cores(c.limits, c.problem),
     of=(),
 )
@@ -42,7 +42,7 @@ HAS_F64_TENSOR_CORES = Rule(
 HAS_HALF_TENSOR_CORES = Rule(
     "has-half-tensor-cores",
     "limit",
-    "the instruction needs compute capability 8.0 or newer",
+    "the mma instruction needs compute capability 8.0 or newer",
     lambda c: c.limits.compute_capability == HOST or c.limits.compute_capability >= OLDEST_WITH_HALF_MMA,
     of=(),
 )

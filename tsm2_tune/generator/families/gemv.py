@@ -79,9 +79,9 @@ class GemvConfig(KernelConfig):
 
     threads: Annotated[int, Tunable("threads of a block", symbol="t1")]
     lanes: Annotated[int, Tunable("threads of a block that share a row of A")]
-    rows: Annotated[int, Tunable("rows of A of one thread", symbol="tcf")]
-    vector: Annotated[int, Tunable("neighbours in memory that one load of A moves")]
-    prefetch: Annotated[int, Tunable("such loads of each of its rows that a thread has in registers", symbol="t3")]
+    rows: Annotated[int, Tunable("rows of A that one thread multiplies", symbol="tcf")]
+    vector: Annotated[int, Tunable("contiguous elements of A per load")]
+    prefetch: Annotated[int, Tunable("loads of each row of A that one thread has in registers", symbol="t3")]
     splits: PartsOfK
 
     @property
@@ -172,14 +172,16 @@ def _few_waves(candidate: Candidate) -> bool:
 
 class Gemv(Family[GemvConfig]):
     name = "gemv"
-    summary = "matrix times vector: some threads for each row of A, some rows for each thread, k split over blocks"
+    summary = (
+        "matrix times vector: one or more threads per row of A, one or more rows per thread, k split over blocks"
+    )
     template = "gemv.cu.jinja"
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # sums of the last two are in f32
     rules = (
         Rule(
             "one-column",
             "shape",
-            "a kernel for vectors reads A once for each column of B",
+            "the kernel multiplies one vector: with more columns of B, it would read A again for each",
             lambda c: c.problem.n == 1,
             of=(),
         ),
@@ -193,14 +195,14 @@ class Gemv(Family[GemvConfig]):
         Rule(
             "rows-are-vectors",
             "limit",
-            "a load of a column-major A is of rows, all of which its thread has",
+            "a load of a column-major A contains several rows, which must belong to the same thread",
             lambda c: _a_along_k(c.problem) or _config(c).rows % _config(c).vector == 0,
             of=("rows", "vector"),
         ),
         Rule(
             "vectors-fit-lines",
             "shape",
-            "lines of A that are not whole vectors are loaded element by element",
+            "if a row (or column) of A is not a multiple of the vector, it is loaded element by element",
             _vectors_fit_lines,
             of=("vector",),
         ),
@@ -214,24 +216,24 @@ class Gemv(Family[GemvConfig]):
         Rule(
             "lanes-within-k",
             "shape",
-            "lanes past the end of a row have nothing to do",
+            "lanes beyond the end of a row would be idle",
             _lanes_within_k,
             of=("lanes", "vector"),
         ),
         Rule(
             "share-worth-a-block",
             "shape",
-            "a share of k should have a column of A for each lane, and many",
+            "a split-k slice should have many columns of A, at least one for each lane",
             _share_worth_a_block,
             of=("lanes", "vector", "splits"),
         ),
         Rule(
             "grid-fills-device",
             "shape",
-            "every multiprocessor should have a block, by a split of k where rows are too few",
+            "every multiprocessor should have a block: split k if there are too few rows",
             _grid_fills_device,
         ),
-        Rule("few-waves", "shape", "k is split to fill the device, not to fill it again and again", _few_waves),
+        Rule("few-waves", "shape", "k should be split only until the blocks fill the device a few times", _few_waves),
     )
     config_type = GemvConfig
 

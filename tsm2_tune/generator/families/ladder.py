@@ -53,7 +53,7 @@ class LadderConfig(KernelConfig):
     tile_depth: Annotated[
         int,
         Tunable(
-            "products along k of the tiles in shared memory; 1 where there are none",
+            "k extent of the tiles in shared memory; 1 in steps without them",
             symbol="tiles_Acols",
             word="block",
         ),
@@ -92,17 +92,17 @@ LARGEST_TILE = 128 * 128  # the most elements of C that a block computes
 STEPS = {
     step.name: step
     for step in (
-        Step("naive", "step 1, one element of C a thread, and a warp goes down a column",
+        Step("naive", "step 1, one element of C per thread; a warp computes part of a column",
              (32, 32, 1, 1, 1), 22.27, (8, 16, 1, 1, 1), (8, 32, 1, 1, 1)),
-        Step("coalesced", "step 2, a warp goes along a row of B and of C",
+        Step("coalesced", "step 2, a warp computes part of a row of C: coalesced",
              (32, 32, 1, 1, 1), 318.12, (8, 32, 1, 1, 1), (32, 32, 1, 1, 1)),
-        Step("tiled", "step 3, square tiles of A and B go through shared memory",
+        Step("tiled", "step 3, square tiles of A and B in shared memory",
              (32, 32, 32, 1, 1), 395.52, (32, 32, 32, 1, 1), (32, 32, 32, 1, 1)),
         Step("coarse1d", "step 4, a thread computes several rows of a column of C",
              (64, 64, 8, 8, 1), 847.04, (64, 64, 16, 4, 1), (64, 64, 4, 16, 1)),
         Step("coarse2d", "step 5, a thread computes a tile of C in registers",
              (128, 128, 16, 8, 8), 984.91, (64, 64, 16, 4, 4), (128, 128, 16, 8, 8)),
-        Step("vectorised", "step 6, 16 bytes a load, and A's tile lies transposed",
+        Step("vectorised", "step 6, loads of 16 bytes, and A's tile is transposed",
              (128, 128, 16, 8, 8), 1348.33, (64, 128, 16, 8, 4), (128, 128, 16, 8, 8)),
     )
 }  # fmt: skip
@@ -121,7 +121,7 @@ def _exists(config: LadderConfig) -> bool:
 
 class Ladder(Family[LadderConfig]):
     name = "ladder"
-    summary = "general matrices in six steps of one idea each, to learn from; searched only where it is named"
+    summary = "general matrices in six optimisation steps, for learning; searched only if --family names it"
     template = "ladder.cu.jinja"
     dtypes = ("f32", "f64")
     only_by_name = True

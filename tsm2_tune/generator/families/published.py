@@ -68,14 +68,12 @@ class Ism2Config(KernelConfig):
     family: ClassVar[str] = "ism2"
 
     optimisation: Annotated[
-        int, Tunable("1: rows outermost; 2: rows inside the tile of B, C prefetched", is_constant=False)
+        int, Tunable("1: outer loop over rows; 2: outer loop over tiles of B, C prefetched", is_constant=False)
     ]
     threads: Threads
     columns: Columns
     prefetch: Annotated[int, Tunable("elements of A that one thread loads ahead", symbol="t3")]
-    row_tiles: Annotated[
-        int, Tunable("rows of A for each thread of the grid", symbol="tcf", default=1, is_launch=True)
-    ]
+    row_tiles: Annotated[int, Tunable("rows of C that each thread computes", symbol="tcf", default=1, is_launch=True)]
 
 
 P = TypeVar("P", bound=Tsm2Config | Ism2Config)
@@ -122,7 +120,7 @@ class Published(Family[P]):
 
 class Tsm2(Published[Tsm2Config]):
     name = "tsm2"
-    summary = "large A times skinny B, one row of A a thread; published versions V0 to V3"
+    summary = "large A times skinny B, one row of A per thread; published versions V0 to V3"
     template = "tsm2.cu.jinja"
     rules = SHAPE_RULES
     config_type = Tsm2Config

@@ -57,11 +57,13 @@ class StagedWgmmaConfig(KernelConfig):
     threads: Threads
     block_m: BlockM
     block_n: BlockN
-    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block")]
-    stages: Annotated[int, Tunable("places of the ring")]
+    block_k: Annotated[int, Tunable("k extent of one pipeline stage", word="block")]
+    stages: Annotated[int, Tunable("pipeline stages in shared memory")]
     splits: Annotated[
         int,
-        Tunable("blocks of the grid, which take parts of tiles, or tiles, in turns", default=1, is_launch=True),
+        Tunable(
+            "blocks of the grid; each computes tiles of C, or k slices of them, in turn", default=1, is_launch=True
+        ),
     ]
 
 
@@ -74,7 +76,9 @@ def place_bytes(config: StagedWgmmaConfig, problem: Problem) -> int:
 class StagedWgmma(Family[StagedWgmmaConfig]):
     name = "staged_wgmma"
     on_tensor_cores = True
-    summary = "C of many rows in 16 bits: both operands staged, on Hopper's tensor cores that read shared memory"
+    summary = (
+        "C of many rows in 16 bits: wgmma of Hopper's tensor cores, which reads both operands from shared memory"
+    )
     template = "staged_wgmma.cu.jinja"
     odd_lines = ODD_STAGED_LINES
     dtypes = ("bf16", "f16")
@@ -82,28 +86,28 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         Rule(
             "has-warpgroup-products",
             "limit",
-            "the instruction is that of compute capability 9.0",
+            "the wgmma instruction exists only in compute capability 9.0",
             lambda c: c.limits.compute_capability in (HOST, WITH_WARPGROUP_PRODUCTS),
             of=(),
         ),
         MANY_COLUMNS,
         covering_rule(
             "tile-rows-within-m",
-            "a tile of more rows than C has computes rows that nobody asked for",
+            "a tile of more rows than C has computes rows that C does not have",
             tunable="block_m",
             options=tuple(sorted({rows for _, rows in TILES})),
             extent=lambda problem: problem.m,
         ),
         covering_rule(
             "tile-columns-within-n",
-            "a tile of more columns than C has computes columns that nobody asked for",
+            "a tile of more columns than C has computes columns that C does not have",
             tunable="block_n",
             options=COLUMNS,
             extent=lambda problem: problem.n,
         ),
         covering_rule(
             "chunk-within-k",
-            "a chunk longer than k is zeros for the most part",
+            "a k tile that is longer than k is mostly zeros",
             tunable="block_k",
             options=CHUNKS,
             extent=lambda problem: problem.k,
@@ -111,7 +115,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         Rule(
             "chunks-for-all",
             "shape",
-            "every block should have a chunk",
+            "every block should have a k tile",
             lambda c: (
                 tunable(c, "splits") == WIDE_SPLITS[0]
                 or c.launch.tiles(c.problem.m, c.problem.n) * -(-c.problem.k // tunable(c, "block_k"))
@@ -209,7 +213,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     def context(self, config: StagedWgmmaConfig, problem: Problem) -> dict[str, Any]:
         along_a, along_b, _ = problem.contiguous
         return {
-            "about": "both operands staged, multiplied where they are by warpgroups",
+            "about": "both operands in shared memory, multiplied there by warpgroups",
             "kernel": self.name,
             "storage": problem.storage,
             "a_along_k": along_a == "k",

@@ -108,7 +108,7 @@ def strides_fill_device(*of: str) -> Rule:
     return Rule(
         "grid-fills-device",
         "shape",
-        "striding over rows pays only if the grid still gives every multiprocessor a block",
+        "a block should compute several row tiles only if every multiprocessor still has a block",
         lambda c: tunable(c, "row_tiles") == 1 or c.problem.m >= c.launch.rows_per_block * c.limits.sms,
         of=(*of, "row_tiles"),
     )

@@ -109,18 +109,20 @@ ThreadColumns = Annotated[int, Tunable("columns of C that one thread accumulates
 WarpStrips = Annotated[int, Tunable("m16 tiles of C that one warp accumulates in registers", word="warp", unit=16)]
 WarpStripsOf8 = Annotated[int, Tunable("m8 tiles of C that one warp accumulates in registers", word="warp", unit=8)]
 WarpOctets = Annotated[int, Tunable("n8 tiles of C that one warp accumulates in registers", word="warp", unit=8)]
-RingStages = Annotated[int, Tunable("stages of the ring, in flight or arrived")]
-PartsOfK = Annotated[int, Tunable("splits of k, each with its own block", default=1, is_launch=True)]
+RingStages = Annotated[int, Tunable("pipeline stages in shared memory")]
+PartsOfK = Annotated[int, Tunable("split-k slices, each computed by its own block", default=1, is_launch=True)]
 RowTiles = Annotated[
-    int, Tunable("tiles of rows for each block of the grid", symbol="tcf", default=1, is_launch=True)
+    int, Tunable("row tiles that each block computes, one after another", symbol="tcf", default=1, is_launch=True)
 ]
-MinBlocks = Annotated[int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", default=1)]
+MinBlocks = Annotated[
+    int, Tunable("minimum resident blocks per multiprocessor, which limits registers per thread", default=1)
+]
 # With evict-first loads of A, other lines stay in the L2 cache: those of B and C, which helps, and dirty lines of the
 # previous kernel, which does not help. Loads without the policy evict the dirty lines once.
 EvictFirst = Annotated[
     int,
     Tunable(
-        "1: loads of A evict first; 0: loads have no eviction policy",
+        "1: loads of A have the L2 policy evict-first; 0: loads have no policy",
         is_constant=False,
         late=(1, 0),
     ),

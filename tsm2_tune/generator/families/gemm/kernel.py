@@ -95,7 +95,7 @@ class GemmConfig(StencilConfig):
 
 class Gemm(Family[GemmConfig]):
     name = "gemm"
-    summary = "general matrices: a tile of C in registers, stripes of A and B through shared memory one stripe ahead"
+    summary = "general matrices: a tile of C in registers, k tiles of A and B prefetched through shared memory"
     template = "gemm/kernel.cu.jinja"
     rules = STENCIL_RULES
     config_type = GemmConfig
@@ -305,7 +305,7 @@ class Gemm(Family[GemmConfig]):
         wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
         bits = problem.dtype.component.c_type
         return {
-            "about": "a tile of C in registers, stripes of A and B one ahead",
+            "about": "a tile of C in registers, k tiles of A and B prefetched",
             "bounds": "threads",
             "zero": "scalar(0)",  # the value of a k tile's elements outside of A or B
             "storage": problem.storage,

@@ -46,7 +46,7 @@ class MinplusConfig(GemmConfig):
 
 class Minplus(Gemm):
     name = "minplus"
-    summary = "the semiring (min, +), of any shape: a tile of C in registers, stripes of A and B one stripe ahead"
+    summary = "min-plus products of any shape: a tile of C in registers, k tiles of A and B prefetched"
     template = "gemm/minplus.cu.jinja"
     dtypes = ("minplus_f32", "minplus_f64")
     config_type = MinplusConfig

@@ -31,27 +31,27 @@ class StencilConfig(KernelConfig):
 
     m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block")]
     n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block")]
-    k_blk: Annotated[int, Tunable("products along k of a stripe", symbol="K_blk", word="block")]
-    m_dim: Annotated[int, Tunable("threads of a block along the rows of C", symbol="M_dim", word="threads")]
-    n_dim: Annotated[int, Tunable("threads of a block along the columns of C", symbol="N_dim", word="threads")]
-    m_dim_a: Annotated[int, Tunable("reading threads along A's memory", symbol="M_dimA", word="threads_a")]
-    n_dim_a: Annotated[int, Tunable("reading threads across A", symbol="N_dimA", word="threads_a")]
-    m_dim_b: Annotated[int, Tunable("reading threads along B's memory", symbol="M_dimB", word="threads_b")]
-    n_dim_b: Annotated[int, Tunable("reading threads across B", symbol="N_dimB", word="threads_b")]
+    k_blk: Annotated[int, Tunable("k extent of the tiles of A and B", symbol="K_blk", word="block")]
+    m_dim: Annotated[int, Tunable("threads of a block in the m direction", symbol="M_dim", word="threads")]
+    n_dim: Annotated[int, Tunable("threads of a block in the n direction", symbol="N_dim", word="threads")]
+    m_dim_a: Annotated[int, Tunable("threads loading A, contiguous", symbol="M_dimA", word="threads_a")]
+    n_dim_a: Annotated[int, Tunable("threads loading A, strided", symbol="N_dimA", word="threads_a")]
+    m_dim_b: Annotated[int, Tunable("threads loading B, contiguous", symbol="M_dimB", word="threads_b")]
+    n_dim_b: Annotated[int, Tunable("threads loading B, strided", symbol="N_dimB", word="threads_b")]
     vector: Annotated[
-        int, Tunable("elements of shared memory that a thread reads at a time: 1 as published", default=1)
+        int, Tunable("elements that a thread reads from shared memory at a time; 1 in the paper", default=1)
     ]
-    read: Annotated[str, Tunable("loads of A and B: cached as any other (ca) or on the read-only path (nc)")]
+    read: Annotated[str, Tunable("loads of A and B: normal (ca) or through the read-only cache (nc)")]
     load: Annotated[
         int,
         Tunable(
-            "elements of A or B that a thread loads at a time, where they are aligned: 1 as published",
+            "elements of A or B that a thread loads at a time, if they are aligned; 1 in the paper",
             default=1,
         ),
     ] = 1
     buffers: Annotated[
         int,
-        Tunable("stripes in shared memory; 1 as published, of more the others are copied meanwhile", default=1),
+        Tunable("k tiles in shared memory; 1 in the paper; with more, copies are asynchronous", default=1),
     ] = 1
 
 
@@ -135,13 +135,13 @@ LINES = Rule(
 LOADS_FIT_GRIDS = Rule(
     "loads-fit-grids",
     "limit",
-    "along the operand's memory a stripe is whole loads of the threads that read it",
+    "in contiguous memory, a tile must be a multiple of what its threads load at a time",
     _loads_fit_grids,
 )
 GRIDS_OF_A_WARP = Rule(
     "grids-of-a-warp",
     "shape",
-    "along memory a warp reads the same neighbours, however much longer than a warp the grid is",
+    "more than 32 threads along contiguous memory do not change what one warp loads",
     _within_a_warp,
 )
 OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that depend on the reading grids
@@ -188,13 +188,13 @@ STENCIL_RULES = (
     Rule(
         "read-path-of-its-own",
         "shape",
-        "from Volta on the read-only path is that of every load, and as fast",
+        "since Volta normal loads use the same cache as read-only loads, so only nc is tried",
         lambda c: c.config.tunables["read"] == "nc" or c.limits.compute_capability < ONE_READ_PATH,
     ),
     Rule(
         "published-for-fermi",
         "limit",
-        "on Fermi the space is the published one: element by element, and the next stripe in registers",
+        "on Fermi the search space is the paper's: vector, load and buffers are 1",
         lambda c: (
             tunable(c, "vector") == tunable(c, "load") == tunable(c, "buffers") == 1
             or c.limits.compute_capability[0] != FERMI
@@ -203,7 +203,7 @@ STENCIL_RULES = (
     Rule(
         "copies-exist",
         "limit",
-        "copies to shared memory that no thread waits for need compute capability 8.0 or newer",
+        "asynchronous copies to shared memory need compute capability 8.0 or newer",
         lambda c: tunable(c, "buffers") == 1 or not (0, 0) < c.limits.compute_capability < OLDEST_WITH_COPIES,
     ),
     Rule(
@@ -215,19 +215,19 @@ STENCIL_RULES = (
     Rule(
         "vectors-fit-threads",
         "limit",
-        "a thread's rows and columns are whole vectors",
+        "a thread's rows and columns of C must be multiples of its vector",
         _vectors_fit_threads,
     ),
     Rule(
         "loads-fit-vectors",
         "limit",
-        "what is loaded at a time is stored so, in shared memory that is aligned for vectors",
+        "a thread stores to shared memory what it loaded at a time, so vector must be a multiple of load",
         lambda c: tunable(c, "vector") % tunable(c, "load") == 0,
     ),
     Rule(
         "widest-vectors-first",
         "shape",
-        "where shared memory is read by less than 16 bytes, that takes the time, and not what is on its way",
+        "reads of less than 16 bytes of shared memory are the bottleneck: wide loads and more buffers do not help",
         lambda c: (
             tunable(c, "load") == tunable(c, "buffers") == 1
             or tunable(c, "vector") * c.problem.dtype.element_bytes == VECTOR_BYTES
@@ -236,13 +236,13 @@ STENCIL_RULES = (
     Rule(
         "lines-are-loads",
         "shape",
-        "several elements are loaded at a time where an operand's lines are whole loads, and so aligned",
+        "loads of several elements are aligned only if the contiguous extent of A or B is a multiple of load",
         _lines_are_loads,
     ),
     Rule(
         "widest-copies",
         "shape",
-        "where a line is whole copies of 16 bytes, fewer and larger copies cost least",
+        "if the contiguous extent of A or B is a multiple of 16 bytes, copies of 16 bytes cost least",
         _widest_copies,
     ),
     *OF_GRIDS,

@@ -37,10 +37,12 @@ class InnerDmmaConfig(InnerConfig):
     family: ClassVar[str] = "inner_dmma"
     most_strip_rows: ClassVar[int] = STRIP_ROWS
 
-    strips: Annotated[int, Tunable("strips of 16 rows of C, or of 8, that one warp accumulates in registers")]
-    octets: Annotated[int, Tunable("octets of columns of C that one warp accumulates in registers")]
-    step: Annotated[int, Tunable("products along k that one warp loads for at a time")]
-    stages: Annotated[int, Tunable("loads that one warp has in registers, on their way or arrived")]
+    strips: Annotated[
+        int, Tunable("m16 tiles of C (m8 tiles if block_m is 8) that one warp accumulates in registers")
+    ]
+    octets: Annotated[int, Tunable("n8 tiles of C that one warp accumulates in registers")]
+    step: Annotated[int, Tunable("k extent of A and B that one warp loads at a time")]
+    stages: Annotated[int, Tunable("loads that one warp has in registers, in flight or in use")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -74,7 +76,7 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
     name = "inner_dmma"
     on_tensor_cores = True
     summary = "transposed tall and skinny times tall and skinny on the f64 tensor cores"
-    about = "both operands stream into the tensor cores' fragments, k over every warp"
+    about = "both operands loaded straight into fragments, k divided among all warps"
     template = "inner/dmma.cu.jinja"
     dtypes: ClassVar[tuple[str, ...]] = ("f64",)
     rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)
@@ -143,7 +145,7 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
 class InnerComplexDmma(InnerDmma):
     name = "inner_complex_dmma"
     summary = "transposed tall and skinny times tall and skinny, complex, on the f64 tensor cores"
-    about = "complex operands stream into fragments, k over every warp"
+    about = "complex operands loaded straight into fragments, k divided among all warps"
     template = "inner/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     rules = (HAS_F64_TENSOR_CORES, *tile_rules(TILE, covered=COVERED), *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)

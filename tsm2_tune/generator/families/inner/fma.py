@@ -30,8 +30,8 @@ class InnerFmaConfig(InnerConfig):
 
     rows: ThreadRows
     columns: ThreadColumns
-    step: Annotated[int, Tunable("products along k that one thread loads for at a time", word="thread")]
-    stages: Annotated[int, Tunable("loads that one thread has in registers, on their way or arrived")]
+    step: Annotated[int, Tunable("k extent of A and B that one thread loads at a time", word="thread")]
+    stages: Annotated[int, Tunable("loads that one thread has in registers, in flight or in use")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -49,8 +49,8 @@ def is_half(config: InnerFmaConfig, problem: Problem) -> bool:
 
 class InnerFma(Streamed[InnerFmaConfig]):
     name = "inner_fma"
-    summary = "transposed tall and skinny times tall and skinny: C in registers, k over every thread"
-    about = "C in registers, k over every thread"
+    summary = "transposed tall and skinny times tall and skinny: C in registers, k divided among all threads"
+    about = "C in registers, k divided among all threads"
     template = "inner/fma.cu.jinja"
     dtypes = (*FMA_DTYPES, *TF32_DTYPES)  # f32 is more accurate than TF32 requires
     rules = (*tile_rules(TILE), CHUNKS_FOR_ALL, *WIDE_SPLIT_RULES, REGISTERS_REACHABLE)

@@ -53,8 +53,8 @@ class InnerFma16BitConfig(InnerConfig):
 
     family: ClassVar[str] = "inner_fma_16bit"
 
-    piece: Annotated[int, Tunable("neighbours along k that one thread has of every line at a time")]
-    stages: Annotated[int, Tunable("pieces that one thread has in registers, on their way or arrived")]
+    piece: Annotated[int, Tunable("k extent of A and B that one thread loads at a time")]
+    stages: Annotated[int, Tunable("loads that one thread has in registers, in flight or in use")]
     splits: Splits
     min_blocks: MinBlocks
     evict_first: EvictFirst = 1
@@ -84,13 +84,15 @@ def _wide_loads(candidate: Candidate) -> bool:
 
 class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
     name = "inner_fma_16bit"
-    summary = "transposed tall and skinny times tall and skinny in 16 bits, of few columns: all of C in every thread"
-    about = "all of C in every thread, k over every thread"
+    summary = (
+        "transposed tall and skinny times tall and skinny in 16 bits, few columns: every thread accumulates all of C"
+    )
+    about = "every thread accumulates all of C, k divided among all threads"
     template = "inner/fma_16bit.cu.jinja"
     dtypes = ("bf16", "f16")
     rules = (
         *tile_rules(TILE, covered=LARGEST_THIN),
-        Rule("wide-loads", "shape", "loads of 4 bytes keep the load unit busy", _wide_loads),
+        Rule("wide-loads", "shape", "with loads of 4 bytes, the load units are the bottleneck", _wide_loads),
         CHUNKS_FOR_ALL,
         *WIDE_SPLIT_RULES,
         REGISTERS_REACHABLE,

@@ -80,14 +80,14 @@ class InnerFmaRingConfig(InnerConfig):
     together: Annotated[
         int,
         Tunable(
-            "1 where a team's products of a chunk are neighbours, 0 where neighbouring teams' are",
+            "1: the k slices of a block are contiguous in a k tile; 0: they are interleaved",
             is_constant=False,
             default=0,
         ),
     ]
     stage_kib: Annotated[
         int,
-        Tunable("KiB of one place of the ring, as nearly as its products can be shared", is_constant=False),
+        Tunable("approximate KiB of one pipeline stage", is_constant=False),
     ]
     stages: RingStages
     splits: Splits
@@ -176,8 +176,8 @@ def _reads_differ(candidate: Candidate) -> bool:
 
 class InnerFmaRing(Inner[InnerFmaRingConfig]):
     name = "inner_fma_ring"
-    summary = "transposed tall and skinny times tall and skinny: both through shared memory, of any number of lines"
-    about = "both operands through a ring, of any number of lines"
+    summary = "transposed tall and skinny times tall and skinny: both through shared memory, for any m and n"
+    about = "both operands through a pipeline in shared memory, for any m and n"
     template = "inner/fma_ring.cu.jinja"
     dtypes = FMA_DTYPES
     rules = (
@@ -186,7 +186,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         Rule(
             "reads-differ",
             "shape",
-            "a warp of one team reads the same, whichever products are its own",
+            "if a warp's threads all compute one k slice, its position in the k tile does not change their reads",
             _reads_differ,
             of=("threads", "block_m", "block_n", "rows", "columns", "together"),
         ),

@@ -204,5 +204,9 @@ def _chunks_for_all(candidate: Candidate) -> bool:
 
 
 CHUNKS_FOR_ALL = Rule(
-    "chunks-for-all", "shape", "most blocks should have a chunk of k", _chunks_for_all, of=(RESOURCES, "splits")
+    "chunks-for-all",
+    "shape",
+    "most blocks should have at least one k tile",
+    _chunks_for_all,
+    of=(RESOURCES, "splits"),
 )

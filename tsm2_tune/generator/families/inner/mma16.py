@@ -77,8 +77,10 @@ class InnerMma16Config(InnerConfig):
 
     strips: WarpStrips
     octets: WarpOctets
-    block_k: Annotated[int, Tunable("products along k in one place of the ring")]
-    stages: Annotated[int, Tunable("places of the ring: 2 fed from registers, or more fed by asynchronous copies")]
+    block_k: Annotated[int, Tunable("k extent of one pipeline stage")]
+    stages: Annotated[
+        int, Tunable("pipeline stages in shared memory: 2 are filled through registers, more by async copies")
+    ]
     splits: Splits
     evict_first: EvictFirst = 1
 
@@ -103,8 +105,10 @@ def warp_tile(strips: int, octets: int) -> tuple[int, int]:
 class InnerMma16(Inner[InnerMma16Config]):
     name = "inner_mma16"
     on_tensor_cores = True
-    summary = "transposed tall and skinny times tall and skinny in 16 bits on the tensor cores, both staged"
-    about = "both operands staged for the tensor cores, k over every warp"
+    summary = (
+        "transposed tall and skinny times tall and skinny in 16 bits on the tensor cores, both through shared memory"
+    )
+    about = "both operands through shared memory, k divided among all warps"
     template = "inner/mma16.cu.jinja"
     dtypes: ClassVar[tuple[str, ...]] = ("bf16", "f16")
     element_bytes = 2
@@ -236,7 +240,7 @@ class InnerMma16(Inner[InnerMma16Config]):
 
 class InnerTf32(InnerMma16):
     name = "inner_tf32"
-    summary = "transposed tall and skinny times tall and skinny in TF32 or 3xTF32: both staged"
+    summary = "transposed tall and skinny times tall and skinny in TF32 or 3xTF32: both through shared memory"
     dtypes = ("tf32", "3xtf32")
     element_bytes = 4
     config_type = InnerTf32Config

@@ -86,21 +86,23 @@ class ResidentBDmmaConfig(ResidentBConfig):
 
     family: ClassVar[str] = "resident_b_dmma"
 
-    strips: Annotated[int, Tunable("strips of 16 rows of C, of complex numbers 8, that one warp computes")]
+    strips: Annotated[int, Tunable("m16 tiles of C (m8 tiles for complex types) that one warp computes")]
     columns: Annotated[int, Tunable("columns of B in shared memory, and of C in registers")]
     depth: Annotated[int, Tunable("rows of B in shared memory")]
-    ring_k: Annotated[int, Tunable("products along k in one place of a warp's ring", is_constant=False)]
+    ring_k: Annotated[int, Tunable("k extent of one pipeline stage", is_constant=False)]
     stages: RingStages
     copy: Annotated[
         int,
         Tunable(
-            "how A gets to shared memory: by way of the L1 (ca, 1) or the L2 alone (cg, 2)",
+            "how A is copied to shared memory: through L1 and L2 (ca, 1) or only L2 (cg, 2)",
             is_constant=False,
             values=("registers", "ca", "cg"),
         ),
     ]
     splits: Annotated[int, Tunable("blocks among which all rows are divided", default=1, is_launch=True)]
-    teams: Annotated[int, Tunable("warps of a block that have the same rows and columns of their own", default=1)] = 1
+    teams: Annotated[
+        int, Tunable("warps of a block that compute the same rows of C and different columns", default=1)
+    ] = 1
 
 
 def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:
@@ -172,24 +174,32 @@ def _small_blocks(candidate: Candidate) -> bool:
 class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     name = "resident_b_dmma"
     on_tensor_cores = True
-    summary = "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a ring for its rows of A"
+    summary = (
+        "tall A times B of up to 64 columns on the f64 tensor cores, each warp with a pipeline for its rows of A"
+    )
     template = "resident_b/dmma.cu.jinja"
     rules = (
         HAS_F64_TENSOR_CORES,
         Rule(
             "whole-vectors",
             "limit",
-            "a lane's neighbours in C, down or across, are whole vectors",
+            "a lane's contiguous elements of C must be whole vectors",
             _whole_vectors,
             of=("strips", "columns", "teams"),
         ),
-        Rule("whole-steps", "limit", "four lanes' products along k divide a chunk", _whole_steps, of=("ring_k",)),
+        Rule(
+            "whole-steps",
+            "limit",
+            "a pipeline stage must be a multiple of the k extent that four lanes load at a time",
+            _whole_steps,
+            of=("ring_k",),
+        ),
         columns_within_n(COLUMNS, least=least_columns),
         depth_within_k(DEPTH, least=step),
         Rule(
             "small-blocks",
             "shape",
-            "where m is large, a warp should have all columns of its rows",
+            "if m is large, a warp should compute all columns of its rows",
             _small_blocks,
             of=("threads", "teams"),
         ),
@@ -301,7 +311,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
 
     def context(self, config: ResidentBDmmaConfig, problem: Problem) -> dict[str, Any]:
         return super().context(config, problem) | {
-            "about": "each warp streams its rows of A past a B that stays",
+            "about": "each warp streams its rows of A, B stays in shared memory",
             "a_along_k": problem.contiguous[0] == "k",
             "c_along_n": problem.row_major_c,
             "pitch": pitch(config, problem),

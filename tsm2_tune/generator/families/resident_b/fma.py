@@ -170,9 +170,9 @@ class ResidentBFmaHeldConfig(FmaConfig):
 
     family: ClassVar[str] = "resident_b_fma_held"
 
-    depth: Annotated[int, Tunable("columns of A that one thread has in registers: all, where k is no larger")]
+    depth: Annotated[int, Tunable("columns of A that one thread keeps in registers")]
     columns: Annotated[int, Tunable("columns of C that one thread computes at a time", symbol="t2")]
-    across: Annotated[int, Tunable("columns of C of a block")]
+    across: Annotated[int, Tunable("columns of C that one block computes")]
     evict_first: EvictFirst = 1
 
 
@@ -185,7 +185,7 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
         columns_within_n(COLUMNS_AT_A_TIME),
         covering_rule(
             "across-within-n",
-            "a block of more columns than n computes columns that nobody asked for",
+            "a block of more columns than n computes columns that C does not have",
             tunable="across",
             options=ACROSS,
             extent=lambda problem: problem.n,
@@ -194,7 +194,7 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
         Rule(
             "rows-held",
             "shape",
-            "rows of A that are longer than what a thread holds are read again for every few columns of C",
+            "a row of A that is longer than a thread's registers is read again for each group of columns of C",
             lambda c: c.problem.k <= int(c.config.tunables["depth"]),
             of=("depth",),
         ),

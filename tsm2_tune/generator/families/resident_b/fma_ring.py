@@ -61,7 +61,7 @@ class ResidentBFmaRingConfig(ResidentBConfig):
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
     stages: Annotated[
         int,
-        Tunable("places of the ring, each with a tile of A; fewer where most warps would have no work"),
+        Tunable("pipeline stages, each with a tile of A; the kernel uses fewer if most warps would be idle"),
     ]
     smem_kb: Annotated[int, Tunable("KiB of shared memory of a block: B, the ring, and a tile of C")]
     splits: Annotated[int, Tunable("blocks among which all rows are divided", default=1, is_launch=True)]
@@ -149,13 +149,15 @@ def _has_room(candidate: Candidate) -> bool:
 
 class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     name = "resident_b_fma_ring"
-    summary = "tall row-major A times small B where rows are no whole vectors, through shared memory in one piece"
+    summary = (
+        "tall row-major A times small B, with rows that are not whole vectors: tiles copied as one contiguous piece"
+    )
     template = "resident_b/fma_ring.cu.jinja"
     rules = (
         Rule(
             "columns-are-vectors",
             "limit",
-            "a lane's columns of B are whole vectors in shared memory",
+            "a lane's columns of B must be whole vectors in shared memory",
             lambda c: _config(c).columns * c.problem.dtype.element_bytes % VECTOR_BYTES == 0,
             of=("columns",),
         ),
@@ -163,21 +165,21 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         Rule(
             "sums-in-registers",
             "shape",
-            "more sums in a lane than registers of 16 warps have room for would spill",
+            "with 16 warps per multiprocessor, more sums per lane would spill",
             lambda c: _config(c).rows * _config(c).columns * c.problem.dtype.sum.registers <= MOST_SUMS,
             of=("rows", "columns"),
         ),
         Rule(
             "rows-are-odd",
             "shape",
-            "rows of a power of two of vectors are loaded and stored as they are",
+            "other families are faster if rows of A and C are a power of two of vectors",
             lambda c: is_odd(c.problem),
             of=(),
         ),
         Rule(
             "all-has-room",
             "shape",
-            "fewer stages are another configuration; A is read, or C written, once more for each part of n or of k",
+            "B, all pipeline stages and a tile of C must fit in shared memory",
             _has_room,
         ),
         *PERSISTENT_RULES,
@@ -278,5 +280,5 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         return in_turns(by_first)[:PROPOSED]
 
     def context(self, config: ResidentBFmaRingConfig, problem: Problem) -> dict[str, Any]:
-        about = "tiles of rows of A and of C through shared memory in one piece"
+        about = "tiles of A and C copied through shared memory as one contiguous piece"
         return super().context(config, problem) | {"about": about}

@@ -40,7 +40,7 @@ def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = l
     """
     return covering_rule(
         "depth-within-k",
-        "more rows of B than k are zeros that are multiplied",
+        "with more rows of B in shared memory than k, the kernel multiplies zeros",
         tunable="depth",
         options=options,
         extent=lambda problem: max(problem.k, least(problem)),
@@ -61,7 +61,10 @@ def _rows_for_all(candidate: Candidate) -> bool:
     return splits == WIDE_SPLITS[0] or tiles >= LEAST_BUSY * splits
 
 
-PERSISTENT_RULES = (Rule("rows-for-all", "shape", "most blocks should have rows", _rows_for_all), *WIDE_SPLIT_RULES)
+PERSISTENT_RULES = (
+    Rule("rows-for-all", "shape", "most blocks should have rows to compute", _rows_for_all),
+    *WIDE_SPLIT_RULES,
+)
 
 
 class PersistentResidentB(ResidentB[R]):

@@ -26,7 +26,7 @@ VECTOR_BYTES = (16, 8, 4)
 class RowLanesConfig(KernelConfig):
     threads: Annotated[int, Tunable("threads of a block", symbol="t1")]
     vector_bytes: Annotated[int, Tunable("bytes of one load of A")]
-    lanes: Annotated[int, Tunable("lanes along a row of A")]
+    lanes: Annotated[int, Tunable("lanes that share a row of A")]
 
 
 L = TypeVar("L", bound=RowLanesConfig)
@@ -41,7 +41,7 @@ def widest_vector(problem: Problem) -> int:
 VECTORS_FIT_ROWS = Rule(
     "vectors-fit-rows",
     "shape",
-    "loads are the widest that whole rows of A are made of",
+    "loads should be the widest that divide a row of A",
     lambda c: tunable(c, "vector_bytes") == widest_vector(c.problem),
     of=("vector_bytes",),
 )

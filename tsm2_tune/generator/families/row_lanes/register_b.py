@@ -71,15 +71,15 @@ class RowLanesRegisterBConfig(RowLanesConfig):
 
     family: ClassVar[str] = "row_lanes_register_b"
 
-    vectors: Annotated[int, Tunable("vectors of a row that one lane loads", default=1)]
+    vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads", default=1)]
     teams: Annotated[
-        int, Tunable("teams of lanes with the same part of A, each with columns of C of its own", default=1)
+        int, Tunable("groups of lanes that load the same part of A and compute different columns of C", default=1)
     ]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
-    rows: Annotated[int, Tunable("rows of A that one lane has in registers, on their way or arrived", symbol="t3")]
+    rows: Annotated[int, Tunable("rows of A that one lane has in registers, in flight or in use", symbol="t3")]
     row_tiles: RowTiles
     min_blocks: Annotated[
-        int, Tunable("blocks that a multiprocessor must hold, which bounds the registers", default=1)
+        int, Tunable("minimum resident blocks per multiprocessor, which limits registers per thread", default=1)
     ]
     rows_per_vector: Annotated[int, Tunable("rows of A that one vector holds", default=1)] = 1
     evict_first: EvictFirst = 1
@@ -175,21 +175,21 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         Rule(
             "joined-rows-fit",
             "shape",
-            "vectors that hold several rows are full, to the last",
+            "several rows share a vector only if all vectors are full",
             _joined_rows_fit,
             of=OF_DEPTH,
         ),
         Rule(
             "lanes-fit-rows",
             "shape",
-            "the lanes of a row should have all of it, and none be idle",
+            "the lanes of a row should load all of it at once, and none should be idle",
             _lanes_fit,
             of=OF_DEPTH,
         ),
         Rule(
             "columns-fit-n",
             "shape",
-            "the teams should have every column, and no more than needed",
+            "all teams together should compute n columns, and none should be idle",
             _columns_fit,
             of=("teams", "columns"),
         ),

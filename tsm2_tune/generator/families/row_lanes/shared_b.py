@@ -95,15 +95,19 @@ class RowLanesSharedBConfig(RowLanesConfig):
     rows: Annotated[int, Tunable("rows of A that one lane computes at a time")]
     columns: Annotated[int, Tunable("columns of C that one lane accumulates in registers", symbol="t2")]
     vectors: Annotated[int, Tunable("vectors of a row of A that one lane loads at a time", default=1)]
-    stages: Annotated[int, Tunable("loads that one lane has in registers, on their way or arrived", symbol="t3")]
+    stages: Annotated[int, Tunable("loads that one lane has in registers, in flight or in use", symbol="t3")]
     splits: PartsOfK
     strips: Annotated[
         int,
-        Tunable("strips of rows, as a warp computes them at a time, of a block", symbol="tcf", is_launch=True),
+        Tunable(
+            "strips of C that one block computes; a strip is the rows that a warp computes at a time",
+            symbol="tcf",
+            is_launch=True,
+        ),
     ]
     min_blocks: Annotated[
         int,
-        Tunable("blocks that a multiprocessor must hold: bounds registers and shared memory", default=1),
+        Tunable("minimum resident blocks per multiprocessor, which limits registers and shared memory", default=1),
     ]
     evict_first: EvictFirst = 1
 
@@ -230,35 +234,35 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
         Rule(
             "strips-are-vectors",
             "limit",
-            "a strip's sums are added up as whole vectors",
+            "the sums of a strip must be whole vectors",
             _strips_are_vectors,
             of=("lanes", "rows", "columns"),
         ),
         Rule(
             "share-worth-a-block",
             "shape",
-            "a row's part that is shorter than a warp's loads leaves lanes idle",
+            "a split-k slice that is shorter than a warp's loads leaves lanes idle",
             lambda c: _share(c) >= max(LEAST_SHARE, prefetch(_config(c), c.problem)),
             of=("vector_bytes", "lanes", "vectors", "stages", "splits"),
         ),
         Rule(
             "share-stays",
             "shape",
-            "B is staged once only where all of the share's rows have room",
+            "a split-k slice's rows of B should fit in shared memory, so that B is copied once",
             _share_stays,
             of=tuple(one.name for one in declared(RowLanesSharedBConfig) if one.name != "strips"),
         ),
         Rule(
             "few-waves",
             "shape",
-            "a block should be long beside staging B, and the grid fill the device",
+            "a block should run much longer than its copy of B takes, and the grid should fill the device",
             _few_waves,
             of=("lanes", "rows", "columns", "splits", "strips", "min_blocks"),
         ),
         Rule(
             "registers-in-bound",
             "shape",
-            "a bound on registers that sums and loads do not fit in makes the compiler spill",
+            "if sums and loads need more registers than min_blocks allows, the compiler spills",
             _registers_in_bound,
             of=(RESOURCES, "min_blocks"),
         ),

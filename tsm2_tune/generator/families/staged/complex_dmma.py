@@ -67,7 +67,7 @@ def has_three_products(problem: Problem) -> bool:
 
 class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
     name = "staged_complex_dmma"
-    summary = "complex, more than 8 columns: both operands staged, on the f64 tensor cores"
+    summary = "complex, more than 8 columns: both operands through shared memory, on the f64 tensor cores"
     template = "staged/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     leaves_small_grams = False

@@ -59,7 +59,10 @@ def _is_wide(config: StagedDmmaConfig) -> bool:
 
 class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
     name = "staged_dmma"
-    summary = "f64, C of few columns, or large both ways: both operands staged, on the f64 tensor cores"
+    summary = (
+        "f64, C of few columns, or of many rows and columns:"
+        " both operands through shared memory, on the f64 tensor cores"
+    )
     template = "staged/dmma.cu.jinja"
     dtypes = ("f64",)
     least_depth = 17

@@ -56,7 +56,7 @@ def _with_threads(block_m: int, block_n: int, strips: int, octets: int) -> tuple
 
 class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
     name = "staged_f32_dmma"
-    summary = "f32, more than 8 columns: both operands staged, on the f64 tensor cores"
+    summary = "f32, more than 8 columns: both operands through shared memory, on the f64 tensor cores"
     template = "staged/dmma.cu.jinja"
     dtypes = ("f32",)
     leaves_small_grams = False

@@ -52,14 +52,16 @@ def _reads_fit_vectors(candidate: Candidate) -> bool:
 
 class StagedFma(FullKernel[StagedFmaConfig]):
     name = "staged_fma"
-    summary = "transposed tall and skinny times tall and skinny: both staged in shared memory, k over every thread"
+    summary = (
+        "transposed tall and skinny times tall and skinny: both through shared memory, k divided among all threads"
+    )
     template = "staged/fma.cu.jinja"
     rules = (
         *full_rules(TILE),
         Rule(
             "reads-fit-vectors",
             "limit",
-            "a thread reads 16 bytes of shared memory at a time, and its lines are aligned for no more",
+            "a thread reads at most 16 bytes of shared memory along k at a time",
             _reads_fit_vectors,
             of=("step",),
         ),

@@ -74,7 +74,7 @@ def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tup
 class FullKernel(StagedKernel[C]):
     """The base class of kernels that pass both operands through shared memory and compute all of C."""
 
-    about = "both operands staged, as much work for each block"
+    about = "both operands through shared memory, equal work for all blocks"
     persistent = True
     least_bound = 1
     dtypes: ClassVar[tuple[str, ...]] = ("f32", "f64")

@@ -23,19 +23,19 @@ OCTET_COLUMNS, STRIP_ROWS, DEPTH = 8, 16, 8
 
 RingThreads = Annotated[
     int,
-    Tunable("threads that share a ring in shared memory: a warp's or the block's"),
+    Tunable("threads that share a pipeline in shared memory: a warp or the whole block"),
 ]
 Copy = Annotated[
     int,
     Tunable(
-        "how operands get to shared memory: by way of registers (0), the L1 (ca, 1) or the L2 alone (cg, 2)",
+        "how operands are copied to shared memory: through registers (0), L1 and L2 (ca, 1) or only L2 (cg, 2)",
         is_constant=False,
         values=("registers", "ca", "cg"),
     ),
 ]
 MinBlocks = Annotated[
     int,
-    Tunable("blocks that a multiprocessor must hold, which bounds the registers; 0: no bound", default=1),
+    Tunable("minimum resident blocks per multiprocessor, which limits registers; 0: no limit", default=1),
 ]
 
 
@@ -47,11 +47,11 @@ class FullConfig(KernelConfig):
     ring_threads: RingThreads
     block_m: BlockM
     block_n: BlockN
-    block_k: Annotated[int, Tunable("products along k in one place of the ring", word="block")]
+    block_k: Annotated[int, Tunable("k extent of one pipeline stage", word="block")]
     stages: RingStages
     copy: Copy
     splits: Annotated[
-        int, Tunable("blocks among which all chunks of all tiles are divided", default=1, is_launch=True)
+        int, Tunable("blocks among which the k tiles of all tiles of C are divided", default=1, is_launch=True)
     ]
     min_blocks: MinBlocks
 
@@ -65,8 +65,8 @@ class SymmetricConfig(KernelConfig):
 
     threads: Threads
     ring_threads: RingThreads
-    tile: Annotated[int, Tunable("columns of X, which are rows and columns of C, of one block", word="block")]
-    block_k: Annotated[int, Tunable("products along k in one place of the ring")]
+    tile: Annotated[int, Tunable("rows and columns of C that one block computes", word="block")]
+    block_k: Annotated[int, Tunable("k extent of one pipeline stage")]
     stages: RingStages
     copy: Copy
     splits: Annotated[int, Tunable("blocks among which k is divided", default=1, is_launch=True)]
@@ -93,7 +93,7 @@ RING_RULES = (
     Rule(
         "chunks-for-all",
         "shape",
-        "every ring should have a whole chunk of k",
+        "every pipeline should have at least one k tile",
         _chunks_for_all,
         of=(RESOURCES, "splits"),
     ),

@@ -20,7 +20,7 @@ TILE = (16, 32, LARGEST_GRAM_TILE)  # options of `tile`: columns of X per block
 SYMMETRIC_RULES = (
     covering_rule(
         "tile-within-m",
-        "a tile of more columns than X has computes what nobody asked for",
+        "a tile of more columns than X has computes elements that C does not have",
         tunable="tile",
         options=TILE,
         extent=lambda problem: problem.m,
@@ -28,7 +28,7 @@ SYMMETRIC_RULES = (
     Rule(
         "tile-covers-result",
         "shape",
-        "tiles beside the diagonal of C are computed without care for time",
+        "one tile should cover C: tiles beside the diagonal are slow",
         lambda c: tunable(c, "tile") >= min(c.problem.m, TILE[-1]),
         of=("tile",),
     ),

@@ -48,7 +48,7 @@ class StagedSymmetricFmaConfig(SymmetricConfig):
 
     family: ClassVar[str] = "staged_symmetric_fma"
 
-    lines: Annotated[int, Tunable("columns of X in a group, two of which a thread multiplies")]
+    lines: Annotated[int, Tunable("columns of X in a group; a thread multiplies two groups")]
     step: Annotated[int, Tunable("products along k that one thread multiplies at a time")]
 
 

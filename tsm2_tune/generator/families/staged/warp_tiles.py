@@ -36,7 +36,7 @@ class WarpTileConfig(FullConfig):
     fragment_prefetch: Annotated[
         int,
         Tunable(
-            "1: a chunk's first products are loaded before the last of the one before are multiplied",
+            "1: the next k tile's first fragments are loaded before the last products of the current one",
             is_constant=False,
             default=0,
         ),
@@ -54,14 +54,14 @@ def _blocks_for_all(candidate: Candidate) -> bool:
 BLOCKS_FOR_ALL = Rule(
     "blocks-for-all",
     "shape",
-    "many tiles of C have work for every multiprocessor",
+    "if C has many tiles, every multiprocessor should have a block",
     _blocks_for_all,
     of=("block_m", "block_n", "block_k", "splits"),
 )
 WIDE_TILES_FOR_WIDE_RESULTS = Rule(
     "wide-tiles-for-wide-results",
     "shape",
-    "a C that is skinny, or a small result of a long sum, has no columns for them",
+    "tiles of more columns are for a large C, not for a skinny or small one",
     lambda c: tunable(c, "block_n") <= SKINNY or is_general(c.problem),
     of=("block_n",),
 )

@@ -51,7 +51,7 @@ def _registers_for_mma(candidate: Candidate) -> bool:
 REGISTERS_FOR_MMA = Rule(
     "registers-for-mma",
     "limit",
-    f"ptxas compiles an mma of 16 rows of doubles only where a thread may have {MMA_REGISTERS} registers",
+    f"ptxas compiles an m16 mma of doubles only if a thread may have {MMA_REGISTERS} registers",
     _registers_for_mma,
     of=(RESOURCES, "min_blocks"),
 )
@@ -64,7 +64,7 @@ def _rules(options: Options) -> tuple[Rule, ...]:
 
 class StreamADmma(StreamA[StreamADmmaConfig]):
     name = "stream_a_dmma"
-    summary = "large or tall A times skinny B on the f64 tensor cores, A streaming into their fragments"
+    summary = "large or tall A times skinny B on the f64 tensor cores, A loaded straight into fragments"
     template = "stream_a/dmma.cu.jinja"
     on_tensor_cores = True
     vectors_of_c = True
@@ -87,7 +87,7 @@ class StreamADmma(StreamA[StreamADmmaConfig]):
 
 class StreamAComplexDmma(StreamADmma):
     name = "stream_a_complex_dmma"
-    summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A streaming into their fragments"
+    summary = "large or tall A times skinny B, complex, on the f64 tensor cores, A loaded straight into fragments"
     template = "stream_a/complex_dmma.cu.jinja"
     dtypes = ("c64", "c128")
     options = COMPLEX

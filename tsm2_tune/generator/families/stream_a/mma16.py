@@ -126,7 +126,7 @@ class Mma16(StreamA[Mma16Config]):
 
 class StreamAMma16(Mma16):
     name = "stream_a_mma16"
-    summary = "large or tall A times skinny B in 16 bits on the tensor cores, A streaming into their fragments"
+    summary = "large or tall A times skinny B in 16 bits on the tensor cores, A loaded straight into fragments"
     options = OPTIONS
     rules: ClassVar[tuple[Rule, ...]] = (HAS_HALF_TENSOR_CORES, *streaming_rules(OPTIONS))
     config_type: type[Mma16Config] = StreamAMma16Config
@@ -192,6 +192,6 @@ def _long_run(tiles: int, slots: int) -> int:
 
 class StreamATf32(StreamAMma16):
     name = "stream_a_tf32"
-    summary = "large or tall A times skinny B in TF32 or 3xTF32, A streaming into the tensor cores' fragments"
+    summary = "large or tall A times skinny B in TF32 or 3xTF32, A loaded straight into the tensor cores' fragments"
     dtypes = ("tf32", "3xtf32")
     config_type = StreamATf32Config

@@ -47,7 +47,7 @@ SHORT: dict[int, tuple[tuple[int, int, int, int], ...]] = {
 MANY_COLUMNS = Rule(
     "ring-for-many-columns",
     "shape",
-    "with few columns registers hold enough of A, and what goes through shared memory is slower",
+    "with few columns of C, registers hold enough of A, and shared memory is slower",
     lambda c: c.problem.n > FEW_COLUMNS,
     of=(),
 )
@@ -61,7 +61,8 @@ def _group(candidate: Candidate) -> int:
 class StreamAMma16Ring(Mma16):
     name = "stream_a_mma16_ring"
     summary = (
-        "large or tall A times B of many columns in 16 bits on the tensor cores, A through a ring in shared memory"
+        "large or tall A times B of many columns in 16 bits on the tensor cores,"
+        " A through a pipeline in shared memory"
     )
     ring_of_a = True
     options = OPTIONS
@@ -71,13 +72,13 @@ class StreamAMma16Ring(Mma16):
         Rule(
             "group-within-k",
             "shape",
-            "a row of A has only k elements for a group of the ring",
+            "a pipeline stage of more than k columns of A would be partly empty",
             lambda c: _group(c) <= max(c.problem.k, SMALLEST_GROUP),
         ),
         Rule(
             "runs-are-pieces",
             "limit",
-            "of a row of A four lanes read pieces of 16 bytes of a group",
+            "four lanes read 16 bytes each of a row of A in a pipeline stage",
             lambda c: c.problem.contiguous[0] != "k" or _group(c) * c.problem.dtype.element_bytes >= 4 * VECTOR_BYTES,
         ),
         HAS_HALF_TENSOR_CORES,
@@ -114,6 +115,6 @@ class StreamAMma16Ring(Mma16):
 
 class StreamATf32Ring(StreamAMma16Ring):
     name = "stream_a_tf32_ring"
-    summary = "large or tall A times B of many columns in TF32 or 3xTF32, A through a ring in shared memory"
+    summary = "large or tall A times B of many columns in TF32 or 3xTF32, A through a pipeline in shared memory"
     dtypes = ("tf32", "3xtf32")
     config_type = StreamATf32RingConfig

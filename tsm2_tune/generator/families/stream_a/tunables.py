@@ -11,9 +11,9 @@ from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, PartsOfK, 
 Threads = Annotated[int, Tunable("threads of a block", symbol="t1")]
 ColumnsOfWarp = Annotated[int, Tunable("columns of C that one warp accumulates in registers", symbol="t2")]
 PrefetchOfWarp = Annotated[
-    int, Tunable("columns of A that one warp has in registers, on their way or arrived", symbol="t3")
+    int, Tunable("columns of A that one warp has in registers, in flight or in use", symbol="t3")
 ]
-Stages = Annotated[int, Tunable("groups in which these are used and loaded anew")]
+Stages = Annotated[int, Tunable("pipeline stages, each with an equal part of the prefetched columns")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class StreamAFmaConfig(KernelConfig):
     columns: Annotated[int, Tunable("columns of C that one thread accumulates in registers", symbol="t2")]
     prefetch: Annotated[
         int,
-        Tunable("columns of A that one thread has in registers, on their way or arrived", symbol="t3"),
+        Tunable("columns of A that one thread has in registers, in flight or in use", symbol="t3"),
     ]
     stages: Stages
     splits: PartsOfK
@@ -43,7 +43,7 @@ class StreamADmmaConfig(KernelConfig):
     family: ClassVar[str] = "stream_a_dmma"
 
     threads: Threads
-    strips: Annotated[int, Tunable("strips of 16 rows of A that one warp computes")]
+    strips: Annotated[int, Tunable("m16 tiles of C that one warp computes")]
     columns: ColumnsOfWarp
     prefetch: PrefetchOfWarp
     stages: Stages
@@ -59,7 +59,7 @@ class StreamAComplexDmmaConfig(StreamADmmaConfig):
 
     family: ClassVar[str] = "stream_a_complex_dmma"
 
-    strips: Annotated[int, Tunable("strips of 8 vectors of rows of A that one warp computes")]
+    strips: Annotated[int, Tunable("strips of C that one warp computes: of 8 rows for c128, of 16 for c64")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Mma16Config(KernelConfig):
     """The common tunables of the stream_a families on tensor cores in 16-bit floats and TF32."""
 
     threads: Threads
-    lane_rows: Annotated[int, Tunable("rows of C of which a lane has sums, an eighth of a warp's")]
+    lane_rows: Annotated[int, Tunable("rows of C that one lane accumulates, an eighth of its warp's rows")]
     columns: ColumnsOfWarp
     prefetch: PrefetchOfWarp
     stages: Stages
@@ -102,7 +102,7 @@ class StreamAMma16RingConfig(Mma16Config):
     family: ClassVar[str] = "stream_a_mma16_ring"
 
     prefetch: Annotated[
-        int, Tunable("columns of A that one warp has in its ring, on their way or arrived", symbol="t3")
+        int, Tunable("columns of A that one warp has in shared memory, in flight or in use", symbol="t3")
     ]
 
 
