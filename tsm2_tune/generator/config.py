@@ -33,14 +33,17 @@ def family_name_in(text: str) -> str:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """Return the name of the family, and the rest of the text."""
+    """Return the name of the family at the start of a configuration's text, and the rest of the text."""
     found = NAME.match(text)
     name = found[0] if found else ""
     return name, text[len(name) :]
 
 
 class _CachedText:
-    """Base class with a slot that caches the text. The slot is no dataclass field, so comparisons ignore it."""
+    """Base class of configurations, with a slot that caches a configuration's text.
+
+    The slot is no dataclass field, so comparisons of configurations ignore it.
+    """
 
     __slots__ = ("_text",)
     _text: str
@@ -105,7 +108,10 @@ class KernelConfig(_CachedText):
 
     @property
     def later(self) -> tuple[Self, ...]:
-        """The variants outside the search space: each has another value of one of the `late_tunables`."""
+        """The variants of this configuration that the search space omits.
+
+        Each variant has one of the `late_tunables` at a value other than its first.
+        """
         early = self.early
         return tuple(
             replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]
@@ -113,7 +119,10 @@ class KernelConfig(_CachedText):
 
     @property
     def has_splits(self) -> bool:
-        """Whether blocks write partial sums to a workspace, because k or the whole work is divided among them."""
+        """Whether blocks write partial sums to a workspace.
+
+        Blocks do so if k, or all of the work, is divided among them.
+        """
         return int(getattr(self, "splits", 1)) > 1
 
     @property
@@ -148,7 +157,10 @@ class KernelConfig(_CachedText):
 
 @dataclass(frozen=True, slots=True)
 class OtherConfig(KernelConfig):
-    """A stored configuration of another version of the program. This version lacks its family or a tunable."""
+    """A configuration that another version of the program stored.
+
+    This version of the program lacks the configuration's family or one of its tunables.
+    """
 
     family: str  # type: ignore[misc]  # a field here, a class variable in other configurations
     spelling: str
@@ -179,9 +191,10 @@ class Resources:
 
 @dataclass(frozen=True, slots=True)
 class Periods:
-    """The extents m, n and k of a kernel's tile, or of the group of tiles after which its work repeats.
+    """The extents m, n and k of a kernel's tile.
 
-    The remainder of m, n or k modulo its period determines which code path the kernel uses at the matrix's end.
+    If the kernel's work repeats only after a group of tiles, these are the extents of the group. The remainder of m,
+    n or k modulo its period determines which code path the kernel uses at the matrix's end.
     """
 
     m: int

@@ -25,7 +25,10 @@ def format_tunables(config_type: type[Any], values: Mapping[str, TunableValue]) 
 
 
 def parse_tunables(config_type: type[Any], text: str) -> dict[str, TunableValue] | None:
-    """Parse `key=value,...`, in any order, into tunable name -> value. Return None if it is invalid or incomplete."""
+    """Parse `key=value,...`, in any order, into tunable name -> value.
+
+    Return None if the text is invalid or lacks a tunable without default.
+    """
     items = [item.partition("=") for item in text.split(",")]
     texts, by_word = {word: value for word, _, value in items}, _by_word(config_type)
     if len(texts) < len(items) or not texts.keys() <= by_word.keys():
@@ -51,7 +54,7 @@ def unknown_word(config_type: type[Any], text: str) -> str:
 
 
 def tunable_words(config_type: type[Any]) -> tuple[str, ...]:
-    """Return the keys that a text of this type of configuration may contain."""
+    """Return the keys that may occur in the text of a configuration of this class."""
     return tuple(_by_word(config_type))
 
 

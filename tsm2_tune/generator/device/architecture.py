@@ -33,7 +33,10 @@ SOURCES = {
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Properties of one compute capability. Latencies are without load, in clocks of the multiprocessor."""
+    """Properties of one compute capability.
+
+    Latencies are those of an idle device, in clocks of the multiprocessor.
+    """
 
     compute_capability: ComputeCapability
     name: str
@@ -55,10 +58,11 @@ class Architecture:
     def cores(self, dtype_name: str) -> float:
         """Return the real multiply-adds per clock per multiprocessor, without tensor cores.
 
-        A semiring without FMA instruction needs two instructions for one multiply-add. In f32, since compute
-        capability 9.0, three instructions suffice for two of them, by a minimum of three numbers. In f64, the f64
-        cores execute all instructions. In f32, other units compute minima, so the issue rate is the limit: 128 thread
-        instructions per clock since compute capability 7.0.
+        A multiply-add of a semiring without an FMA instruction needs two instructions. In f32 since compute
+        capability 9.0, two multiply-adds need only three instructions, since one instruction computes the minimum of
+        three numbers. In f64, the f64 cores execute all of these instructions. In f32, units other than the f32 cores
+        compute minima, so the issue rate is the limit: 128 thread instructions per clock since compute capability
+        7.0.
         """
         dtype = dtype_named(dtype_name)
         is_f64, instructions = dtype.sum.component.name == "f64", dtype.semiring.instructions
@@ -154,8 +158,8 @@ TENSOR_FMAS: dict[ComputeCapability, dict[str, int]] = {
 def architecture_of(compute_capability: ComputeCapability) -> Architecture:
     """Return the properties of this compute capability. Raise InputError for a GPU older than Fermi.
 
-    For an unknown capability return the newest known one that is older. Its `compute_capability` then differs from
-    the argument.
+    For an unknown capability, return the properties of the newest known capability that is older. Then
+    `compute_capability` of the result differs from the argument.
     """
     if compute_capability in ARCHITECTURES:
         return ARCHITECTURES[compute_capability]
@@ -166,14 +170,18 @@ def architecture_of(compute_capability: ComputeCapability) -> Architecture:
 
 
 def tensor_fmas(compute_capability: ComputeCapability) -> dict[str, int]:
-    """Return element type -> dense tensor-core FMAs per clock per multiprocessor; empty without tensor cores."""
+    """Return element type -> dense tensor-core FMAs per clock per multiprocessor.
+
+    The mapping is empty for a compute capability without tensor cores.
+    """
     return TENSOR_FMAS.get(architecture_of(compute_capability).compute_capability, {})
 
 
 def peak_gflops(limits: DeviceLimits, dtype_name: str) -> float:
     """Return the peak GFLOPS without tensor cores: multiprocessors x cores x clock x 2. An FMA counts as two.
 
-    The clock is the highest that the driver reports. Data sheets use the boost clock, so their rate can be lower.
+    The clock is the highest that the driver reports. Data sheets calculate peak rates with the boost clock, which can
+    be lower.
     """
     cores = architecture_of(limits.compute_capability).cores(dtype_name)
     return limits.sms * cores * limits.sm_clock_mhz * FLOPS_PER_FMA / 1e3

@@ -1,4 +1,7 @@
-"""Limits of some GPUs, for search spaces and models without a GPU, and peak rates that papers publish."""
+"""Limits of some GPUs, and peak rates that papers publish.
+
+With these limits, search spaces and models can be computed on a machine without the GPU.
+"""
 
 from __future__ import annotations
 

@@ -79,9 +79,10 @@ def occupancies(limits: DeviceLimits, *, threads: Ints, registers: Ints, smem_by
 
 @cache
 def _table_by_registers(limits: DeviceLimits, most_warps: int) -> Ints:
-    """Return an array of `_blocks_by_registers`, indexed by registers per thread and by warps per block minus 1.
+    """Return the results of `_blocks_by_registers` as an array.
 
-    The last row is for any number of registers above a thread's limit.
+    The row is the number of registers per thread, and the column is the number of warps per block minus 1. The last
+    row is for every number of registers above a thread's limit.
     """
     architecture = architecture_of(limits.compute_capability)
     rows = range(architecture.registers_per_thread + 2)
@@ -128,8 +129,8 @@ def _blocks_by_registers(limits: DeviceLimits, architecture: Architecture, regis
 def _blocks_in_partitions(limits: DeviceLimits, partitions: int, registers_per_warp: int, warps: int) -> int:
     """Return the number of blocks whose registers fit in a register file with this number of partitions.
 
-    The registers of a warp are all in one partition. A limit per block applies too: for it, the warps of a block are
-    rounded up to a multiple of the partitions.
+    The registers of a warp are all in one partition. The registers of one block are limited too. In the check of that
+    limit, the number of warps of the block is rounded up to a multiple of the partitions.
     """
     if registers_per_warp * rounded_up(warps, partitions) > limits.registers_per_block:
         return 0

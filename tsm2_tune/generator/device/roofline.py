@@ -1,4 +1,4 @@
-"""Roofline model: the least time of a problem on a device, by its bytes and operations.
+"""Roofline model: the least time of a problem on a device, calculated from the problem's bytes and operations.
 
 Source: Williams, Waterman, Patterson, "Roofline: an insightful visual performance model for multicore architectures",
 Communications of the ACM 52 (2009).
@@ -19,7 +19,10 @@ from tsm2_tune.generator.problem import DTYPES, TF32_DTYPES, Dtype, Problem
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """The peak rates of a device in 1e9 per second, measured or from the data sheet."""
+    """The peak rates of a device, in 1e9 bytes or operations per second.
+
+    The rates are measured or come from the data sheet.
+    """
 
     read_gbytes_per_s: float  # of a kernel that only reads
     copy_gbytes_per_s: float  # of a copy, counting bytes read plus bytes written
@@ -111,7 +114,10 @@ class Modelled:
 
 
 def modelled(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Modelled:
-    """Return the results of both models for the problem. Raise InputError in the cases of `roofline`."""
+    """Return the results of the roofline model and of the TSM2 model for the problem.
+
+    Raise InputError if `roofline` raises it.
+    """
     why_not = unmodelled(problem)
     choice = choose(problem, limits) if why_not is None else None
     return Modelled(problem, roofline(problem, limits, ceilings), choice, why_not)
@@ -130,11 +136,12 @@ def data_sheet(limits: DeviceLimits) -> Ceilings:
 def gflops_by_dtype(
     fma: Mapping[str, float], mma: Mapping[str, float] | None = None
 ) -> tuple[tuple[str, float], ...]:
-    """Return (dtype name, GFLOPS) of all Dtypes, each with the faster of FMA units and tensor cores.
+    """Return (dtype name, GFLOPS) for every Dtype: the rate of FMA units or of tensor cores, whichever is higher.
 
-    `fma` and `mma` contain the GFLOPS of FMA units and of tensor cores by real type. Complex products use FMA units
-    or f64 tensor cores. There, a product of c128 consists of four real products. Three suffice for c64, since f64 has
-    twice the precision, but the rate counts four.
+    `fma` maps real element types to the GFLOPS of FMA units. `mma` maps them to the GFLOPS of tensor cores. Complex
+    products use FMA units or f64 tensor cores. On f64 tensor cores, a product of c128 consists of four real products.
+    A product of c64 needs only three real products there, since f64 has twice the precision. The rate counts it as
+    four real products nonetheless.
     """
     return tuple((dtype.name, _fastest(dtype, fma, mma or {})[1]) for dtype in DTYPES.values())
 

@@ -17,8 +17,8 @@ WITH_WARPGROUP_PRODUCTS = (9, 0)  # the only compute capability with wgmma instr
 def has_f64_tensor_cores(limits: DeviceLimits, problem: Problem) -> bool:
     """Return whether the device has f64 tensor cores that are at least as fast as FMA units for the element type.
 
-    The result is True for the host, which emulates them. On Hopper, f64 tensor cores are as fast as f32 FMA units. On
-    chips with slow f64, they have a 64th of this rate.
+    The result is True for the host, which emulates f64 tensor cores. On Hopper, f64 tensor cores are as fast as f32
+    FMA units. On chips with slow f64 arithmetic, the rate of f64 tensor cores is a 64th of the rate of f32 FMA units.
     """
     return _has_f64_tensor_cores(limits.compute_capability, problem.dtype_name)
 

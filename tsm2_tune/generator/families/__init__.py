@@ -2,13 +2,15 @@
 
 A kernel has one family for each way to multiply. A family's name begins with the kernel:
 
-- stream_a: a large A times a skinny B; A streams past a B in shared memory;
-- resident_b: a tall A times a small B, which stays in shared memory;
-- row_lanes: a row-major A, whose rows lanes share; B is in shared memory (shared_b) or registers (register_b);
-- inner: the transpose of a tall matrix times a tall matrix, so that k is huge;
-- staged: both operands pass through shared memory; staged_symmetric: the same for X^T X, of which half is computed.
+- stream_a: a large A times a skinny B; the kernel streams A past a B in shared memory;
+- resident_b: a tall A times a small B; the kernel keeps B in shared memory;
+- row_lanes: a row-major A; several lanes share a row of A, and B is in shared memory (shared_b) or registers
+  (register_b);
+- inner: X^T Y of tall matrices X and Y, whose k is huge;
+- staged: both operands pass through shared memory; staged_symmetric: X passes through shared memory, and the kernel
+  computes half of the Gram matrix X^T X.
 
-Then the name has the way to multiply:
+The rest of the name states the way to multiply:
 
 - fma: fused multiply-adds; fma_16bit: fused multiply-adds of 16-bit floats, for few columns;
 - dmma: f64 tensor cores; f32_dmma and complex_dmma: f32 and complex numbers on f64 tensor cores;
@@ -51,9 +53,9 @@ def family_named(name: str) -> Family[Any]:
 
 
 def parse_config(text: str) -> KernelConfig | None:
-    """Return the configuration of any family that `text` describes, such as tsm2:version=v3,threads=128,...
+    """Return the configuration that `text` describes, of whichever family, such as tsm2:version=v3,threads=128,...
 
-    Return None if no family has it.
+    Return None if `text` describes no configuration of any family.
     """
     family = FAMILIES.get(family_name_in(text))
     found: KernelConfig | None = family.config_type.parse(text) if family else None

@@ -47,9 +47,9 @@ class Family(ABC, Generic[C]):
     config_type: type[C]
 
     def grids(self) -> Iterable[Grid[C]]:
-        """Return the grids of all configurations, before any rule, in a fixed order.
+        """Return the grids of the family's configurations before any rule drops some, in a fixed order.
 
-        Return none if the family has tables instead (`kept_in_tables`).
+        Return no grids if the family stores its configurations in tables instead (`kept_in_tables`).
         """
         return ()
 
@@ -71,7 +71,10 @@ class Family(ABC, Generic[C]):
 
     @abstractmethod
     def periods(self, config: C, problem: Problem) -> Periods:
-        """Return the longest tile of the kernel in each of m, n and k. Verification tries every remainder of it."""
+        """Return, for each of m, n and k, the extent of the kernel's longest tile.
+
+        Verification tries problems with every remainder of m, n and k modulo these extents.
+        """
 
     def share_step(self, config: C, problem: Problem) -> int:
         """Return the unit by which k is split: each split except the last is a multiple of it."""
@@ -82,7 +85,10 @@ class Family(ABC, Generic[C]):
         return 0
 
     def division(self, config: C, problem: Problem, resident: int) -> Division:
-        """Return how the kernel divides its work, with `resident` blocks per multiprocessor, to predict its time."""
+        """Return how the kernel divides its work, from which a model predicts the kernel's time.
+
+        `resident` is the number of blocks that fit on a multiprocessor.
+        """
         launch = self.launch(config, problem)
         tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables() else 1
         step = self.share_step(config, problem)
@@ -98,7 +104,10 @@ class Family(ABC, Generic[C]):
         )
 
     def has(self, config: C, problem: Problem) -> bool:
-        """Return whether the configuration, or the one of which it is a variant, is in the space before any rule."""
+        """Return whether the space has the configuration before any rule drops some.
+
+        A variant of a configuration of the space (`later`) counts too.
+        """
         return any(grid.holds(config) for grid in self.every_grid) and (
             config == config.early or config in self.later(config)
         )
@@ -115,10 +124,10 @@ class Family(ABC, Generic[C]):
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]] | None:
-        """Return the candidates that every rule keeps, and rule name -> number of candidates that it drops first.
+        """Return the candidates that every rule keeps, and rule name -> number of dropped candidates.
 
-        The candidates are stored as tables, for a space that is too large for one object per configuration. Return
-        None for other spaces.
+        A candidate counts for the first rule that drops it. The candidates are stored as tables, for a space that is
+        too large for one object per configuration. Return None for a space that is small enough for objects.
         """
         return None
 
@@ -133,10 +142,10 @@ class Family(ABC, Generic[C]):
         )
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
-        """Return (m, n, k) of small problems that reach every branch of the kernel, to verify it.
+        """Return (m, n, k) of small problems for verification, which together reach every branch of the kernel.
 
-        Blocks of rows, groups of columns, and steps and tiles along k are whole or partial. The sizes follow from the
-        launch and from the tunables `columns`, `prefetch` and `threads` if the family has them.
+        In these problems, blocks of rows, groups of columns, and steps and tiles along k are whole or partial. The
+        sizes follow from the launch and from the tunables `columns`, `prefetch` and `threads` if the family has them.
         """
         rows, tunables = self.launch(config, problem).rows_per_block, config.tunables
         tile_of_rows = self.periods(config, problem).m
@@ -151,9 +160,9 @@ class Family(ABC, Generic[C]):
         )
 
     def supports(self, problem: Problem) -> bool:
-        """Return whether this family serves the problem, by element type, layout and size.
+        """Return whether a search may use this family for the problem, given its element type, layout and size.
 
-        By default, return whether all matrices are column-major and `dtypes` has the element type.
+        The default is True if all matrices are column-major and `dtypes` contains the element type.
         """
         return problem.op == "nn" and problem.dtype_name in self.dtypes
 
@@ -163,7 +172,10 @@ class Family(ABC, Generic[C]):
 
     @property
     def proposes(self) -> bool:
-        """Whether the family overrides `proposals`. Else a search first tries what was fastest for other problems."""
+        """Whether the family overrides `proposals`.
+
+        If it does not, a search first tries the configurations that were fastest for other problems.
+        """
         return type(self).proposals is not Family.proposals
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:

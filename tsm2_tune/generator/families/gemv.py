@@ -1,13 +1,13 @@
 """GEMV: a matrix A times a vector x (n = 1), with the work divided in each of the four ways that a lecture names.
 
 G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms" (Bremen, 2022), divides the rows of A among threads in
-four ways: one thread per row; several threads per row; several rows per thread; both. Here they are four cases of one
-search space. A row is shared by `lanes` threads of each of `splits` blocks, and a thread has `rows` rows.
-`GemvConfig.decomposition` names the case.
+four ways: one thread per row; several threads per row; several rows per thread; several threads per row and several
+rows per thread ("both"). Here these ways are four cases of one search space: `lanes` threads of each of `splits`
+blocks share a row, and a thread has `rows` rows. `GemvConfig.decomposition` names the case.
 
-Two things differ from the lecture, which is about GPUs with smaller caches and no wide loads. A block reads x through
-the L1, not through shared memory between two barriers. And a load moves a vector: adjacent columns of a row-major A,
-or adjacent rows of a column-major A, so that a thread has several rows.
+The lecture is about GPUs with smaller caches and without wide loads, so the kernel differs from it in two ways. A
+block reads x through the L1, and not through shared memory between two barriers. A load moves a vector of adjacent
+columns of a row-major A, or of adjacent rows of a column-major A, so that a thread has several rows.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def block_m(config: GemvConfig) -> int:
 
 
 def step(config: GemvConfig, problem: Problem) -> int:
-    """Return the number of columns of A that the threads of a row load at a time."""
+    """Return the number of columns of A that the threads that share a row load at a time."""
     return config.lanes * (config.vector if _a_along_k(problem) else 1)
 
 
@@ -288,8 +288,8 @@ class Gemv(Family[GemvConfig]):
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first, a tile of rows is partial. In the second, the last tile overlaps the tile before it, the last
-        split of k is partial, and the loop along k has more than one iteration. In the third, all splits but the
+        In the first problem, a tile of rows is partial. In the second, the last tile overlaps the tile before it, the
+        last split of k is partial, and the loop along k has more than one iteration. In the third, all splits but the
         first are empty, and verification passes an aligned A with an odd leading dimension. In the last, rows and
         columns of A are not whole vectors.
         """
@@ -303,7 +303,7 @@ class Gemv(Family[GemvConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
-        """Return configurations to try first: in turns, one of each decomposition, beginning with "both"."""
+        """Return configurations to try first. The four decompositions alternate, beginning with "both"."""
         return in_turns(self.corner(name, problem, limits) for name in reversed(DECOMPOSITIONS))
 
     def corner(self, name: Decomposition, problem: Problem, limits: DeviceLimits) -> tuple[GemvConfig, ...]:
@@ -329,7 +329,7 @@ class Gemv(Family[GemvConfig]):
         return tuple(config for config in dict.fromkeys(in_turns(found)) if config.decomposition == name)
 
     def _splits(self, config: GemvConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
-        """Return the numbers of splits of k to try first, which a model of the kernel's time ranks."""
+        """Return the numbers of splits of k to try first, ranked by a model of the kernel's time."""
         return splits_to_prefer(
             limits,
             problem,

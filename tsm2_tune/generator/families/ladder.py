@@ -42,7 +42,8 @@ OPS = ("nn", "ttt")  # all matrices column-major, or all row-major
 class LadderConfig(KernelConfig):
     """A configuration of the family ladder: a value for each tunable.
 
-    If C is column-major, the tunables for rows are for its columns, and the tunables for columns for its rows.
+    If C is column-major, tunables named after rows are for columns of C, and tunables named after columns are for
+    rows.
     """
 
     family: ClassVar[str] = "ladder"
@@ -109,9 +110,10 @@ STEPS = {
 
 
 def _exists(config: LadderConfig) -> bool:
-    """Return whether a block has at most 1024 threads (steps 3 and 4).
+    """Return whether the search space has this configuration of the steps 3 to 6.
 
-    In steps 5 and 6, return whether all threads load equally much of a tile.
+    In steps 3 and 4, a block must have at most 1024 threads. In steps 5 and 6, all threads must load equally many
+    elements of a tile.
     """
     if config.step in ("tiled", "coarse1d"):
         return config.threads <= MOST_THREADS
@@ -131,7 +133,8 @@ class Ladder(Family[LadderConfig]):
     def grids(self) -> Iterable[Grid[LadderConfig]]:
         """Yield the grids of the search space, one or more for each step.
 
-        All threads of a block load equally much of a tile; in steps 3 and 4 one element, as in the article.
+        All threads of a block load equally many elements of a tile. In steps 3 and 4 each thread loads one element,
+        as in the article.
         """
         names = "block_m block_n tile_depth coarse_rows coarse_columns"
         steps = {
@@ -174,7 +177,10 @@ class Ladder(Family[LadderConfig]):
         return Periods(launch.rows_per_block, launch.columns_per_block, config.tile_depth)
 
     def traffic(self, config: LadderConfig, problem: Problem) -> Traffic:
-        """Return the traffic. A block's threads share elements through shared memory; in steps 1 and 2 the L1."""
+        """Return the traffic.
+
+        A block's threads share elements through shared memory, or through the L1 in steps 1 and 2.
+        """
         launch = self.launch(config, problem)
         return tile_traffic(problem, block_m=launch.rows_per_block, block_n=launch.columns_per_block)
 
@@ -184,8 +190,8 @@ class Ladder(Family[LadderConfig]):
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        C is whole tiles, one row or column more or fewer, a vector more, or smaller than a vector. k is whole k tiles
-        or has a partial one.
+        C consists of whole tiles, or exceeds or lacks a row or a column, or exceeds whole tiles by a vector, or is
+        smaller than a vector. k consists of whole k tiles or has a partial k tile.
         """
         launch, depth = self.launch(config, problem), config.tile_depth
         rows, columns = launch.rows_per_block, launch.columns_per_block
@@ -201,7 +207,7 @@ class Ladder(Family[LadderConfig]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[LadderConfig, ...]:
         """Return, for each step, the fastest configurations on an H200 and the article's configuration.
 
-        The fastest for a large C comes first if C has a large tile for each multiprocessor.
+        If C has a large tile for each multiprocessor, the configuration that was fastest for a large C comes first.
         """
         many = problem.m * problem.n >= LARGEST_TILE * limits.sms
         return tuple(

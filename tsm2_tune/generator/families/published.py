@@ -92,7 +92,10 @@ SHAPE_RULES = (
 
 
 def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
-    """Return the bytes of a tile of B in shared memory: `threads` rows, or fewer for a multiple of `prefetch`."""
+    """Return the bytes of a tile of B in shared memory.
+
+    The tile has `threads` rows, rounded down to a multiple of `prefetch`.
+    """
     return config.threads // config.prefetch * config.prefetch * config.columns * problem.dtype.element_bytes
 
 
@@ -152,8 +155,8 @@ class Tsm2(Published[Tsm2Config]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[Tsm2Config, ...]:
         """Return the configuration with the t1, t2 and t3 of the paper's model.
 
-        For small m and k, return first what was fastest on an H200: V2 with a whole row of A at once. The paper
-        profiles other t1 too (section 3.6.3); the search tries them later.
+        For small m and k, first return the configurations that were fastest on an H200: V2, with a whole row of A
+        loaded at once. The paper also profiles other values of t1 (section 3.6.3). The search tries those later.
         """
         choice = choose(problem, limits)
         threads = min(choice.t1, covering(THREADS, problem.m))

@@ -1,7 +1,7 @@
 """General matrices: a block has a tile of C in registers, and k tiles of A and B pass through shared memory.
 
-`bacugen` has the published search space, and `stencil` has the tunables and rules. `kernel` has the family for sums
-of products, `minplus` the family for minima of sums.
+`bacugen` enumerates the published search space, and `stencil` declares the tunables and rules. `kernel` contains the
+family gemm, which computes sums of products. `minplus` contains the family minplus, which computes minima of sums.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The search-space generator of BACUGen: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.3.
 
 A configuration has nine parameters. A block computes m_blk x n_blk elements of C, in k tiles (the paper: stripes) of
-k_blk products, with m_dim x n_dim threads. The same threads load A as a grid of m_dim_a x n_dim_a threads, and B as a
-grid of m_dim_b x n_dim_b threads: the reading grids.
+k_blk products, with m_dim x n_dim threads. To load a k tile of A, the same threads form a grid of m_dim_a x n_dim_a.
+To load a k tile of B, they form a grid of m_dim_b x n_dim_b. These two grids are the reading grids.
 
 The paper contradicts itself in some details. This module has the variants that reproduce the paper's results:
 
@@ -10,11 +10,14 @@ The paper contradicts itself in some details. This module has the variants that 
   multiple of the grid, as in the paper's winners.
 - Algorithm 2 is for untransposed operands. For a transposed operand the winners' reading grids are transposed too
   (32 x 8 for B^T, 8 x 32 for B): the first extent of a grid runs along the contiguous direction of the operand.
-- K and N in Algorithm 3's formula for shared memory are K_blk and N_blk.
-- Divisions are real. With Table 1's guidelines, 294 variants of SGEMM remain, 138 of DGEMM and 84 of ZGEMM, and
-  Figure 5 begins "slightly below one hundred". With integer division they would be 86, 66 and 60.
-- Table 1 states a reuse of 5 for CGEMM. By Algorithm 3 the paper's winner has 4, and no variant has 4.5. With 4, 138
-  variants remain, among them the winner, and 8 have more (the paper has 6 at the next step, without the winner).
+- K and N in Algorithm 3's formula for shared memory mean K_blk and N_blk.
+- Quotients are not rounded. With the guidelines of Table 1, 294 variants of SGEMM, 138 of DGEMM and 84 of ZGEMM
+  remain, and Figure 5 begins "slightly below one hundred". With integer division, only 86 variants of SGEMM, 66 of
+  DGEMM and 60 of ZGEMM would remain.
+- Table 1 states a reuse of 5 for CGEMM. By the formulas of Algorithm 3, the paper's winner has a reuse of 4, and no
+  variant has a reuse of 4.5. If the least reuse is 4, 138 variants remain, and the winner is one of them. 8 of the
+  138 have a larger reuse. (In the paper, 6 variants remain at the next larger reuse, and the winner is not one of
+  them.)
 - A thread may have any number of registers: Algorithm 3 has no limit, and Fermi's L1 caches spilled registers.
   Without a limit and without guidelines 1 136 490 variants of SGEMM remain: "slightly more than one million".
 """
@@ -44,7 +47,10 @@ Division = Literal["real", "integer"]
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """A table of configurations without reading grids, one per row, and the number of reading grids of each."""
+    """A table with one configuration per row, whose reading grids are not chosen yet.
+
+    It also counts the possible pairs of reading grids of each row.
+    """
 
     columns: dict[str, Any]  # m_blk, n_blk, k_blk, m_dim, n_dim -> an array with an element per row
     variants: Ints  # pairs of a reading grid of A and one of B, for each row
@@ -57,9 +63,9 @@ class Blocks:
 def blocks() -> Blocks:
     """Return the table of all configurations of Algorithm 2, after the first checks of Algorithm 3.
 
-    The checks are: threads are whole warps, and every thread loads equally many elements of a k tile. The second
-    check means that m_blk is a multiple of threads / gcd(threads, k_blk). So the loops over m_blk and n_blk
-    have this step.
+    The first check is that the threads of a block are whole warps. The second check is that every thread loads
+    equally many elements of a k tile. So m_blk and n_blk must be multiples of threads / gcd(threads, k_blk), and the
+    loops over m_blk and n_blk only visit such multiples.
     """
     m_dim, n_dim = (grid.ravel().astype(np.int32) for grid in np.mgrid[1 : MOST_DIM + 1, 1 : MOST_DIM + 1])
     grids = np.flatnonzero((m_dim * n_dim % WARP_THREADS == 0) & (m_dim * n_dim <= MOST_THREADS))
@@ -82,9 +88,10 @@ def blocks() -> Blocks:
 
 
 def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
-    """Return every configuration of the chosen rows of `blocks()`, with reading grids: parameter -> array.
+    """Return parameter -> array of values, for the chosen rows of `blocks()` with all of their reading grids.
 
-    The first extent of a reading grid runs along the contiguous direction of the operand.
+    The arrays have an element for each pair of reading grids of each row. The first extent of a reading grid runs
+    along the contiguous direction of the operand.
     """
     columns = {name: column[chosen] for name, column in blocks().columns.items()}
     threads = columns["m_dim"] * columns["n_dim"]
@@ -106,9 +113,9 @@ def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
 def published_occupancy(
     resources: Resources, limits: DeviceLimits, *, registers: Any, division: Division = "real"
 ) -> Occupancy:
-    """Return the occupancy by Algorithm 3: the blocks for which a multiprocessor has shared memory and registers.
+    """Return the occupancy by Algorithm 3: the blocks that fit in a multiprocessor's shared memory and registers.
 
-    The numbers may be arrays. With real division the number of blocks may be a fraction.
+    The arguments and the result may contain arrays. With real division the number of blocks may be a fraction.
     """
     divided = np.true_divide if division == "real" else np.floor_divide
     warps = divided(resources.threads, limits.warp_threads)
@@ -135,7 +142,7 @@ def published_occupancy(
 class _Grids:
     """The reading grids that divide a k tile evenly, for each row of a table.
 
-    The grids of row r are `count[r]` elements of `dim`, from `first[r]` on.
+    The grids of row r are the `count[r]` elements of `dim` that begin at index `first[r]`.
     """
 
     dim: Ints  # extents of grids along the contiguous direction of the operand
@@ -154,7 +161,10 @@ def _grids(threads: Ints, lines: Ints, k_blk: Ints, *, along_k: bool) -> _Grids:
 
 @cache
 def _divisors() -> Ints:
-    """Return the divisors of each number of threads: row w has those of 32 w, ascending, padded with ones."""
+    """Return an array whose row w has the divisors of the number of threads of w warps.
+
+    The divisors ascend. Shorter rows are padded with ones.
+    """
     found = [
         [dim for dim in range(1, MOST_THREADS + 1) if warps * WARP_THREADS % dim == 0] if warps else [1]
         for warps in range(MOST_THREADS // WARP_THREADS + 1)
@@ -165,7 +175,10 @@ def _divisors() -> Ints:
 
 @cache
 def _ways() -> Ints:
-    """Return the number of reading grids by [warps, lines, k_blk] of a k tile with `lines` rows or columns."""
+    """Return an array: element [warps, lines, k_blk] is the number of reading grids for a k tile.
+
+    `lines` is the number of rows or columns of the k tile.
+    """
     ways = np.zeros((MOST_THREADS // WARP_THREADS + 1, MOST_BLK + 1, MOST_K_BLK + 1), np.int64)
     for warps in range(1, len(ways)):
         threads = warps * WARP_THREADS

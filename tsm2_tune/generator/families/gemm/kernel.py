@@ -1,12 +1,11 @@
 """GEMM for matrices that are not skinny: the universal stencil of BACUGen.
 
 Source: Kurzak, Tomov, Dongarra, "Autotuning GEMMs for Fermi", section 5.2. A block has a tile of C in registers. K
-tiles of A and B pass through shared memory with padded rows. While one k tile is multiplied, the next is loaded into
-registers (Algorithm 1). Alpha and beta are applied when C is stored.
+tiles of A and B pass through shared memory with padded rows. While one k tile is multiplied, the next k tile is
+loaded into registers (Algorithm 1). Alpha and beta are applied when C is stored.
 
-The search space is that of section 5.3, see `bacugen`. On Fermi it is as published. On later GPUs it has more than
-the paper: vector accesses to shared memory, vector loads, and several k tiles in shared memory, copied
-asynchronously.
+On Fermi, the search space is the published one of section 5.3, see `bacugen`. On later GPUs it also has vector
+accesses to shared memory, vector loads, and several k tiles in shared memory, copied asynchronously.
 """
 
 from __future__ import annotations
@@ -103,7 +102,10 @@ class Gemm(Family[GemmConfig]):
     least: ClassVar[dict[str, tuple[int, float]]] = LEAST
 
     def table(self, vector: int, read: str, load: int, buffers: int) -> GemmConfig:
-        """Return one configuration for all with these values: its other tunables are arrays, reading grids are 0."""
+        """Return all configurations with these four values as one configuration, which is a table.
+
+        Its other tunables are arrays with an element per configuration, and its reading grids are 0.
+        """
         grids = dict.fromkeys(("m_dim_a", "n_dim_a", "m_dim_b", "n_dim_b"), 0)
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
@@ -147,9 +149,10 @@ class Gemm(Family[GemmConfig]):
     def kept_in_tables(
         self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines, rules: Sequence[Rule]
     ) -> tuple[Sequence[Candidate], Counter[str]]:
-        """Return the candidates that every rule keeps, and how many candidates each rule is the first to drop.
+        """Return the candidates that every rule keeps, and rule name -> number of dropped candidates.
 
-        The candidates are stored as tables, one for each value of (vector, read, load, buffers).
+        A candidate counts for the first rule that drops it. The candidates are stored as tables, one for each value
+        of (vector, read, load, buffers).
         """
         dropped = Counter[str]()
         tables = self._tables(problem, limits, guidelines, rules, dropped)
@@ -163,17 +166,21 @@ class Gemm(Family[GemmConfig]):
         rules: Sequence[Rule],
         dropped: Counter[str],
     ) -> list[Candidate]:
-        """Return the kept candidates as tables, one for each (vector, read, load, buffers). Add to `dropped`."""
+        """Return the kept candidates as tables, one for each value of (vector, read, load, buffers).
+
+        Add the number of candidates that each rule drops to `dropped`.
+        """
         return [
             self._kept(Candidate(self, self.table(*one), problem, limits, guidelines), rules, dropped)
             for one in product(VECTORS, READS, LOADS, BUFFERS)
         ]
 
     def _kept(self, candidate: Candidate, rules: Sequence[Rule], dropped: Counter[str]) -> Candidate:
-        """Return the candidates of a table that the rules keep, with reading grids.
+        """Return a table of the candidates that the rules keep, with reading grids.
 
-        Add the number that each rule drops to `dropped`. Reading grids are added last, before the rules that
-        concern them; until then a row of the table counts for all of its reading grids.
+        Add the number of candidates that each rule drops to `dropped`. Rules that do not depend on reading grids are
+        applied first, to a table without reading grids. A row of this table counts as many candidates as it has
+        reading grids. Then the reading grids are added, and the other rules are applied.
         """
         every, config = blocks(), candidate.config
         assert isinstance(config, GemmConfig)
@@ -196,10 +203,11 @@ class Gemm(Family[GemmConfig]):
 
     @cache  # noqa: B019, since a family lives as long as the program
     def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
-        """Return guidelines that leave some hundreds of variants on this card. On Fermi return the paper's Table 1.
+        """Return guidelines that leave some hundreds of variants on this device. On Fermi return the paper's Table 1.
 
-        The least threads and the least reuse are those of the fastest variants on an H200. The threads are reduced
-        until at least 300 variants remain. Then the least bytes per load are the most that leave 300 variants.
+        The thresholds for threads and for reuse are the least values among the fastest variants on an H200. The
+        threshold for threads is reduced until at least 300 variants remain. Then the threshold for bytes per load is
+        the largest that leaves at least 300 variants.
         """
         if limits.compute_capability[0] == FERMI:
             return TABLE_1[problem.dtype.element_name]
@@ -214,7 +222,7 @@ class Gemm(Family[GemmConfig]):
         return replace(found, min_line_bytes=longest)
 
     def _line_bytes(self, problem: Problem, limits: DeviceLimits, guidelines: Guidelines) -> Ints:
-        """Return an array: the contiguous bytes that each kept variant's narrower reading grid loads at a time."""
+        """Return an array with the result of `line_bytes` for each variant that the rules keep."""
         rules = (*self.rules, *HARDWARE_RULES, *GUIDELINE_RULES)
         tables = self._tables(problem, limits, guidelines, rules, Counter())
         configs = (table.config for table in tables)
@@ -244,7 +252,7 @@ class Gemm(Family[GemmConfig]):
         )
 
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy:
-        """Return the occupancy by estimated resources. On Fermi use the formula of the paper."""
+        """Return the occupancy, calculated from estimated resources. On Fermi use the formula of the paper."""
         if limits.compute_capability[0] == FERMI:
             return published_occupancy(resources, limits, registers=resources.registers - OVERHEAD_REGISTERS)
         if isinstance(resources.threads, np.ndarray):
@@ -276,9 +284,10 @@ class Gemm(Family[GemmConfig]):
     def probe_shapes(self, config: GemmConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        Tiles of C are whole, partial, or larger than C; the first has two whole tiles side by side. K tiles are whole
-        or partial. In the third, the extents are 2 more than whole tiles, so that only some vectors are aligned. In
-        the fourth and the fifth, C is less than half of a tile in one direction, and k tiles are whole.
+        In these problems, tiles of C are whole, partial, or larger than C, and k tiles are whole or partial. In the
+        first problem, C is two whole tiles side by side. In the third problem, the extents exceed whole tiles by 2,
+        so that only some vectors are aligned. In the fourth and the fifth, C is less than half of a tile in one
+        direction, and k tiles are whole.
         """
         m_blk, n_blk, k_blk = config.m_blk, config.n_blk, config.k_blk
         return (

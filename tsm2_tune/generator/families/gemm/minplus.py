@@ -1,11 +1,12 @@
 """The matrix product in the semiring (min, +): C[i, j] = min over l of (A[i, l] + B[l, j]).
 
 Source: G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms", lecture, May 2022, slides 35 to 39: all-pairs
-shortest paths by a tiled matrix product with other operators. The kernel is the kernel of `gemm`, with the same
-search space and rules: a tile of C in registers, the next k tiles of A and B in flight.
+shortest paths by a tiled matrix product with other operators. The kernel, its search space and its rules are those of
+`gemm`: a tile of C is in registers, and the next k tiles of A and B are in flight.
 
-No instruction fuses an addition and a minimum, so each l takes two instructions. In f32 two l take three instructions
-if no element of a k tile is negative: compute capability 9.0 has an integer minimum of three numbers.
+No instruction fuses an addition and a minimum, so each value of l needs two instructions. In f32 since compute
+capability 9.0, two values of l need only three instructions if no element of a k tile is negative: one instruction
+computes the minimum of three integers.
 """
 
 from __future__ import annotations
@@ -65,9 +66,10 @@ class Minplus(Gemm):
     def _blocks(self, config: GemmConfig, problem: Problem) -> int:
         """Return the least blocks per multiprocessor for __launch_bounds__, which bounds a thread's registers.
 
-        The bound is one allocation unit more than the estimate. Without a bound the compiler uses 135 registers and
-        one block fewer is resident: on an H200, f32, 4096x4096x4096 with 128 x 128 tiles takes 5315 us, not 4904 us.
-        With the exact estimate the compiler spills: with 128 x 64 tiles it takes 5253 us, not 4651 us.
+        The bound is one allocation unit more than the estimated registers. Two measurements on an H200, in f32 with
+        4096x4096x4096, support it. With 128 x 128 tiles the kernel takes 4904 us. Without a bound it takes 5315 us,
+        since the compiler uses 135 registers and one block fewer is resident. With 128 x 64 tiles the kernel takes
+        4651 us. If the bound is the exact estimate it takes 5253 us, since the compiler spills registers.
         """
         resources = self.resources(config, problem)
         registers = (resources.registers // REGISTER_UNIT + 2) * REGISTER_UNIT

@@ -27,7 +27,10 @@ FERMI = 2  # major compute capability
 
 @dataclass(frozen=True, slots=True)
 class StencilConfig(KernelConfig):
-    """The tunables of gemm and minplus, under the paper's names. In a table of configurations they are arrays."""
+    """The tunables of gemm and minplus, under the paper's names.
+
+    In a table of configurations the tunables are arrays.
+    """
 
     m_blk: Annotated[int, Tunable("rows of C that a block computes", symbol="M_blk", word="block")]
     n_blk: Annotated[int, Tunable("columns of C that a block computes", symbol="N_blk", word="block")]
@@ -72,7 +75,10 @@ def _reads_lines(candidate: Candidate) -> bool:
 
 
 def line_bytes(config: StencilConfig, problem: Problem) -> int:
-    """Return the contiguous bytes that one row of a reading grid loads at a time, the lesser number of A and B."""
+    """Return the contiguous bytes that one row of a reading grid loads at a time.
+
+    Return the number for A or the number for B, whichever is less.
+    """
     wide_a, wide_b = at_a_time(config.load, config.buffers, problem)
     shorter: int = np.minimum(config.m_dim_a * wide_a, config.m_dim_b * wide_b)
     return shorter * problem.dtype.element_bytes
@@ -99,9 +105,9 @@ def _widest_copies(candidate: Candidate) -> bool:
 
 
 def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
-    """Return the elements that a thread loads at a time, for each operand whose extent along memory is whole loads.
+    """Return the elements that a thread loads at a time, for each operand whose contiguous extent is whole loads.
 
-    The list has no element for other operands.
+    The list has no entry for an operand whose contiguous extent is not whole loads.
     """
     problem = candidate.problem
     extents = {"m": problem.m, "n": problem.n, "k": problem.k}
@@ -112,8 +118,8 @@ def _in_loads(candidate: Candidate, load: int, buffers: int) -> list[int]:
 def at_a_time(load: int, buffers: int, problem: Problem) -> tuple[int, int]:
     """Return the elements of A and of B that a thread loads or copies at a time.
 
-    An asynchronous copy keeps adjacent elements adjacent. In shared memory, elements of one k are adjacent. So with
-    several buffers an operand that is contiguous along k is copied element by element, which transposes it.
+    In shared memory, elements with equal k are adjacent. An asynchronous copy of several elements cannot transpose
+    them. So with several buffers, an operand that is contiguous along k is copied element by element.
     """
     along_a, along_b, _ = problem.contiguous
     return (1 if along_a == "k" and buffers > 1 else load), (1 if along_b == "k" and buffers > 1 else load)
@@ -148,9 +154,10 @@ OF_GRIDS = (LOADS_FIT_GRIDS, GRIDS_OF_A_WARP, LINES)  # the rules that depend on
 
 
 def _reading_grid(threads: int, lines: int, k_blk: int, *, along_k: bool, wide: int) -> tuple[int, int] | None:
-    """Return the reading grid of an operand with the largest extent along contiguous memory, at most a warp.
+    """Return the extents of an operand's reading grid along and across contiguous memory; None if no grid fits.
 
-    A thread loads `wide` elements at a time. The second number is the extent across. Return None if no grid fits.
+    The extent along contiguous memory is the largest that fits, up to a warp. A thread loads `wide` elements at a
+    time.
     """
     along, across = (k_blk, lines) if along_k else (lines, k_blk)
     fits = [

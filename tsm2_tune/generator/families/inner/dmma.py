@@ -4,9 +4,9 @@ For f64 the kernel is for a C that is too large for the registers of a few threa
 not padded to 16, since there is an m8n8k4 instruction: its fragment of an 8 x 8 C has one pair of f64 sums per lane,
 so most registers are free for loads.
 
-A complex product is four real products. The real and imaginary parts are adjacent in memory, and one 16-byte load
-has both. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So they multiply c64
-too, in double precision.
+A complex product is four real products. The real and imaginary parts are adjacent in memory, so a 16-byte load moves
+both parts. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So the kernel
+multiplies c64 on the f64 tensor cores too, in double precision.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class InnerDmmaConfig(InnerConfig):
 
     @property
     def strip_rows(self) -> int:
-        """The rows of a strip: of the larger mma instruction if the tile has as many rows, else of the smaller."""
+        """The rows of a strip: those of the larger mma instruction.
+
+        If the tile has fewer rows, they are those of the smaller mma instruction.
+        """
         return min(self.most_strip_rows, self.block_m)
 
     @property
@@ -126,9 +129,10 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
     def probe_shapes(self, config: InnerDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The first three are those of the base class. In the fourth, k is odd: verification passes 16-byte aligned
-        operands with odd leading dimensions, or the reverse. In the last two, tiles are partial, and threads must not
-        load past the last vector.
+        The first three problems are those of the base class. In the fourth, k is odd. Verification passes operands
+        that are 16-byte aligned and have odd leading dimensions, or operands that are not aligned and have leading
+        dimensions of whole vectors. In the last two, tiles are partial, and threads must not load past the last
+        vector.
         """
         rows, columns, block_k = config.block_m, config.block_n, self.block_k(config, problem)
         return (

@@ -88,9 +88,9 @@ class InnerFma(Streamed[InnerFmaConfig]):
     def probe_shapes(self, config: InnerFmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        The first three are those of the base class. In the fourth, k is odd: verification passes 16-byte aligned
-        operands with odd leading dimensions, or the reverse. In the last, a tile is partial, and threads must not
-        load past the last vector.
+        The first three problems are those of the base class. In the fourth, k is odd. Verification passes operands
+        that are 16-byte aligned and have odd leading dimensions, or operands that are not aligned and have leading
+        dimensions of whole vectors. In the last, a tile is partial, and threads must not load past the last vector.
         """
         rows, columns, block_k = config.rows, config.columns, self.block_k(config, problem)
         return (

@@ -1,7 +1,8 @@
 """Inner products of a few columns of bf16 or f16, with fused multiply-adds in f32: each thread accumulates all of C.
 
-On tensor cores, most of a fragment would be padding. A thread loads vectors of up to 16 bytes, next to those of its
-neighbouring lanes. A vector holds elements of one column along k, or elements of all columns if these are contiguous.
+For so few columns, most of a tensor core's fragment would be padding. A thread loads vectors of up to 16 bytes, and
+neighbouring lanes load neighbouring vectors. A vector of an operand that is contiguous along k holds elements of one
+column. A vector of a row-major operand holds elements of all columns.
 """
 
 from __future__ import annotations
@@ -63,8 +64,8 @@ class InnerFma16BitConfig(InnerConfig):
 def vector_bytes(piece: int, lines: int, along_k: bool, element_bytes: int) -> int:
     """Return the bytes of the widest load, at most 16, that divides what a thread loads of an operand at a time.
 
-    A thread loads `piece` elements along k of one row or column at a time, or of all `lines` rows or columns together
-    if the operand is not contiguous along k (`along_k`).
+    If the operand is contiguous along k (`along_k`), a thread loads `piece` elements of one row or column at a time.
+    If not, it loads `piece` elements along k of all `lines` rows or columns together.
     """
     return gcd(VECTOR_BYTES, piece * element_bytes * (1 if along_k else lines))
 
@@ -144,7 +145,10 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
         return tuple(dict.fromkeys(self._bounded(config, problem, limits) for config in chosen))
 
     def _bounded(self, config: InnerFma16BitConfig, problem: Problem, limits: DeviceLimits) -> InnerFma16BitConfig:
-        """Return the configuration. min_blocks becomes 1 if it allows over twice the registers needed."""
+        """Return the configuration, with a lower bound on registers where it helps.
+
+        `min_blocks` becomes 1 if its bound allows a thread more than twice the registers that the thread needs.
+        """
         bound = limits.registers_per_sm // (config.threads * config.min_blocks)
         return config if bound <= 2 * self.resources(config, problem).registers else replace(config, min_blocks=1)
 

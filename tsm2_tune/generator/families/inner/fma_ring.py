@@ -107,7 +107,7 @@ def lanes_of_k(config: InnerFmaRingConfig) -> int:
 def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
     """Return the extent of a k tile, about `stage_kib` KiB of A and B.
 
-    It is a multiple of a 16-byte vector and of the number of k slices.
+    The extent is a multiple of a 16-byte vector and of the number of k slices.
     """
     size = problem.dtype.element_bytes
     unit = lcm(lanes_of_k(config), VECTOR_BYTES // size)
@@ -116,16 +116,16 @@ def block_k(config: InnerFmaRingConfig, problem: Problem) -> int:
 
 
 def at_once(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Return the number of products along k whose elements of A and B a thread has in registers at a time."""
+    """Return the number of products along k for which a thread has elements of A and B in registers at a time."""
     rounds = block_k(config, problem) // lanes_of_k(config)
     of_product = (config.rows + config.columns) * problem.dtype.registers
     return max(min(LOADED // of_product, rounds), 1)
 
 
 def pitch(config: InnerFmaRingConfig, problem: Problem) -> int:
-    """Return the elements from one row or column along k to the next in shared memory.
+    """Return the distance in elements from one row or column along k to the next in shared memory.
 
-    They are an odd number of 16-byte vectors, which avoids bank conflicts.
+    The distance is an odd number of 16-byte vectors, which avoids bank conflicts.
     """
     vector, products = VECTOR_BYTES // problem.dtype.element_bytes, block_k(config, problem)
     return products + vector * (1 if products // vector % 2 == 0 else 2)
@@ -141,7 +141,7 @@ def place(config: InnerFmaRingConfig, member: int) -> tuple[int, int]:
 
 
 def wavefronts(places: Sequence[int], element_bytes: int) -> int:
-    """Return the clocks in which shared memory serves one read of a warp: lane i reads element `places[i]`.
+    """Return the clocks that shared memory needs for one read of a warp, in which lane i reads element `places[i]`.
 
     Shared memory serves twice as many lanes per clock if lanes i and i ^ 1, or i and i ^ 2, read the same elements.
     """
@@ -153,7 +153,7 @@ def wavefronts(places: Sequence[int], element_bytes: int) -> int:
 
 
 def clocks(config: InnerFmaRingConfig, problem: Problem) -> float:
-    """Return the estimated clocks per product along k of a tile: of shared-memory reads and of instruction issue."""
+    """Return the estimated clocks for shared-memory reads and instruction issue, per product along k of a tile."""
     members, teams, products = team(config), lanes_of_k(config), block_k(config, problem)
     apart = products // teams if config.together else 1
     of_lanes = [min(lane // members, teams - 1) * apart for lane in range(WARP_THREADS)]
@@ -209,7 +209,10 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def parts_of(tile: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the thread tiles (rows, columns) that divide a block's tile among at most all of its threads."""
+        """Yield the thread tiles (rows, columns) that divide a block's tile among its threads.
+
+        There is at most one thread tile for each thread of the block.
+        """
         for rows, columns in product(LINES[tile[0]], LINES[tile[1]]):
             if tile[0] // rows * (tile[1] // columns) <= THREADS:
                 yield rows, columns
@@ -223,7 +226,8 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
     def sums_of_tile(self, config: InnerFmaRingConfig) -> int:
         """Return the number of partial sums per element of C in shared memory.
 
-        While there are more than MOST_LEFT k slices, half of them write their sums and the other half add them.
+        While there are more than MOST_LEFT k slices, half of them write their sums to shared memory, and the other
+        half add these sums to their own.
         """
         return max(lanes_of_k(config) // 2, min(lanes_of_k(config), MOST_LEFT))
 
@@ -281,7 +285,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
     def _by_ring(self, alike: Problem) -> list[list[InnerFmaRingConfig]]:
         """Return, for each entry of RINGS, the configurations to try first, best first.
 
-        They do not depend on k and on the layout of C.
+        These configurations depend neither on k nor on the layout of C.
         """
         tile = covering(TILE, alike.m), covering(TILE, alike.n)
         parts = [
@@ -300,9 +304,9 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _is_for_others(problem: Problem) -> bool:
-        """Return whether other families suit the problem.
+        """Return whether other families suit the problem better than this family.
 
-        They do if lines of A and B are whole vectors, m and n are powers of two, and C is not thin.
+        Other families do if lines of A and B are whole vectors, m and n are powers of two, and C is not thin.
         """
         lines = (problem.stored[name][0] * problem.dtype.element_bytes % VECTOR_BYTES for name in "AB")
         extents = sorted((problem.m, problem.n))
@@ -311,9 +315,9 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     @staticmethod
     def _splits(config: InnerFmaRingConfig, problem: Problem, limits: DeviceLimits) -> int:
-        """Return the number of splits.
+        """Return the number of splits: two blocks per multiprocessor, or one block for a small k.
 
-        It is two blocks per multiprocessor, one for a small k, or fewer if k has too few k tiles.
+        There are fewer splits if k has too few k tiles for them.
         """
         chunks = -(-problem.k // block_k(config, problem))
         for blocks in (2, 1) if problem.k > SMALL_K else (1,):

@@ -41,7 +41,10 @@ Splits = Annotated[int, Tunable("blocks among which k is divided", default=1, is
 
 @dataclass(frozen=True, slots=True)
 class InnerConfig(KernelConfig):
-    """The first tunables of every family of inner products. Subclasses add `stages`, `splits` and their own."""
+    """The first tunables of every family of inner products.
+
+    Subclasses add `stages`, `splits` and tunables of their own.
+    """
 
     threads: Threads
     block_m: BlockM
@@ -92,7 +95,10 @@ class Inner(Family[C]):
         return 0
 
     def sums_of_tile(self, config: C) -> int:
-        """Return the partial sums per element of C in shared memory: one per k slice, or one per warp if fewer."""
+        """Return the number of partial sums per element of C in shared memory.
+
+        It is the number of k slices, or the number of warps if that is less.
+        """
         return min(self.lanes_of_k(config), config.threads // WARP_THREADS)
 
     def sum_width(self, config: C, problem: Problem) -> int:
@@ -100,7 +106,10 @@ class Inner(Family[C]):
         return gcd(config.tile_elements, VECTOR_BYTES // problem.dtype.sum.element_bytes)
 
     def adders(self, config: C, problem: Problem) -> int:
-        """Return the number of thread groups that share the sums of splits. Each thread of a group adds a vector."""
+        """Return the number of thread groups among which the partial sums of the splits are divided.
+
+        Each thread of a group adds up one vector of the tile.
+        """
         vectors = config.tile_elements // self.sum_width(config, problem)
         return max(min(self.most_adders, config.threads // vectors), 1)
 

@@ -1,11 +1,11 @@
 """Inner products on tensor cores in bf16, f16, TF32 and 3xTF32: both operands pass through shared memory.
 
 Loads of fragments straight from device memory would read few bytes of each of many rows or columns. So both operands
-are copied to shared memory, at least 128 contiguous bytes at a time. Rows or columns beyond a small C are not
-copied. Then ldmatrix loads four 8 x 8 matrices per instruction. Sums are in f32, and C is rounded once, at the end.
+are copied to shared memory, at least 128 contiguous bytes at a time. Rows or columns beyond a small C are not copied.
+Then ldmatrix loads four 8 x 8 matrices per instruction. Sums are in f32, and C is rounded once, at the end.
 
-TF32 has half as many elements in 16 bytes, and its mma instruction half the k extent. So ldmatrix also loads f32
-operands that are contiguous along k. For other f32 operands a lane loads single elements.
+16 bytes hold half as many TF32 elements as 16-bit elements, and the mma instruction for TF32 has half the k extent.
+So ldmatrix also loads f32 operands that are contiguous along k. For other f32 operands a lane loads single elements.
 """
 
 from __future__ import annotations
@@ -120,7 +120,8 @@ class InnerMma16(Inner[InnerMma16Config]):
     def later(self, config: InnerMma16Config) -> tuple[InnerMma16Config, ...]:
         """Return variants to try if the configuration is among the fastest.
 
-        Return none with more than two stages: asynchronous copies have no eviction policy to vary.
+        Return no variants of a configuration with more than two stages: asynchronous copies have no eviction policy
+        to vary.
         """
         return super().later(config) if config.stages == 2 else ()
 
@@ -152,10 +153,11 @@ class InnerMma16(Inner[InnerMma16Config]):
         return config.block_k
 
     def pitches(self, config: InnerMma16Config, problem: Problem) -> tuple[int, int]:
-        """Return the elements from one contiguous line of A, and of B, to the next in shared memory.
+        """Return the distances in elements from one contiguous line to the next in shared memory, for A and for B.
 
-        Padding avoids bank conflicts. 8 lanes read 16 bytes each of lines that are an odd number of vectors apart. If
-        f32 is not contiguous along k, each lane reads an element, at 4 values of k 8 adjacent ones each.
+        Padding avoids bank conflicts. If an operand is contiguous along k, 8 lanes read 16 bytes each at the same
+        time, from 8 lines that are an odd number of vectors apart. If an f32 operand is not contiguous along k, each
+        lane of a warp reads one element: 8 adjacent elements at each of 4 values of k.
         """
         along_k, across = config.block_k + VECTOR_BYTES // self.element_bytes, 8
         along_a, along_b, _ = problem.contiguous
@@ -186,9 +188,10 @@ class InnerMma16(Inner[InnerMma16Config]):
     def probe_shapes(self, config: InnerMma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
-        k tiles for each block. Some extents are multiples of 8, so that vectors are whole and tiles partial. In the
-        fifth and the sixth, verification passes 16-byte aligned operands with odd leading dimensions, or the reverse.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
+        tiles for each block. Some extents are multiples of 8, so that vectors are whole and tiles partial. In the
+        fifth and the sixth problem, verification passes operands that are 16-byte aligned and have odd leading
+        dimensions, or operands that are not aligned and have leading dimensions of whole vectors.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         return (
@@ -204,7 +207,7 @@ class InnerMma16(Inner[InnerMma16Config]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[InnerMma16Config, ...]:
         """Return configurations that were fastest on an H200 for this size of C and this layout, best first.
 
-        One tile is all of C. Return none for fewer than 5 columns: other families are faster.
+        One tile covers all of C. Return none if C has fewer than 5 rows and columns: other families are faster.
         """
         if max(problem.m, problem.n) < LEAST_COLUMNS:
             return ()

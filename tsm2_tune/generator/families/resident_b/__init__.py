@@ -2,7 +2,7 @@
 
 `kernel` has the base classes. In `fma` a thread loads its rows of A into registers, and the grid covers the rows of
 C. In `fma_ring` and `dmma` A passes through a pipeline in shared memory, and each persistent block computes many
-tiles of rows: `fma_ring` with fused multiply-adds, `dmma` on the f64 tensor cores.
+tiles of rows. `fma_ring` uses fused multiply-adds, and `dmma` uses the f64 tensor cores.
 """
 
 from __future__ import annotations

@@ -110,11 +110,12 @@ def _warp_rows(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def pitch(config: ResidentBDmmaConfig, problem: Problem) -> int:
-    """Return the elements from one contiguous line of A to the next in shared memory, without bank conflicts.
+    """Return the distance in elements from one contiguous line of A to the next in shared memory.
 
-    8 lanes read at the same time. If A is contiguous along k, four lanes read 64 bytes of a line, and the other four
-    read a line `width` lines later. Else two lanes read 32 bytes of a line, and each next pair reads a line 1
-    (complex) or 2 (real) lines later.
+    The distance avoids bank conflicts among the 8 lanes that read at the same time. If A is contiguous along k, four
+    lanes read 64 bytes of one line, and the other four read 64 bytes of the line `width` lines further on. If A is
+    not contiguous along k, each pair of lanes reads 32 bytes of one line, and the lines of successive pairs are 1
+    line (complex numbers) or 2 lines (real numbers) apart.
     """
     element = problem.dtype.element_bytes
     products = 1 if problem.dtype.is_complex else 2
@@ -135,14 +136,18 @@ def products_at_once(config: ResidentBDmmaConfig, problem: Problem) -> int:
 
 
 def least_columns(problem: Problem) -> int:
-    """Return the least columns of a warp tile: each of the four lanes that share a row of C has a whole vector."""
+    """Return the least columns of a warp tile.
+
+    With these columns, each of the four lanes that share a row of C has a whole vector.
+    """
     return max(4 * width(problem), COLUMNS[0])
 
 
 def step(problem: Problem) -> int:
-    """Return the products along k per step of a warp: a vector for each of four lanes, or an mma's k extent.
+    """Return the products along k per step of a warp.
 
-    Lanes read vectors along k if A is contiguous along k.
+    If A is contiguous along k, each of four lanes reads a vector along k. If not, a step is the k extent of an mma
+    instruction.
     """
     run = 1 if problem.dtype.is_complex else 2
     return 4 * (width(problem) if problem.contiguous[0] == "k" else run)
@@ -245,9 +250,10 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         return config.depth
 
     def supports(self, problem: Problem) -> bool:
-        """Return whether to search this family for the problem: whether all of B fits in shared memory.
+        """Return whether a search may use this family for the problem: all of B must fit in shared memory.
 
-        The kernel computes other problems too, one part of B after another, since an exported kernel gets any shape.
+        The kernel computes other problems too, one part of B after another, since an exported kernel may get any
+        shape.
         """
         stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
         return super().supports(problem) and stays
@@ -255,9 +261,9 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     def probe_shapes(self, config: ResidentBDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first, a warp has several tiles of rows and k is less than a k tile. In the second, B does not fit in
-        shared memory. In the third, operands are aligned, and the last tile of rows and the last k tile are partial.
-        In the last, k is odd: a row-major A is 16-byte aligned and its leading dimension is not.
+        In the first problem, a warp has several tiles of rows and k is less than a k tile. In the second, B does not
+        fit in shared memory. In the third, operands are aligned, and the last tile of rows and the last k tile are
+        partial. In the last, k is odd: a row-major A is 16-byte aligned, but its rows are not whole vectors.
         """
         rows = self.periods(config, problem).m
         return (
@@ -292,8 +298,8 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     def _proposals_of_small(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBDmmaConfig, ...]:
         """Return configurations for a small m, whose blocks compute all of their rows at once.
 
-        A block has one warp per warp tile of rows, or 2 or 4 that divide its columns. All of a row of A, or nearly
-        all, fits in the stages of a warp's pipeline.
+        A block has one warp for each warp tile of rows, or 2 or 4 warps that divide the columns of the warp tile. The
+        stages of a warp's pipeline have room for all, or nearly all, of a row of A.
         """
         columns = covering(COLUMNS, max(problem.n, least_columns(problem)))
         depth = covering(DEPTH, max(problem.k, step(problem)))

@@ -230,9 +230,9 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first two, blocks are partial in rows and in columns, and in the second k exceeds `depth`, so that A
-        does not fit in registers. In the third, the last block is partial but has whole vectors. In the last, m is
-        odd: A is 16-byte aligned and its leading dimension is not.
+        In the first two problems, blocks are partial in rows and in columns. In the second, k exceeds `depth`, so
+        that A does not fit in registers. In the third, the last block is partial but has whole vectors. In the last,
+        m is odd: A is 16-byte aligned, but its columns are not whole vectors.
         """
         rows = self.periods(config, problem).m
         return (

@@ -78,9 +78,9 @@ def strip(config: ResidentBFmaRingConfig) -> int:
 
 
 def pitch(length: int, problem: Problem) -> int:
-    """Return the elements from one row of `length` elements to the next in shared memory, without bank conflicts.
+    """Return the distance in elements from one row of `length` elements to the next in shared memory.
 
-    Rows of an even number of vectors are padded by a vector.
+    To avoid bank conflicts, rows of an even number of vectors are padded by a vector.
     """
     return length + (width(problem) if length % (2 * width(problem)) == 0 else 0)
 
@@ -95,9 +95,10 @@ def most_strips(config: ResidentBFmaRingConfig, problem: Problem, *, n: int, k: 
 
 
 def _tiles(config: ResidentBFmaRingConfig, problem: Problem) -> tuple[int, int]:
-    """Return the number of pipeline stages, and the strips per tile that fit.
+    """Return the number of pipeline stages, and the number of strips per tile that fit in shared memory.
 
-    The stages are the most, up to the tunable `stages`, with which at least half of the warps have work in a tile.
+    More stages leave room for fewer strips. The number of stages is the largest, up to the tunable `stages`, with
+    which at least half of the warps have work in a tile.
     """
     groups = -(-problem.n // config.columns)
     for places in range(config.stages, 1, -1):
@@ -134,9 +135,9 @@ def _clocks(config: ResidentBFmaRingConfig, problem: Problem, sms: int) -> float
 
 
 def is_odd(problem: Problem) -> bool:
-    """Return whether the vectors in a row of A, or in a row of C, are not a power of two.
+    """Return whether the number of vectors in a row of A, or in a row of C, is not a power of two.
 
-    Other families are faster for a power of two: they load and store whole rows.
+    For powers of two, other families are faster, since they load and store whole rows.
     """
     vectors = (problem.n / width(problem), problem.k / width(problem))
     return any(count != int(count) or int(count) & (int(count) - 1) for count in vectors)
@@ -229,9 +230,9 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         return Traffic(problem.read_bytes, problem.written_bytes)
 
     def supports(self, problem: Problem) -> bool:
-        """Return whether to search this family for the problem: A and C are row-major, n and k are small.
+        """Return whether a search may use this family for the problem: A and C are row-major, n and k are small.
 
-        The kernel computes larger n and k too, one part after another.
+        The kernel computes problems with larger n and k too, one part of n or k after another.
         """
         row_major = problem.contiguous[0] == "k" and problem.row_major_c
         small = max(problem.n, problem.k) <= MOST_EXTENT
@@ -240,9 +241,9 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
     def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first, a block has several strips. In the next four, rows are an odd number of elements, whole vectors
-        with and without padding, or half vectors. In the last two, n or k is too large for shared memory; in the very
-        last, only the last part of k has padded rows.
+        In the first problem, a block has several strips. In the next four, rows are an odd number of elements, or
+        whole vectors with padding, or whole vectors without padding, or end with half a vector. In the last two, n or
+        k is too large for shared memory. In the very last, only the last part of k has padded rows.
         """
         high, columns, even = strip(config), config.columns, 2 * width(problem)
         longest = _longest(config, problem, columns)
@@ -257,9 +258,10 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         )
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[ResidentBFmaRingConfig, ...]:
-        """Return the configurations with the least estimated time, of those that fill shared memory, best first.
+        """Return the configurations that fill shared memory and have the least estimated time, best first.
 
-        Return none if the vectors in a row of A and in a row of C are powers of two: other families are faster.
+        Return none if the numbers of vectors in a row of A and in a row of C are powers of two: other families are
+        faster.
         """
         if not is_odd(problem):
             return ()

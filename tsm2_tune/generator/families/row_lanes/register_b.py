@@ -91,7 +91,7 @@ def width(config: RowLanesRegisterBConfig, problem: Problem) -> int:
 
 
 def depth(config: RowLanesRegisterBConfig, problem: Problem) -> int:
-    """Return the number of columns of A that the lanes of a row load at a time."""
+    """Return the number of columns of A that the lanes that share a row load at a time."""
     return config.lanes * config.vectors * width(config, problem) // config.rows_per_vector
 
 
@@ -149,7 +149,7 @@ def _joined_rows_fit(candidate: Candidate) -> bool:
 
 
 def _lanes_fit(candidate: Candidate) -> bool:
-    """Return whether the lanes of a row load all of it at once, and half as many lanes would not."""
+    """Return whether the lanes that share a row load all of it at once, and half as many lanes would not."""
     covered = depth(_config(candidate), candidate.problem)
     return covered // 2 < candidate.problem.k <= covered
 
@@ -261,10 +261,10 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        Tiles of rows and groups of columns are whole or partial. In the first, some lanes have no vector of a row. In
-        the second, all lanes have whole vectors. In the third, vectors of C are whole too, and a block computes
-        several tiles. In the fourth, a row is longer than its lanes load at a time. If vectors hold several rows of
-        A, vectors of C hold several rows in the last.
+        Tiles of rows and groups of columns are whole or partial. In the first problem, some lanes have no vector of a
+        row. In the second, all lanes have whole vectors. In the third, vectors of C are whole too, and a block
+        computes several tiles. In the fourth, the lanes that share a row cannot load all of it at once. If vectors
+        hold several rows of A, there is a last problem in which vectors of C hold several rows too.
         """
         high, columns = block_rows(config), config.teams * config.columns
         whole, one = depth(config, problem), width(config, problem)
@@ -281,7 +281,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         """Return configurations like those that were fastest on an H200, best first.
 
         They have as few lanes per row as the registers for B allow, and many blocks of few tiles. Return none for
-        16-bit elements and more than 8 columns of A or C.
+        16-bit elements if A or C has more than 8 columns.
         """
         if problem.dtype.element_bytes == 2 and max(problem.n, problem.k) > MOST_16_BIT:
             return ()
@@ -304,9 +304,10 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         )
 
     def _layouts(self, problem: Problem) -> list[RowLanesRegisterBConfig]:
-        """Return configurations that differ in how lanes and vectors divide rows of A, and teams the columns of C.
+        """Return configurations with different divisions of rows of A and columns of C.
 
-        Their other tunables have placeholder values.
+        Lanes and vectors divide a row of A, and teams divide the columns of C. Tunables that do not affect the
+        division have placeholder values.
         """
         n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
         found = [
@@ -323,7 +324,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return found
 
     def _min_blocks(self, config: RowLanesRegisterBConfig, problem: Problem, limits: DeviceLimits) -> list[int]:
-        """Return a list of the largest `min_blocks` that leaves a thread enough registers; empty if none does."""
+        """Return a list with the largest `min_blocks` that leaves a thread enough registers; empty if none does."""
         registers = self.resources(config, problem).registers
         enough = [b for b in MIN_BLOCKS if registers <= TIGHT * limits.registers_per_sm / (THREADS * b)]
         return enough[-1:]

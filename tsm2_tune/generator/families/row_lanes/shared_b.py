@@ -3,8 +3,8 @@
 One warp, or all warps of a block side by side, load long contiguous pieces of a few rows of A at a time. The rows of
 B for a block's split of k stay in shared memory while the block computes one strip of rows after another. A lane
 multiplies each element of B that it reads by all of its rows of A. B leaves room for the L1, through which A is
-loaded. At the end of a strip the lanes of a row add up their sums with warp shuffles, and warps that share a row add
-up theirs through shared memory.
+loaded. At the end of a strip the lanes of a row add up their sums with warp shuffles. If several warps share a row,
+they add up their sums through shared memory.
 """
 
 from __future__ import annotations
@@ -126,12 +126,12 @@ def run(config: RowLanesSharedBConfig, problem: Problem) -> int:
 
 
 def step(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Return the number of columns of A that the lanes of a row load at a time."""
+    """Return the number of columns of A that the lanes that share a row load at a time."""
     return config.vectors * config.lanes * max(run(config, problem), 1)
 
 
 def prefetch(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Return the number of columns of A that the lanes of a row have in registers, in all stages."""
+    """Return the number of columns of A that the lanes that share a row have in registers, in all stages."""
     return config.stages * step(config, problem)
 
 
@@ -142,7 +142,7 @@ def _chunk_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
 
 
 def _left_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
-    """Return the bytes of shared memory for partial sums, of two strips; 0 unless several warps share a row."""
+    """Return the bytes of shared memory for the partial sums of two strips; 0 unless several warps share a row."""
     sums = config.rows * config.columns * problem.dtype.sum.element_bytes
     return 2 * config.threads // WARP_THREADS * sums if config.lanes > WARP_THREADS else 0
 
@@ -164,7 +164,7 @@ def smem_bytes(config: RowLanesSharedBConfig, problem: Problem) -> int:
 
 
 def _strips(rows_of_strip: int, splits: int, min_blocks: int) -> list[int]:
-    """Return the options of `strips` that give a block about the usual numbers of rows for this number of splits."""
+    """Return the options of `strips` that give a block about as many rows as is usual for this number of splits."""
     usual = ROWS_OF_SPLIT if min_blocks > 1 else ROWS_OF_ONE_BLOCK
     return list(dict.fromkeys(-(-rows * splits // rows_of_strip) for rows in usual))
 
@@ -208,9 +208,10 @@ def _registers_in_bound(candidate: Candidate) -> bool:
 
 
 def _wastes(variant: RowLanesSharedBConfig, problem: Problem) -> dict[int, float]:
-    """Return number of splits -> waste: the excess of all splits' whole loads over k, as a share of k.
+    """Return number of splits -> waste, for splits that waste little and whose rows of B fit in shared memory.
 
-    It contains the numbers of splits with little waste whose rows of B fit in shared memory.
+    Each split consists of whole loads, so together the splits may exceed k. The waste is this excess, as a share of
+    k.
     """
     once, depth = prefetch(variant, problem), staged_rows(variant, problem)
     shares = {splits: -(-problem.k // (splits * once)) * once for splits in SPLITS}
@@ -317,8 +318,8 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        In the first, a strip of rows is partial. In the second, the last strip overlaps the strip before it. In the
-        third, all splits of k but the first are empty. In the fourth, a split's rows of B do not fit in shared
+        In the first problem, a strip of rows is partial. In the second, the last strip overlaps the strip before it.
+        In the third, all splits of k but the first are empty. In the fourth, a split's rows of B do not fit in shared
         memory. In the last, rows of A are not whole vectors.
         """
         high, once = strip_rows(config), prefetch(config, problem)
@@ -365,9 +366,10 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def _divided(
         self, variant: RowLanesSharedBConfig, problem: Problem, limits: DeviceLimits
     ) -> tuple[float, RowLanesSharedBConfig] | None:
-        """Return (waste, the variant with the `splits` and `strips` that fill one wave of blocks best).
+        """Return (waste, variant), where the variant has the `splits` and `strips` that fill one wave of blocks best.
 
-        The waste is the excess of all splits' whole loads over k, as a share of k. Return None if no splits fit.
+        Each split consists of whole loads, so together the splits may exceed k. The waste is this excess, as a share
+        of k. Return None if no number of splits fits.
         """
         wastes = _wastes(variant, problem)
         usual = USUAL_SHARE if variant.min_blocks > 1 else problem.k  # one block per multiprocessor has room for all
