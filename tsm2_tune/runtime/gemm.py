@@ -70,8 +70,8 @@ def gemm(
 
     a is m x k, b is k x n, out is m x n. All have the same element type and are on the same device. Each is
     column-major or row-major, with any leading dimension; a vector counts as both. A 1-d a is a row, a 1-d b is a
-    column, and `out` is then a vector. With conj_a or conj_b the product is that of the complex conjugate of a or b;
-    the kernel conjugates the elements. A PyTorch tensor with its conjugate bit set is read as the conjugate of its
+    column, and `out` is then a vector. With conj_a or conj_b, the complex conjugate of a or b is multiplied; the
+    kernel conjugates the elements. A PyTorch tensor with its conjugate bit set is read as the conjugate of its
     memory. Products of 16-bit numbers are summed in float32, which is also the type of alpha and beta. `math`, one of
     MATHS, selects kernels with that arithmetic; calls without `math` never use these kernels.
 
@@ -102,18 +102,20 @@ def gemm(
     requiring a gradient unless torch.no_grad() is set; and an `out` with the conjugate bit.
 
     On a GPU the call only launches the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a CUstream
-    handle. None selects the current stream of out's library, or of a's library without `out`: the stream set by `with
-    torch.cuda.stream(s)` or CuPy's `with s`. Libraries other than PyTorch and CuPy use the default stream. If an
-    array names another stream in its interface, as CuPy's arrays do, the product waits for that stream. If `stream`
-    is None, the product also waits for the current streams of the other arrays' libraries.
+    handle. If `stream` is None, the product runs on the current stream of out's library, or of a's library if there
+    is no `out`. The current stream is the one set by `with torch.cuda.stream(s)` or CuPy's `with s`. Libraries other
+    than PyTorch and CuPy use the default stream. If an array names another stream in its interface, as CuPy's arrays
+    do, the product waits for that stream. In addition, if `stream` is None, the product waits for the current streams
+    of the other arrays' libraries.
 
     NumPy arrays are multiplied on the CPU, in any thread; the call returns when the product is computed. If a kernel
     faults on the CPU, only that call raises tsm2_tune's KernelFault, and its `out` is undefined. It raises InputError
     or ToolMissing if the cache of compiled kernels, or a compiler, cannot be used.
 
-    A kernel that splits k needs a workspace. Each stream has one, allocated by PyTorch or CuPy for their arrays. The
-    workspace is kept, and grows if a product needs more; growing waits for the stream. A product can be captured in a
-    CUDA graph if its kernel is loaded: `load` loads all kernels. Each graph has its own workspace.
+    A kernel that splits k needs a workspace. Each stream has one workspace. PyTorch or CuPy allocates the workspace
+    if the arrays are theirs, and else the CUDA driver. The workspace is kept. If a product needs a larger workspace,
+    the call waits for the work in the stream and replaces the workspace. A product can be captured in a CUDA graph if
+    its kernel is loaded: `load` loads all kernels. Each graph has its own workspace.
 
     Raise TypeError or ValueError for an invalid argument, and if no kernel has the storage orders. Raise LookupError
     if no kernel has the element type. Raise MemoryError if the device has too little memory for the workspace. Raise
@@ -174,7 +176,7 @@ def choice(
     math: str | None = None,
     fallback: str = "vendor",
 ) -> Match | Vendor:
-    """Return the kernel that gemm uses for these arguments, or a Vendor with the reason why it uses none.
+    """Return the kernel that gemm uses for these arguments, or a Vendor with the reason why it uses no kernel.
 
     Raise the errors that gemm raises for these arguments.
     """
@@ -204,11 +206,12 @@ def plan(
     are timed on these arrays, on the stream: those that have a binary for this GPU and nearly the least predicted
     time. PyTorch's or CuPy's own product with its current settings is timed, too (CuPy's only without alpha and
     beta). If the library's product is the fastest, the plan calls it; CuPy's own product cannot be captured in a
-    graph. The plan's `match` contains the times. Each is taken with dirty lines in the L2, which needs a buffer of
-    twice the size of the L2. Timing takes some tens of milliseconds, or as long as a hundred products. The workspace
-    of the timed kernels stays allocated. Afterwards `out` is undefined, unless beta makes the product read it: then
-    it is copied and restored, which works only for arrays of PyTorch and CuPy. Another process may choose another
-    kernel, which rounds differently.
+    graph. The plan's `match` contains the times. Each time is measured after the L2 was filled with dirty lines,
+    which needs a buffer of twice the size of the L2. Timing takes some tens of milliseconds, or longer if a hundred
+    products take longer. The workspace of the timed kernels stays allocated. If the product does not read `out`, the
+    contents of `out` are undefined afterwards. If beta makes the product read `out`, the contents are saved and
+    restored, which works only for arrays of PyTorch and CuPy. Another process may choose another kernel, which rounds
+    differently.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     if product.on_host or product.out is None:
@@ -302,8 +305,8 @@ def _measured(
 ) -> tuple[Product, Match | Vendor]:
     """Return the product with an `out`, and the kernel or library that was fastest when timed.
 
-    Return the product unchanged and `expected`, the choice by predicted time, if no kernel computes this product, or
-    if the library is predicted to be faster and the kernel does not load.
+    In two cases, return the product unchanged and `expected`, the choice by predicted time. Either no kernel computes
+    this product; or the library is predicted to be faster, and the kernel does not load.
     """
     kernel = expected
     try:

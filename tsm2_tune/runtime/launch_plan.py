@@ -213,7 +213,10 @@ class Plan:
 
 
 class OfArrays:
-    """Base class of plans that hold arrays. It forbids copying and pickling, since a copy would have other arrays."""
+    """Base class of plans that hold arrays.
+
+    Such a plan cannot be copied or pickled, since the copy would have other arrays than the plan.
+    """
 
     __slots__ = ()
 
@@ -236,7 +239,10 @@ class Bound(OfArrays):
         self.match, self.addresses, self.slots = match, addresses, list[Slot]()
 
     def __call__(self) -> Any:
-        """Launch the kernel on the plan's stream, or if the plan has none on the current stream. Return `out`."""
+        """Launch the kernel and return `out`.
+
+        The kernel runs on the plan's stream or, if the plan has no stream, on the current stream.
+        """
         try:
             slot = self.slots.pop()
         except IndexError:
@@ -267,7 +273,10 @@ class BoundVendor(OfArrays):
         self.match, self.arrays, self.stream, self.multiply = match, arrays, stream, multiply
 
     def __call__(self) -> Any:
-        """Start the product on the plan's stream, or if the plan has none on the current stream. Return `out`."""
+        """Start the product and return `out`.
+
+        The product runs on the plan's stream or, if the plan has no stream, on the current stream.
+        """
         out = self.arrays[2]
         with at_stream(out, self.stream()):
             self.multiply()

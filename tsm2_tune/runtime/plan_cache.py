@@ -26,9 +26,10 @@ starters: dict[type, Starter] = {}  # type of `a` -> function that launches cach
 
 
 def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
-    """Cache a plan under this key. A tuple means that the arrays' library computes the product.
+    """Cache a plan under this key. If the plan is a tuple, the arrays' library computes the product.
 
-    The tuple has the number of bytes from the first to the last element of a, b and out.
+    The tuple has the number of bytes from the first to the last element of a, of b and of out. For calls of PyTorch's
+    operators the tuple is empty.
     """
     if len(plans) + len(vendors) >= MOST_PLANS:
         plans.clear()
@@ -83,7 +84,7 @@ def torch_kinds(torch: Any) -> tuple[type, type]:
 
 
 def torch_current_device(torch: Any) -> Callable[[], int]:
-    """Return PyTorch's function that returns the ordinal of the current device, the fastest one available."""
+    """Return the fastest of PyTorch's functions that return the ordinal of the current device."""
     found: Callable[[], int] = (
         getattr(getattr(torch, "_C", None), "_cuda_getDevice", None) or torch.cuda.current_device
     )

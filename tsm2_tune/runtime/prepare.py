@@ -26,10 +26,10 @@ from tsm2_tune.runtime.plan_cache import keep_plan, plans
 
 
 def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
-    """Return alpha and beta as numbers, or None if they were None.
+    """Return alpha and beta as numbers. A factor that is None stays None.
 
-    Raise TypeError if one is not a number of a suitable type. Raise ValueError if one overflows in the accumulator
-    type, or if beta makes the product read an `out` that the call lacks.
+    Raise TypeError if a factor is not a number of a suitable type. Raise ValueError if a factor overflows in the
+    accumulator type. Also raise ValueError if beta makes the product read `out`, but the call has no `out`.
     """
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
     for name, factor in (("alpha", alpha), ("beta", beta)):
@@ -72,7 +72,11 @@ def effective_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any
 
 
 def stream_of(product: Product, stream: Any) -> int:
-    """Return the handle of the stream for the launch: `stream`, or if it is None the arrays' current stream."""
+    """Return the handle of the stream for the launch.
+
+    This is `stream`. If `stream` is None, it is the current stream of out's library, or of a's library without an
+    `out`.
+    """
     if stream is None:
         stream = current_stream((product.out or product.a).array)
     return stream_handle(stream)
@@ -121,9 +125,10 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
 
 
 def await_all(product: Product, stream: Any, handle: int) -> None:
-    """Order the launch on the stream `handle` after work on the arrays in other streams.
+    """Make the launch on the stream `handle` wait for work on the product's arrays in other streams.
 
-    Arrays with DLPack make the stream wait on the device. For other arrays the host waits for their streams.
+    For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
+    the host waits until their streams are done.
     """
     for matrix in product.given:
         if speaks_dlpack(matrix.array):

@@ -18,10 +18,10 @@ _holding = threading.Lock()
 
 
 def hold_until_done(product: Product, context: int, stream: int) -> None:
-    """Hold references to the product's DLPack arrays until the work submitted to the stream so far is done.
+    """Hold references to the product's DLPack arrays until all work submitted to the stream so far is done.
 
-    Also release the arrays of earlier products that are done. If the stream is being captured into a CUDA graph, hold
-    nothing: the graph's user must keep its arrays alive.
+    Also release the arrays of earlier products whose work is done. If the stream is being captured into a CUDA graph,
+    hold nothing: the user of the graph must keep the arrays alive.
     """
     arrays = [matrix.array for matrix in product.given if speaks_dlpack(matrix.array)]
     if not arrays:

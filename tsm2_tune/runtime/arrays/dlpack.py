@@ -61,7 +61,11 @@ _speaking: dict[type, bool] = {}  # type of array -> result of `speaks_dlpack`
 
 
 def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
-    """Return whether this runtime reads the array by DLPack: a JAX array, or one without another interface."""
+    """Return whether this runtime reads the array through DLPack.
+
+    JAX arrays are read through DLPack. Other arrays that support DLPack are, too, unless they are NumPy arrays or
+    have `__cuda_array_interface__`.
+    """
     kind = type(array)
     found = _speaking.get(kind)
     if found is None:
@@ -75,7 +79,8 @@ def speaks_dlpack(array: object) -> TypeGuard[DlpackArray]:
 def dlpack_interface(array: DlpackArray) -> dict[str, Any] | None:
     """Return the array's memory as a dict like `__cuda_array_interface__`; None if it is not in CUDA device memory.
 
-    The legacy stream is made to wait for pending work on the array. Raise ValueError for an invalid capsule.
+    The array's library makes the legacy stream wait for pending work on the array. Raise ValueError for an invalid
+    capsule.
     """
     if array.__dlpack_device__()[0] not in CUDA_DEVICES:
         return None

@@ -1,6 +1,7 @@
 """Functions that depend on an array's library: checks, current streams, new arrays, the library's own product.
 
-They do not import a library such as PyTorch. They find it in sys.modules, since the program passes an array of it.
+These functions do not import a library such as PyTorch. A program that passes an array of a library has imported the
+library, so the functions find the library in sys.modules.
 """
 
 from __future__ import annotations
@@ -83,7 +84,10 @@ TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
 
 
 def _is_plain_tensor(tensor: Tensor) -> bool:
-    """Return whether the tensor certainly has no property of TENSORS: a quick test for the usual case."""
+    """Return whether the tensor's elements can certainly be read directly from memory.
+
+    This quick test suffices for the usual tensors. If it returns False, the checks in TENSORS decide.
+    """
     torch = sys.modules["torch"]
     return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
         tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
@@ -206,8 +210,9 @@ def at_stream(array: Array, stream: int) -> Iterator[None]:
 def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], order: str) -> Any:
     """Return a new uninitialised array of the same library, element type and device; None for an unknown library.
 
-    `order` is "F" for column-major or "C" for row-major. `strides`, in elements, must match `order`: some libraries
-    need the one, some the other. Raise TypeError for a JAX array, because only JAX may write its arrays.
+    `order` is "F" for column-major or "C" for row-major. `strides`, in elements, must describe the same layout:
+    PyTorch reads `strides`, and other libraries read `order`. Raise TypeError for a JAX array, because only JAX may
+    write JAX arrays.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
@@ -270,10 +275,11 @@ def scratch(array: Array | None, size_bytes: int) -> tuple[int, Any] | None:
 
 
 def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, conjugates: tuple[bool, bool]) -> Any:
-    """Compute out = alpha a b + beta out with PyTorch, CuPy or NumPy, and return `out`, a new array if it is None.
+    """Compute out = alpha a b + beta out with PyTorch, CuPy or NumPy, and return `out`.
 
-    On GPUs these libraries call cuBLAS. `conjugates` says whether to conjugate a and b. 16-bit elements are rounded
-    only once, at the end. Return None for an array of another library.
+    If `out` is None, return a new array. For arrays on a GPU, PyTorch and CuPy call cuBLAS. `conjugates` has two
+    booleans: whether to conjugate a, and whether to conjugate b. 16-bit elements are rounded only once, at the end.
+    Return None if a is an array of another library.
     """
     if alpha == 0:  # as in BLAS, NaNs in a and b must not get into out: multiply with k = 0
         a, b = a[..., :0], b[:0]

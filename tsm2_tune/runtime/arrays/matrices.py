@@ -193,8 +193,8 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
 def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
     """Return the leading dimension of a matrix of `lines` columns (or rows) with `elements` elements each.
 
-    Elements are `step` bytes apart, lines are `line` bytes apart. Return 0 if the elements of a line are not
-    contiguous, or lines overlap.
+    Elements are `step` bytes apart. Lines (columns or rows) are `line` bytes apart. Return 0 if the elements of a
+    line are not contiguous, if lines overlap, or if `line` is no multiple of an element's size.
     """
     if step != itemsize and elements != 1:
         return 0
@@ -205,7 +205,7 @@ def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> in
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
     """Return the key in DTYPES of a dtype of any library. A key of DTYPES or a name in MATHS is returned unchanged.
 
-    Raise TypeError, which begins with `what`, for a type without kernels.
+    Raise TypeError for a type without kernels. The message begins with `what`.
     """
     if dtype is None:  # np.dtype(None) would be float64
         raise TypeError(f"{what}: expected a type, got None")
@@ -271,7 +271,10 @@ class Product:
 
     @property
     def name(self) -> str:
-        """The name of the kernels' type: the element type, or with `math` that of MATHS, such as "tf32"."""
+        """The type of the kernels for this product.
+
+        This is the name of the element type or, if `math` is set, a name in MATHS such as "tf32".
+        """
         return self.a.element if self.math is None else MATHS[self.math, self.a.element]
 
     @property

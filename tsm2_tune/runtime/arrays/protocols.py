@@ -1,4 +1,4 @@
-"""Protocols with the attributes of arrays that this runtime uses: of any library, of PyTorch, of CuPy."""
+"""Protocols that declare which attributes this runtime uses: of any array, of a PyTorch tensor, of a CuPy array."""
 
 from __future__ import annotations
 

@@ -32,9 +32,10 @@ def by_timing(
 ) -> Match | Vendor:
     """Time the launches with the least predicted times, and the library's own product. Return the fastest choice.
 
-    The choice is cached: products that differ only in addresses, alpha and beta are not timed again. Return
-    `expected`, the choice by predicted time, if it is the library's product and that cannot be timed; if memory is
-    short; or if `out` has to be restored after timing and a library other than PyTorch and CuPy allocated it.
+    The choice is cached: products that differ only in addresses, alpha and beta are not timed again. In three cases
+    the result is not chosen by timing, but is `expected`, the choice by predicted time. These are: `expected` is the
+    library's product, which cannot be timed here; memory is short; or `out` must be restored after timing, and a, b
+    or `out` belongs to a library other than PyTorch and CuPy.
     """
     keeps = beta is not None and beta != effective_factors(product, None, None)[1]
     multiply = vendors_of(product, alpha, beta) if fallback == "vendor" else None

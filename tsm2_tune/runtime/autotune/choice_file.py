@@ -1,8 +1,9 @@
 """The file of `remember`, which stores kernels chosen by timing for later processes.
 
-Each line is JSON for one combination of shapes, layouts and types, here called a kind of product. A line contains the
-digest of the exported module, the GPU and the driver; lines with others are ignored. Lines are only appended, each by
-one write, so concurrent processes lose nothing. A choice is used only if this module contains its kernel and launch.
+Each line is JSON for one combination of shapes, layouts and types, here called a kind of product. A line also names
+the exported module (by its digest), the GPU and the driver. Lines that name another module, GPU or driver are
+ignored. Lines are only appended, each with a single write, so concurrent processes lose nothing. A stored choice is
+used only if gemm would time the same kernel and launch now.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ KEPT_VENDOR = Vendor("timed in an earlier process, where it took less than every
 class ChoiceFile:
     """The file given to `remember`, and the choices read from it.
 
-    An owner is a combination of exported module, GPU and driver.
+    In the names of fields, an owner is a combination of exported module, GPU and driver.
     """
 
     path: str
@@ -58,7 +59,7 @@ def remember(path: str | os.PathLike[str] | None) -> None:
 def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -> Match | Vendor | None:
     """Return the choice that the file contains for this kind of product, with its stored times.
 
-    Return None if the file contains none, or if it is not among the launches that would be timed now.
+    Return None if the file contains no such choice, or if gemm would not time the chosen launch now.
     """
     if not _chosen_file:
         return None
@@ -117,7 +118,7 @@ def _owner_of_choices(device: str) -> str:
 def _kind_named(product: Product, kind: Any) -> str:
     """Return the kind of product as JSON text that is valid in other processes, too.
 
-    It lacks the CUDA context, and has the name and version of the arrays' library.
+    The text does not name the CUDA context. It has the name and the version of the arrays' library.
     """
     library = type(product.a.array).__module__.partition(".")[0]
     return json.dumps([*kind[1:], library, str(getattr(sys.modules.get(library), "__version__", ""))])
@@ -140,7 +141,10 @@ def _choice_file_at(path: str) -> ChoiceFile:
 
 
 def _choice_in(line: str) -> tuple[str, str, Any] | None:
-    """Parse a line of the file. Return owner, kind of product and choice; None for an invalid line."""
+    """Parse a line of the file. Return its owner, its kind of product and its choice; None for an invalid line.
+
+    The owner is a combination of exported module, GPU and driver.
+    """
     try:
         owner, named, (way, *times) = json.loads(line)
     except (ValueError, TypeError, RecursionError):

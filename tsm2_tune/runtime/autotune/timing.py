@@ -42,8 +42,9 @@ _measuring = threading.Lock()  # one thread times at a time, since concurrent wo
 def vendors_of(product: Product, alpha: Any, beta: Any) -> Callable[[], Any] | None:
     """Return a function that computes the product with the arrays' own library, PyTorch or CuPy.
 
-    Return None if a, b and out are not all PyTorch's or all CuPy's, or are not matrices; if `math` is set, which no
-    library supports; or for CuPy if alpha or beta is not neutral.
+    Return None if a, b and out are neither all PyTorch tensors nor all CuPy arrays, or if one of them is no matrix.
+    Return None if `math` is set, because neither library supports it. For CuPy arrays, also return None unless alpha
+    is 1 and beta is 0.
     """
     a, b, out = (x.array for x in product.given)
     factors = effective_factors(product, alpha, beta)
@@ -63,9 +64,10 @@ def fastest_way(
 ) -> Match | Vendor:
     """Time the launches with the least predicted times, and the library's own product. Return the fastest.
 
-    `found` is the choice by predicted time, returned if every candidate fails. `multiply` calls the library's
-    product; None leaves it out. The library's time counts as no less than the host's time to call it. The result is a
-    Match with the measured times, or a Vendor. Raise RuntimeError if the stream is being captured.
+    `found` is the choice by predicted time, which is returned if every candidate fails. `multiply` calls the
+    library's product; if it is None, only kernels are timed. The library is chosen if two times are both less than
+    the GPU time of the fastest kernel: the library's GPU time, and the host's time to call the library. The result is
+    then a Vendor, and otherwise a Match with the measured times. Raise RuntimeError if the stream is being captured.
     """
     assert product.out is not None
     handle = stream_of(product, stream)
@@ -98,8 +100,8 @@ def _ways_to(
 ) -> tuple[list[Match], list[Callable[[], Any]]]:
     """Return the launches to time, the choice by predicted time first, and a function for each that launches it.
 
-    Launches whose kernel does not load are left out. Except for the first, so are those without a binary for this
-    GPU.
+    Launches whose kernel does not load are left out. Launches whose kernel has no binary for this GPU are left out,
+    too, except the first launch.
     """
     name, arch = device_of(ordinal)
     at_a, at_b, at_out = (x.address for x in product.given)
@@ -118,13 +120,14 @@ def _ways_to(
 def times_us(
     starts: Sequence[Callable[[], object]], array: Array, context: int, ordinal: int, stream: int
 ) -> tuple[list[float], list[float]]:
-    """Time functions that start GPU work on the stream. Return two lists, in microseconds, with an element for each.
+    """Time functions that start GPU work on the stream. Return two lists with a time in us for each function.
 
-    The first list has the median GPU times, NEVER for a function that fails. The second has the least host times of
-    the calls. The functions are timed in turns. Before each sample a memset of twice the size of the L2 runs: it
-    fills the L2 with dirty lines, as in a real program, and keeps the GPU busy while the host launches. If the GPU
-    was idle before the launch, the sample is repeated with more memsets. A function slower than FAR times the fastest
-    after two rounds is dropped. Raise MemoryError if the buffer of the memset cannot be allocated.
+    The first list has the median GPU times; the time of a function that fails is NEVER. The second list has the least
+    host times, each for one call of the function. In each round, every function is timed once. Before each sample,
+    memsets fill a buffer of at least twice the size of the L2. They fill the L2 with dirty lines, as in a real
+    program, and keep the GPU busy while the host launches. If the GPU was idle before the launch, the sample is
+    repeated with more memsets. A function is dropped after two rounds if it takes longer than FAR times the fastest.
+    Raise MemoryError if the buffer cannot be allocated.
     """
     size, handle = ctypes.c_int(), ctypes.c_void_p(stream)
     ask_driver("cuDeviceGetAttribute", ctypes.byref(size), L2_BYTES, _device(ordinal))

@@ -88,7 +88,7 @@ def _ways(
 ) -> list[Match]:
     """Return launches of these kernels with their predicted times; [] if times cannot be predicted.
 
-    With `swapped` the kernels compute the transposed product, which has this shape.
+    With `swapped`, the kernels compute the transposed product, and `shape` is the shape of the transposed product.
     """
     contest = _contest(winners, device, None) if winners else None
     if contest is None or contest.kernels is None:
@@ -129,10 +129,11 @@ def _chosen_match(
 ) -> Match:
     """Return the kernel for matrices in these storage orders. It may compute the transposed product.
 
-    The transposed product C^T = B^T A^T has the same memory. A kernel for it is used if there is no other. It is also
-    used if C is wider than tall and the kernel is predicted to be faster (on the CPU: if its tuned shape is nearer),
-    since kernels are designed for a tall C. `leading` has the leading dimensions of each matrix, one for each of its
-    orders. The compiled launcher makes the same choice in C, and is tried first.
+    The transposed product C^T = B^T A^T uses the same memory. A kernel for the transposed product is used if no
+    kernel computes C = A B itself. It is also used if C is wider than tall and it is predicted to be faster (on the
+    CPU: its tuned shape is nearer), since kernels are designed for a tall C. `leading` has a tuple for each matrix: a
+    leading dimension for each of the matrix's storage orders. The compiled launcher, which makes the same choice in
+    C, is tried first.
     """
     compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
     if compiled is not None:
@@ -161,9 +162,10 @@ def _by_launcher(
     is_gram: bool,
     device: str,
 ) -> Match | None:
-    """Choose with the compiled launcher. Return None if there is none, or it cannot choose.
+    """Choose with the compiled launcher. Return None if there is no launcher, or if it cannot choose.
 
-    The launcher assumes that a new `out` is column-major, so it is not called if no kernel writes such an `out`.
+    The launcher assumes that a new `out` is column-major. It is therefore not called if no kernel writes such an
+    `out`.
     """
     lds = [tuple(zip(*of, strict=True)) for of in zip(orders, leading, strict=True)]
     if len(orders) == 2:
@@ -178,8 +180,9 @@ def _by_launcher(
 def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, device: str) -> bool:
     """Return whether this device has kernels that write a column-major `out`.
 
-    There must be one among the kernels for the product, and one among those for its transpose, unless there are no
-    kernels for the one or the other. Return False if b is the transpose of a.
+    Among the kernels for the product there must be such a kernel, and also among the kernels for the transposed
+    product. If there are no kernels at all for one of these two products, only the kernels for the other product
+    count. Return False if b is the transpose of a.
     """
     as_is, across = _candidates(name, orders, conjugates, is_gram, on_host=False)
     wanted = [
@@ -201,7 +204,8 @@ def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Lead
 def _is_faster(one: Match, other: Match) -> bool:
     """Return whether `one` is predicted to be faster than `other`.
 
-    Return False if a time is unknown, and if only `one` was tuned on another GPU.
+    Return False if the time of `one` or `other` is unknown. Also return False if `one` was tuned on another GPU and
+    `other` was not.
     """
     if one.expected_us is None or other.expected_us is None:
         return False
@@ -250,9 +254,9 @@ def _no_kernel(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram
 
 
 def _tuned(name: str, *, on_host: bool) -> list[Winner]:
-    """Return all kernels for this element type that were tuned on the CPU, or those tuned on any GPU.
+    """Return all kernels for this element type: those tuned on the CPU if `on_host`, else those tuned on any GPU.
 
-    Raise LookupError if there are none.
+    Raise LookupError if there are no such kernels.
     """
     winners = [w for w in WINNERS if w.dtype == name and w.on_host == on_host]
     if not winners:
@@ -272,9 +276,10 @@ def _best(
 ) -> Match:
     """Return the best of these kernels for the shape, with its launch and predicted time.
 
-    Kernels tuned on `device` are preferred; among them, if `out` is new (`make_out`), kernels that write it
-    column-major; among them the kernel with the least predicted time. `swapped` says that `winners` and `shape` are
-    for the transposed product.
+    Kernels tuned on `device` are preferred. If `out` is new (`make_out`), kernels that write a column-major `out` are
+    preferred among these. Of the kernels that remain, the one tuned for this shape is returned, or else the one with
+    the least predicted time. If times cannot be predicted, the one with the nearest tuned shape is returned.
+    `swapped` says that `winners` and `shape` are for the transposed product.
     """
     wanted = None
     if make_out and min(shape[:2]) > 1:
@@ -318,9 +323,10 @@ class Contest:
 
 @lru_cache(maxsize=4096)
 def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
-    """Return the contest of the winners that were tuned on the device, or else on the first winner's device.
+    """Return the contest of the winners that were tuned on the device.
 
-    Only winners with C in the `wanted` storage order take part, if there are any, and those with a symmetric C.
+    If no winner was tuned on the device, use those that were tuned on the first winner's device. If `wanted` is a
+    storage order, only winners whose C has this order or is symmetric take part; if there are none, all take part.
     """
     name = next((w.device for w in winners if w.device == device), winners[0].device)
     chosen = [w for w in winners if w.device == name]
@@ -346,7 +352,7 @@ def measured_of(winner: Winner, card: Card) -> list[Measured]:
 
 
 def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
-    """Return cuBLAS's times at the winner's tuned shape and at shapes nearby, without those of wrong results."""
+    """Return cuBLAS's times at the winner's tuned shape and at shapes nearby. Omit the times of wrong results."""
     nearby = [((m, n, k), us) for m, n, k, us in winner.vendor_elsewhere]
     if winner.vendor_us is None or not winner.vendor_right:
         return nearby
@@ -354,7 +360,10 @@ def vendor_of(winner: Winner) -> list[tuple[Shape, float]]:
 
 
 def _routines(winners: list[Winner]) -> Routines | None:
-    """Return a predictor of cuBLAS's times from those measured with these winners; None if there are none."""
+    """Return a predictor of cuBLAS's times from the times of cuBLAS that are stored with these winners.
+
+    Return None if no such times are stored.
+    """
     times = [(w, shape, us) for w in winners if w.device in CARDS for shape, us in vendor_of(w)]
     if not times:
         return None

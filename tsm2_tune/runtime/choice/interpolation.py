@@ -1,7 +1,8 @@
 """Interpolate measured times to other shapes.
 
-Lines are the columns of a column-major matrix, or the rows of a row-major one. They are odd if their length in bytes
-is not a multiple of a kernel's vector loads. Distances are those between the logarithms of m, n and k.
+Lines are the columns of a column-major matrix, or the rows of a row-major matrix. They are odd if the leading
+dimension, in bytes, is not a multiple of the width of a kernel's vector loads. The distance between two shapes is
+computed from the logarithms of m, n and k.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ EVER = 2.0**60  # larger than any extent
 class Interpolated:
     """Ratios of measured to predicted times, interpolated to other shapes.
 
-    The interpolated logarithm is the average of the logarithms at the measured shapes, weighted by the reciprocal
-    cube of the distance. The ratio of a short time comes mostly from the kernel's fixed start time, so it counts
-    little for a longer time.
+    The logarithm of a ratio is interpolated: it is the average of the logarithms at the measured shapes, weighted by
+    the reciprocal cube of the distance. If a measured time is short, its ratio is mostly due to the kernel's fixed
+    start time. Such a ratio therefore counts little in the prediction of a longer time.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class Interpolated:
     def points(self, kernel: int) -> list[tuple[float, ...]]:
         """Return a tuple for each measured shape of the kernel with this index.
 
-        The tuple has the logarithms of m, n and k, 1 if lines are odd (else 0), the predicted time in microseconds
-        (at least START_US), and the logarithm of the ratio of measured to predicted time.
+        The tuple has the logarithms of m, n and k; 1 if a leading dimension is not a multiple of the vector loads,
+        else 0; the predicted time in microseconds, at least START_US; and the logarithm of the ratio of measured to
+        predicted time.
         """
         columns = (*self._logs, self._odd, self._expected_us, self._ratios)
         count = int(self._known[kernel].sum())
@@ -105,7 +107,10 @@ class Routines:
 
 
 def _vectors_apart(work: Work) -> Work:
-    """Return the work with an m or n of 1 replaced, so that products with a vector are distant from others."""
+    """Return the work with an m or n of 1 replaced by VECTORS_EXTENT.
+
+    Products with a vector are then distant from other products.
+    """
     return replace(work, m=VECTORS_EXTENT if work.m == 1 else work.m, n=VECTORS_EXTENT if work.n == 1 else work.n)
 
 

@@ -20,9 +20,9 @@ class Launch:
     up in a fixed order and writes C. With more than `flat_splits` splits the sums are added in two steps: first in
     groups of GROUP_SPLITS, then the groups. With more than `flat_splits` persistent blocks, each block adds up a
     slice of a tile. A kernel with a workspace has two more parameters. `partials`, aligned to 16 bytes, has room for
-    one tile for each tile and split, and for each tile and group. `counters` has an integer for each tile and for
-    each group; all are 0 before and after the kernel. A persistent block has at most two incomplete tiles, its first
-    and its last. A kernel with a workspace gives a right result with any number of splits.
+    the partial sums of every tile: one for each split and one for each group. `counters` has an integer for each tile
+    and for each group; all are 0 before and after the kernel. A persistent block has at most two incomplete tiles,
+    its first and its last. A kernel with a workspace computes a correct result with any number of splits.
     """
 
     threads: int  # per block

@@ -10,7 +10,8 @@ All kernels for a product are evaluated at once. Arrays have a row for each kern
 for each measured shape.
 
 The constants were fitted to 1,033 measured kernels on an H200. `python -m benchmarks.expected` prints the error of
-predictions: it predicts a kernel's time at one of its tuned shapes from the nearest other one.
+predictions. For a kernel that was the fastest at several shapes, it predicts the time at each of these shapes from
+the measured time at the nearest of the other shapes.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ WAVES = np.array((1, 2, 3, 4, 5, 6, 8, 12, 16, 24))  # blocks per multiprocessor
 class Division:
     """A kernel's tile sizes and other properties that determine its time, independent of the shape.
 
-    Lines are the columns of a column-major matrix, or the rows of a row-major one.
+    In the fields, lines are the columns of a column-major matrix, or the rows of a row-major matrix.
     """
 
     resident: int  # resident blocks per multiprocessor (occupancy)
@@ -80,7 +81,7 @@ class Measured:
 class Kernels:
     """A predictor of times of kernels for one element type on one GPU.
 
-    Arrays that are called columns have a row for each kernel. A kernel "won" at its tuned shape.
+    Arrays that are called columns have a row for each kernel. In names, "won" refers to a kernel's tuned shape.
     """
 
     def __init__(
@@ -155,9 +156,9 @@ class Kernels:
     def best(self, work: Work | WorkTable, doubt: float = DOUBT) -> tuple[int, Launch, float]:
         """Return the index, launch and time (in microseconds) of the kernel with the least predicted time.
 
-        Of launches with equal times the one with the fewest blocks is chosen. In the comparison of kernels a time is
-        multiplied by e to the power `doubt` for each unit of distance from the kernel's nearest measured shape,
-        because predictions are less certain there.
+        Of launches with equal times, the one with the fewest blocks is chosen. When kernels are compared, a kernel's
+        time is multiplied by exp(`doubt`) for each unit of distance to the kernel's nearest measured shape, because
+        predictions are less certain at larger distances.
         """
         tiles = self._tiles(work)
         rows, splits = self._options(tiles, work)
@@ -216,7 +217,10 @@ class Kernels:
 
     @staticmethod
     def _carried_over(work: Work | WorkTable, plain_us: Floats, factors: Floats) -> Floats:
-        """Return the times multiplied by the interpolated ratios, but at least LEAST times the memory time."""
+        """Return the times multiplied by the interpolated ratios.
+
+        A result is not less than LEAST times the time for the memory traffic.
+        """
         times: Floats = np.maximum(factors * plain_us, LEAST * work.memory_us)
         return times
 
@@ -228,10 +232,11 @@ class Kernels:
     def _options(self, tiles: Tiles, work: Work | WorkTable) -> tuple[Floats, Floats]:
         """Return the rows per block and the splits of k to try, arrays with a row for each kernel.
 
-        The splits result in about a whole number of blocks per multiprocessor, for each number in WAVES. The rows per
-        block are those at the tuned shape, or fewer if the grid would not fill all multiprocessors. A kernel whose
-        blocks were all resident at its tuned shape, with several tiles each, gets such launches here, too. Its splits
-        are then multiples of the least number with which a block loads its part of B only once.
+        For each number in WAVES, the splits result in about this number of blocks per multiprocessor. The rows per
+        block are those at the tuned shape, or fewer if the grid would not fill all multiprocessors. If, at a kernel's
+        tuned shape, all blocks were resident at once and each computed several tiles, only such launches are tried
+        for this kernel. The splits are then multiples of the least number with which a block loads its part of B only
+        once.
         """
         sms, across = self.card.sms, ceil(work.n / self._columns)
         filling = floor(tiles.down * across * self._splits / (sms * self._resident))
@@ -299,10 +304,10 @@ class Kernels:
         return np.where(work.has_odd_lines, self._odd, 1.0) * body
 
     def _turns(self, tiles: Tiles, work: Work | WorkTable, blocks: Floats, splits: Floats) -> Floats:
-        """Return how many tiles of C are computed one after another where one block is resident.
+        """Return how many tiles of C are computed one after another in the place of one resident block.
 
-        A tile counts once for each extent of `deepest` in k. A block that loads its next tile in advance counts as
-        having one tile.
+        If k exceeds `deepest`, each tile counts once for every `deepest` elements of k. If a block loads its next
+        tile in advance, the tiles of the block count as a single tile.
         """
         parts = np.where(self._persistent, 1.0, splits)
         each = tiles.down * tiles.across * parts / np.minimum(blocks, self.card.sms * self._resident)
@@ -311,7 +316,10 @@ class Kernels:
         return turns
 
     def _slowed(self, fewer: Floats) -> Floats:
-        """Return the factor on the time if there are `fewer` times fewer blocks than at the tuned shape."""
+        """Return the factor on a time if this launch keeps fewer blocks busy than the launch at the tuned shape.
+
+        `fewer` is the measure of busy blocks at the tuned shape, divided by the measure for this launch.
+        """
         few: Floats = np.maximum(fewer, 1 / MORE)
         slower = np.sqrt(1.0 + ENOUGH * few * (ENOUGH * few)) / math.sqrt(1.0 + ENOUGH * ENOUGH)
         return np.maximum(few / self._spare, slower)

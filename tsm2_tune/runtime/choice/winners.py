@@ -25,10 +25,11 @@ Leading = tuple[dict[str, int], ...]  # for a, b and, if given, out: storage ord
 
 @dataclass(frozen=True, eq=False)  # compared and hashed by identity
 class Winner:
-    """The fastest verified kernel for a shape and op on a device; with --within, one that is nearly as fast.
+    """The fastest verified kernel for a shape and op on a device.
 
-    An export may also contain kernels for shapes between the tuned ones. Such a kernel was not the fastest anywhere;
-    m, n and k are then a shape at which it was measured.
+    With --within, the kernel may also be one that is nearly as fast as the fastest. An export may also contain
+    kernels for shapes between the tuned ones. Such a kernel was not the fastest anywhere; m, n and k are then a shape
+    at which it was measured.
     """
 
     device: str
@@ -70,7 +71,10 @@ class Winner:
 
     @property
     def is_gram(self) -> bool:
-        """Whether it computes only products of a matrix and its own transpose. It computes half of the elements."""
+        """Whether the kernel computes only products of a matrix and its own transpose.
+
+        Such a kernel computes half of the elements of the symmetric or Hermitian result.
+        """
         return self.op[1] == SAME
 
     @property
@@ -89,7 +93,7 @@ class Winner:
 
     @property
     def conjugates(self) -> tuple[bool, bool]:
-        """Two booleans: whether it multiplies with the complex conjugate of a, and of b."""
+        """Two booleans: whether the kernel conjugates a, and whether the kernel conjugates b."""
         return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
 
 
@@ -152,7 +156,10 @@ class Match:
 
     @property
     def loses(self) -> bool:
-        """Whether cuBLAS should compute the product: it is faster, or by predicted times nearly as fast."""
+        """Whether cuBLAS should compute the product, because it is faster than the kernel.
+
+        If the times are predicted, cuBLAS should also compute the product if it is nearly as fast as the kernel.
+        """
         if self.expected_us is None:
             return self.winner.x_cublas is not None and self.winner.x_cublas < 1
         return self.vendor_us is not None and self.vendor_us < self.doubt * self.expected_us
@@ -161,7 +168,7 @@ class Match:
     def doubt(self) -> float:
         """The factor by which cuBLAS's time must exceed the kernel's for the kernel to be used: 1 for measured times.
 
-        For predicted times it grows with the distance from the winner's shape.
+        For predicted times the factor grows with the distance from the winner's shape.
         """
         if self.distance == 0 or self.is_timed:
             return 1.0
@@ -169,7 +176,7 @@ class Match:
 
     @property
     def why_it_loses(self) -> str:
-        """The text of the match, with a note if the kernel is predicted to be only slightly faster than cuBLAS."""
+        """The match as text, with a note if the kernel is predicted to be only slightly faster than cuBLAS."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
 
@@ -194,8 +201,10 @@ def work_of(
 ) -> Work:
     """Return the memory and arithmetic work of a product with the winner's kernel, or with cuBLAS if `of_vendor`.
 
-    Without `lds` the matrices have no padding. `has_odd_lines` is true if a leading dimension in bytes is not a
-    multiple of the kernel's vector loads, or for cuBLAS if that of A or B is not a multiple of 16.
+    Without `lds` the matrices have no padding. With a kernel, `has_odd_lines` is true if the leading dimension of A
+    or B, in bytes, is not a multiple of the width of the kernel's vector loads. If vectors access C in place of B,
+    the leading dimension of C counts in place of that of B. With cuBLAS, `has_odd_lines` is true if the leading
+    dimension of A or B is not a multiple of 16 bytes.
     """
     (m, n, k), given = shape, dict(enumerate(lds or ()))
     division = None if of_vendor else winner.division

@@ -51,7 +51,7 @@ class Work:
     ) -> Work:
         """Return the work of a product on this GPU. `dtype` is a name in DTYPES or MATHS.
 
-        With `is_gram` B is A transposed, so it is not read.
+        With `is_gram`, B is the transpose of A, so the time of reading B does not count.
         """
         m, n, k = map(float, shape)
         size = element_bytes(dtype)

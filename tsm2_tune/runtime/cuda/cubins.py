@@ -1,4 +1,7 @@
-"""Load kernels into a CUDA context: the embedded cubin, or if there is none for this GPU one compiled at run time."""
+"""Load kernels into a CUDA context.
+
+If the module contains no cubin of a kernel for this GPU, the kernel is compiled at run time.
+"""
 
 from __future__ import annotations
 
@@ -55,9 +58,9 @@ def is_loaded(number: int, winner: Winner, bits: int) -> bool:
 
 
 def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
-    """Return the winner's cubin for the architecture: the embedded one, else one compiled now.
+    """Return the winner's cubin for the architecture: the embedded cubin, or else a cubin compiled at run time.
 
-    Raise RuntimeError if it is not embedded and does not compile.
+    Raise RuntimeError if no cubin is embedded and the kernel does not compile.
     """
     key = (winner.digest, bits, arch)
     if key in CUBINS:

@@ -92,7 +92,7 @@ def device_of(ordinal: int) -> tuple[str, str]:
 
 @cache
 def driver_version() -> str:
-    """Return as text the driver's release, if Linux has it, and the newest CUDA version that the driver supports."""
+    """Return a text with the driver's release (on Linux) and the newest CUDA version that the driver supports."""
     newest = ctypes.c_int()
     ask_driver("cuDriverGetVersion", ctypes.byref(newest))
     try:

@@ -1,7 +1,7 @@
 """The workspace of split-k kernels: device memory for partial sums, and counters for each tile of C.
 
 Launches on one stream run in order, so each stream needs only one workspace. The counters are 0 before and after each
-kernel. A CUDA graph has its own workspaces, since it may be replayed on any stream.
+kernel. A CUDA graph has its own workspaces, since the graph may be replayed on any stream.
 """
 
 from __future__ import annotations
@@ -54,11 +54,12 @@ def legacy_key(context: int) -> tuple[int, int, int]:
 def workspace_for(
     context: int, context_number: int, needed_bytes: Sizes, stream: int, array: Array
 ) -> tuple[int, int]:
-    """Return the addresses of the stream's partial sums and zeroed counters, of at least the needed sizes.
+    """Return the addresses of the stream's partial sums and zeroed counters.
 
-    A missing or too small workspace is allocated now: by PyTorch or CuPy if the array is theirs, else by the driver.
-    The stream must belong to this context, which must be current unless the stream is a default stream. The caller
-    must hold `lock` until its launch, since another thread may replace the stream's workspace.
+    If the stream has no workspace, or one that is too small, a workspace is allocated now: by PyTorch or CuPy if
+    `array` is from that library, else by the driver. The stream must belong to this context. The context must be
+    current, unless the stream is a default stream. The caller must hold `lock` until its launch, since another thread
+    may replace the stream's workspace.
     """
     if stream not in (0, LEGACY_STREAM) and is_capturing(stream):
         return _in_a_capture(context_number, needed_bytes, stream, array)
@@ -157,7 +158,8 @@ def driver_memory(size_bytes: int) -> int:
 def _release(workspace: Workspace, stream: int, number: int) -> None:
     """Wait until no kernel uses the workspace, then free memory that the driver allocated.
 
-    `number` is the id of the stream that now has this handle.
+    `stream` is the handle of the workspace's stream, and `number` is the id of the stream that has this handle now.
+    If the workspace's stream was destroyed, this may be another stream.
     """
     if workspace.stream_id == number:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))

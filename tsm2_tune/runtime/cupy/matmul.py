@@ -1,4 +1,7 @@
-"""The namespace `cupy` of an exported module: a matmul that uses a tuned kernel if it is predicted to be faster."""
+"""The namespace `cupy` of an exported module.
+
+Its function `matmul` uses a tuned kernel if the kernel is predicted to be faster than cuBLAS.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,8 @@ COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the part
 class Traced:
     """The shape and type of a product in a traced JAX function.
 
-    Its arrays are contiguous and row-major; each operand array contains a or b, or its transpose. `out` is row-major.
+    All arrays are contiguous and row-major. The array of an operand contains the operand (a or b) or the operand's
+    transpose; the array of the result contains `out`.
     """
 
     shape: tuple[int, int, int]  # m, n, k
@@ -104,10 +105,11 @@ _texts: dict[bytes, _Start] = {}  # text -> its parsed content
 
 
 def start_traced(text: bytes, arguments: list[int], results: list[int], stream: Callable[[], int]) -> None:
-    """Launch the product that `text`, made by `Traced.text`, describes.
+    """Launch the product that `text` describes, a text that `Traced.text` returned.
 
-    `arguments` are the addresses of a and b, `results` those of `out` and, if the kernel needs one, the workspace.
-    `stream` returns the stream's handle; the stream's context must be current. Raise RuntimeError if CUDA fails.
+    `arguments` are the addresses of a and b. `results` has the address of `out` and, if the kernel needs a workspace,
+    the address of the workspace. `stream` returns the stream's handle; the stream's context must be current. Raise
+    RuntimeError if CUDA fails.
     """
     found = _texts.get(text)
     if found is None:

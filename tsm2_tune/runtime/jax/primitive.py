@@ -123,7 +123,7 @@ _known_matrices = lru_cache(maxsize=4096)(_as_matrices)
 
 
 def _element(dtype: Any) -> str | None:
-    """Return the key in DTYPES of a dtype; None if no kernel has it."""
+    """Return the key in DTYPES of a dtype; None if no kernel has this element type."""
     try:
         return dtype_name(getattr(dtype, "dtype", dtype))
     except TypeError:
@@ -158,7 +158,7 @@ def _is_met(precision: Any) -> bool:
 def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_numbers: Any) -> Dimensions | None:
     """Return how arrays with these shapes are reshaped to two matrices for dot_general.
 
-    Return None if the contracted dimensions do not allow that, or are invalid.
+    Return None if the contracted dimensions are invalid or do not allow this reshape.
     """
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
@@ -231,9 +231,10 @@ def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, 
 def _transposed(
     ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
 ) -> Any:
-    """Transpose rule: return the cotangents of a and b, of which one is None.
+    """Transpose rule: return the cotangents of a and b, one of which is None.
 
-    The primitive is linear in the undefined operand. Its cotangent has the operand's shape and storage order.
+    One operand is undefined, and the primitive is linear in this operand. The cotangent of the undefined operand has
+    the shape and storage order of the operand.
     """
     of_a, of_b = over
     if type(gradient) is ad.Zero:

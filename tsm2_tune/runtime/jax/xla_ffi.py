@@ -183,7 +183,8 @@ def xla_handler(execute: Execution) -> Any:
 def _tell_metadata(call: Any) -> None:
     """Fill in the handler's metadata: its interface version, and that its calls may be captured in a CUDA graph.
 
-    The version is XLA's own if its major version is 0, since the handler works with all versions 0.x.
+    The reported version is XLA's own version if that is 0.x, since the handler works with all versions 0.x. Otherwise
+    it is the version for which the handler was written.
     """
     metadata = call.extension[0].metadata[0]
     told = call.api[0].version if call.api else None
@@ -218,7 +219,7 @@ def _stream(call: Any) -> int:
 
 
 def _xla_error(call: Any, code: int, error: BaseException) -> int | None:
-    """Create an XLA_FFI_Error with the exception's message and this code. Return its address."""
+    """Create an XLA_FFI_Error with the exception's message and this error code. Return the address of the error."""
     text = str(error) or type(error).__name__
     told = XlaError(ctypes.sizeof(XlaError), None, text.encode(), code)
     made: int | None = call.api[0].create_error(told)

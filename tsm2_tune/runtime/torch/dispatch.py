@@ -48,8 +48,9 @@ def torch_taker(torch: Any) -> Taker:
     def take(dimensions: int, a: Tensor, b: Tensor, out: Tensor | None, c: Tensor, alpha: Any, beta: Any) -> Any:
         """Return alpha a b + beta c in `out`, or in a new row-major tensor if `out` is None.
 
-        Return None if PyTorch must compute the product. c may be `out`, or None if there is no beta. `dimensions` is
-        the number of dimensions of a, b and out: 2, or 3 for a batch of one product. c may have fewer.
+        Return None if PyTorch must compute the product. c may be the same tensor as `out`. c is None for an operator
+        without beta. `dimensions` is the number of dimensions of a, b and out: 2, or 3 for a batch of one product. c
+        may have fewer dimensions.
         """
         if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
             m, k = a.shape
@@ -98,7 +99,10 @@ def torch_taker(torch: Any) -> Taker:
 
 
 def torch_precision(torch: Any) -> Callable[[], str]:
-    """Return a function that returns the precision of PyTorch's float32 products: "tf32" if TF32 is allowed."""
+    """Return a function that returns the precision of PyTorch's float32 products.
+
+    The precision is "tf32" if the program allows TF32, otherwise another text, such as "ieee".
+    """
     found = getattr(torch._C, "_get_fp32_precision_getter", None)
     if found is None:
         return lambda: "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
@@ -128,7 +132,8 @@ def _is_small(m: int, k: int, n: int) -> bool:
 def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) -> Plan | None:
     """Choose a kernel for the product, and return its launch plan. Cache the plan under `key`.
 
-    Return None if PyTorch must compute the product. That is cached, too, unless it could differ in a later call.
+    Return None if PyTorch must compute the product. Cache this result, too, unless a later call with this key could
+    have another result.
     """
     is_batch = a.dim() == 3
     if is_batch and any(x.shape[0] != 1 for x in (a, b, a if out is None else out)):
@@ -162,7 +167,10 @@ def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) 
 
 
 def _would_load(product: Product, found: Any) -> bool:
-    """Return whether the kernel would have to be loaded while the stream is being captured, which is not possible."""
+    """Return whether the stream is being captured and the kernel is not loaded yet.
+
+    PyTorch computes such a product, because this module loads no kernel for PyTorch's operators during a capture.
+    """
     context, _ = home(product.a)
     oriented = product.transposed() if found.swapped else product
     if is_loaded(context_id(context), found.winner, index_bits(oriented, found.winner.orders)):

@@ -140,9 +140,9 @@ def _keep(ctx: Any, a: Any, b: Any, wanted: Any) -> None:
 
 
 def _of_factors(ctx: Any, mm: Any, gradient: Any, alpha: Any, wanted: Any) -> tuple[Any, Any]:
-    """Return the gradients of a and b, or None for one that is not wanted.
+    """Return the gradients of a and b. A gradient that is not wanted is None.
 
-    Each has the storage order of its operand, so that accumulating it needs no copy.
+    Each gradient has the storage order of its operand, so that accumulating gradients needs no copy.
     """
     (a, b), of_a, of_b = ctx.saved_tensors, None, None
     if wanted[0]:

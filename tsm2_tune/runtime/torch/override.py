@@ -33,7 +33,11 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`. If another package has overridden an operator since, this override stays but uses no kernel."""
+    """Undo `install`.
+
+    If another package has overridden an operator after `install`, this module's override of the operator stays
+    registered, but uses no kernel.
+    """
     _overrides.change(is_installed=False)
 
 
@@ -79,7 +83,7 @@ class Override:
         return imported_torch().library.get_kernel(f"aten::{self.name}", KEY_OF_GPUS)
 
     def compute(self, keys: Any, *operands: Any, **named: Any) -> Any:
-        """Compute the operator with a kernel, or if there is none with the previous implementation.
+        """Compute the operator with a kernel or, if no kernel computes it, with the previous implementation.
 
         `keys` are PyTorch's dispatch keys that remain after this implementation.
         """
