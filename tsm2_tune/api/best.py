@@ -29,16 +29,16 @@ def best(
     """Return the fastest kernel of each problem in a database. `tsm2-tune best` shows them.
 
     - `db`: the database.
-    - `device`: select winners on "cpu", on the GPU with this CUDA ordinal, or on the device with this name, of which
-      a part suffices.
+    - `device`: select winners on "cpu", on the GPU with this CUDA ordinal, or on the device with this name. A part of
+      the name suffices, such as "h100".
     - `products`, `dtype`, `op`, `layout`: select these shapes or problems, element types and ops, as for `problems`.
       `layout` without `op` selects by the layout of C.
     - `cache`: select winners that were timed with this state of the L2 cache: "dirty", "clean" or "warm". The default
       is, for each problem, the first of these states with a winner.
 
-    The rows are ordered by device, op, element type and shape. The result is empty if the database has no such
-    winner. Raise InputError for an invalid argument, and for a device that the database does not contain. Raise
-    StoreError for a database that is missing or cannot be used.
+    The rows are ordered by device, op, element type and shape. The result is empty if the database has no winner that
+    these arguments select. Raise InputError for an invalid argument, and for a device that the database does not
+    contain. Raise StoreError for a database that is missing or cannot be used.
     """
     selection = selected(device, products, dtype, op, cache, layout)
     with Store.open(file_name("db", db), create=False) as store:

@@ -36,8 +36,8 @@ def confirm(
 ) -> tuple[Confirmed, ...]:  # fmt: skip
     """Time the fastest kernels of stored problems again, in a new process. `tsm2-tune confirm` does this.
 
-    For each problem the fastest few kernels are compiled, verified in full and timed in alternation. cuBLAS takes
-    part if it did so in the search. The new times are stored in addition to the earlier ones. A kernel with a wrong
+    For each problem the fastest few kernels are compiled, verified in full and timed in alternation. cuBLAS is timed,
+    too, if the search timed it. The new times are stored in addition to the earlier ones. A kernel with a wrong
     result can no longer win.
 
     - `db`, `device`, `products`, `dtype`, `op`, `layout`, `cache`: the winners to confirm, as for `best`. The device
@@ -46,8 +46,9 @@ def confirm(
     - `on_event`: called in this thread with each event, after its results are stored. An exception from it ends the
       run.
 
-    The result is empty if the database has no such winner. Raise DeviceError if the device is not in this machine or
-    is in use. Raise StoreError for a database that is missing or cannot be used. Raise other errors like `tune`.
+    The result is empty if the database has no winner that these arguments select. Raise DeviceError if the device is
+    not in this machine or is in use. Raise StoreError for a database that is missing or cannot be used. Raise other
+    errors like `tune`.
     """
     check_callable("on_event", on_event)
     tell: Callable[[Event], object] = on_event or (lambda event: None)

@@ -69,14 +69,14 @@ def export(
     - `binaries`: whether a module contains compiled kernels, if nvcc is installed.
     - `launcher`: whether a module contains a compiled launcher, which makes calls faster.
     - `between`: whether a module or library also contains kernels for shapes between the tuned ones. The default is
-      True without `within`.
+      False with `within`, otherwise True.
     - `within`: a share from 0.0 to 1.0, or a text such as "3%". Export as few kernels as possible, so that no shape
       takes longer than its best time by more than this share.
     - `measure`: with `within`, whether to measure missing times if the device is in this machine.
     - `wait`: with `within`, whether to wait until another run on the device ends.
     - `allow_unverified`: whether a module or library may contain binaries that differ from the verified ones, for
-      example after an update of the compiler. If not, verify them if the device is in this machine, or else refuse
-      the export.
+      example after an update of the compiler. If False, such binaries are verified if the device is in this machine;
+      otherwise the export is refused.
     - `on_event`: called with each event, such as a note that a kernel is omitted.
 
     Raise InputError for invalid arguments, if there are no winners, and for a file that cannot be written. Raise
@@ -150,7 +150,7 @@ class _Export:
         return Exported((Path(path),), text)
 
     def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
-        """Return a function from a device's winners to the rows to export."""
+        """Return a function that selects the rows to export from a device's winners."""
         if self.within is not None:
             options = Options(vendor=True, budget_seconds=None)
             return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)

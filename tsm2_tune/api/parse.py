@@ -81,7 +81,10 @@ Products = str | Problem | Iterable[str | Problem]
 
 
 def texts(what: str, value: Texts) -> str:
-    """Return the texts joined by commas. Raise InputError, which names `what`, for another type."""
+    """Return a text unchanged, or several texts joined by commas.
+
+    Raise InputError, which names `what`, if the value is neither a text nor an iterable of texts.
+    """
     try:
         return plain_text(what, value) if isinstance(value, str) else ",".join(value)
     except TypeError:
@@ -89,7 +92,10 @@ def texts(what: str, value: Texts) -> str:
 
 
 def dtype_texts(value: ElementTypes) -> str:
-    """Return the names of element types joined by commas. Raise InputError for neither texts nor NumPy types."""
+    """Return the names of element types joined by commas.
+
+    Raise InputError if an element type is neither a text nor a NumPy type.
+    """
     try:
         is_one = isinstance(value, str | type) or hasattr(value, "type")  # NumPy's dtype has the attribute
         several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
@@ -99,7 +105,7 @@ def dtype_texts(value: ElementTypes) -> str:
 
 
 def _element_name(one: Any) -> str:
-    """Return our name of a NumPy type. Return any other object unchanged."""
+    """Return tsm2-tune's name of a NumPy type. Return any other object unchanged."""
     scalar = getattr(one, "type", one)
     is_numpys = isinstance(scalar, type) and any(base.__module__ == "numpy" for base in scalar.__mro__)
     name: str = canonical_dtype(scalar.__name__) if is_numpys else one  # join raises TypeError if it is no text
@@ -107,7 +113,10 @@ def _element_name(one: Any) -> str:
 
 
 def canonical_dtype(name: str) -> str:
-    """Return our name of an element type, such as f32 for float32, single or F32. Return unknown names unchanged."""
+    """Return tsm2-tune's name of an element type, such as f32 for float32, single or F32.
+
+    Return unknown names unchanged.
+    """
     lower = name.strip().lower()
     return DTYPE_ALIASES.get(lower, lower if lower in DTYPES else name.strip())
 
@@ -131,7 +140,10 @@ def check_callable(what: str, function: object) -> None:
 
 
 def joined(what: str, names: Texts | None) -> str | None:
-    """Return the names joined by commas; None without names. Raise InputError for other types."""
+    """Return the names joined by commas; None without names.
+
+    Raise InputError, which names `what`, if `names` is neither a text nor an iterable of texts.
+    """
     if names is None:
         return None
     return texts(what, names) if isinstance(names, str) else texts(what, names) or None
@@ -185,7 +197,7 @@ def problems_of(
 def items(products: Products) -> Iterator[str | Problem]:
     """Yield each Problem, and each comma-separated item of each text.
 
-    Raise InputError if there is none, and for other types.
+    Raise InputError if `products` is empty, or contains anything but texts and Problems.
     """
     try:
         every = [products] if isinstance(products, str | Problem) else list(products)
@@ -236,7 +248,10 @@ def parsed_problem(item: str) -> Problem | None:
 
 
 def dtype_name(name: str) -> str:
-    """Return our name of a Dtype, such as f32 for float32. Raise InputError with a suggestion if it is unknown."""
+    """Return tsm2-tune's name of a Dtype, such as f32 for float32.
+
+    Raise InputError, with a suggestion, if the Dtype is unknown.
+    """
     return dtype_named(canonical_dtype(name)).name
 
 
@@ -358,7 +373,10 @@ def outcomes_of(names: Texts | None, known: Sequence[Outcome]) -> frozenset[Outc
 
 
 def computable(problems: Sequence[Problem], families: Sequence[str]) -> tuple[Problem, ...]:
-    """Return the problems. Raise InputError if there is one that no kernel family, or no named family, computes."""
+    """Return the problems as a tuple.
+
+    Raise InputError if one of the problems can be computed by no kernel family, or by none of the named families.
+    """
     from tsm2_tune.generator.families import FAMILIES  # slow to import
 
     for problem in problems:
@@ -421,7 +439,10 @@ def _shapes_content(name: str) -> bytes:
 
 
 def _content(number: int, name: str) -> bytes:
-    """Return the bytes of an open file. Raise InputError after MOST_SHAPES_BYTES or MOST_SHAPES_SECONDS."""
+    """Return the bytes of an open file.
+
+    Raise InputError if the file has more than MOST_SHAPES_BYTES, or does not end within MOST_SHAPES_SECONDS.
+    """
     ends, content, ready = time.monotonic() + MOST_SHAPES_SECONDS, bytearray(), select.poll()
     ready.register(number, select.POLLIN)
     while ready.poll(max(0.0, ends - time.monotonic()) * 1e3):

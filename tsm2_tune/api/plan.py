@@ -27,8 +27,9 @@ def problems(
 
     - `products`: a text, a Problem, or several of them. A text contains shapes MxNxK, with commas, ranges and files
       as in `--shapes`, or problems such as `100000x8x16:f32:tnt`, which have their own element type and op.
-    - `dtype`: f32, f64, c64, c128, bf16, f16, or a NumPy type. Several are a list, or a text with commas.
-    - `op`: the letters of A and of B as in `--op`, or "gram". Several are a list, or a text with commas.
+    - `dtype`: f32, f64, c64, c128, bf16, f16, or a NumPy type. Give several types as a list, or as a text with
+      commas.
+    - `op`: the letters of A and of B as in `--op`, or "gram". Give several ops as a list, or as a text with commas.
     - `layout`: "column", or "row" if every matrix is row-major.
     - `math`: the arithmetic: "full", "tf32", "3xtf32" or "minplus".
 

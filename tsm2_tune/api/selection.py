@@ -87,7 +87,7 @@ class Selection:
     def device_in(self, store: Store) -> str | None:
         """Return the stored name of the selected device; None if all devices are selected.
 
-        Raise InputError if the store has no trial on it, or if several names match.
+        Raise InputError if the store has no trial on the selected device, or if several stored names match.
         """
         if self.device is None:
             return None

@@ -69,7 +69,7 @@ class TuningResult:
 
     @property
     def unsolved(self) -> tuple[Problem, ...]:
-        """The problems without a configuration that gave a right result."""
+        """The problems for which no configuration gave a correct result."""
         return tuple(one.problem for one in self.ended if one.winner is None)
 
     @property
@@ -98,27 +98,29 @@ def tune(
 
     - `products`, `dtype`, `op`, `layout`, `math`: the problems, as for `problems`.
     - `device`: a CUDA ordinal, "cpu" for this host, or the target of an earlier result. None means GPU 0, or this
-      host if there is no GPU. Several devices are a list, a text with commas, or "all" GPUs. They share the problems,
-      each in a process of its own.
+      host if there is no GPU. Give several devices as a list, as a text with commas, or as "all" for all GPUs. The
+      devices share the problems, each in a process of its own.
     - `cluster`: the address of a Dask scheduler. Each Dask worker runs on the first GPU that it has, or on its host
       without a GPU or with `device` "cpu". All workers must have access to `db`.
     - `db`: the database, created if it is missing. The same call again continues an earlier run.
-    - `budget`, `max_trials`: the most seconds and configurations for each problem, including those of earlier runs.
-      None, or a budget of 0, means no limit.
+    - `budget`, `max_trials`: the most seconds, and the most configurations, for each problem. Seconds and
+      configurations of earlier runs count, too. None, or a budget of 0, means no limit.
     - `compile_limit`, `run_limit`: the most seconds for compiling one configuration, and for each stage of its trial.
     - `cache`: the state of the GPU's L2 cache before each timed launch: "dirty" (it contains lines to write back),
       "clean" (it contains other data) or "warm" (it contains the operands).
     - `family`, `guidelines`: the kernel families to search, and thresholds of guidelines, as for `plan_space`.
     - `retry`: stored outcomes whose configurations are tried again, such as "timed-out". "failed" means all failures.
     - `seed`: the random seed of input matrices and of the order of trials.
-    - `full_trials`: whether to verify and time configurations that cannot win too. If not, a trial on a GPU ends with
-      the outcome "behind" if each of its first launches takes over 6 % longer than the fastest right kernel so far.
+    - `full_trials`: whether to verify and time also configurations that cannot win. If False, a trial on a GPU ends
+      with the outcome "behind" if each of its first launches takes over 6 % longer than the fastest correct kernel so
+      far.
     - `strategy`: the order in which configurations are tried: "model", "exhaustive", "random", or an Optuna sampler,
       such as "optuna:tpe".
     - `gain`: end a problem's search if the expected gain of more trials is less than this share of the best time,
       such as 0.005 or "0.5%". None means no such condition.
     - `vendor`: whether to time cuBLAS and cuBLASLt along with the fastest kernels.
-    - `pairs`: whether to time kernels at the other tuned shapes too, beyond `budget` and `max_trials`.
+    - `pairs`: whether to time kernels also at the other tuned shapes. `budget` and `max_trials` do not limit these
+      measurements.
     - `wait`: whether to wait until another run on the device ends.
     - `on_event`: called in this thread with each event, after its results are stored. An exception from it ends the
       run.

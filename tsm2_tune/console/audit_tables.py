@@ -1,4 +1,4 @@
-"""Tables of the command `audit`: what heuristics that drop configurations cost, and how wrong estimates were."""
+"""Tables of the command `audit`: the cost of heuristics for dropping configurations, and the errors of estimates."""
 
 from __future__ import annotations
 

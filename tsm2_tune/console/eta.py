@@ -45,7 +45,7 @@ class ProblemProgress:
 
     @property
     def x_vendor(self) -> float | None:
-        """The time of cuBLAS divided by the best time so far; None if one of them is unknown."""
+        """The time of cuBLAS divided by the best time so far; None if one of the two times is unknown."""
         return None if self.best_us is None or self.vendor_us is None else self.vendor_us / self.best_us
 
     @property
@@ -72,11 +72,12 @@ class _Mean:
 
 
 class Tally:
-    """The progress of a run, or of several named runs that share the problems, and its estimated remaining time.
+    """The progress of a run and its estimated remaining time. Several named runs may share the problems.
 
     The estimate assumes that the remaining trials of a problem take as long as its trials so far, within the budget.
-    For the last measurements of a problem and for later problems it assumes the means so far. The shown time follows
-    a new estimate slowly, so that it does not jump.
+    The last measurements of a problem are assumed to take as long as those of earlier problems, on average. A problem
+    that has not begun is assumed to take as long as the problems before it, on average. The shown time follows a new
+    estimate slowly, so that it does not jump.
     """
 
     def __init__(self, options: Options, problems: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -119,7 +120,7 @@ class Tally:
     def has_finals(self) -> bool:
         """Whether the remaining time includes the last measurements and the verification of each problem's winner.
 
-        It does after the first problem has ended.
+        The time for these is unknown, and not included, until the first problem has ended.
         """
         return self._finals.count > 0
 
@@ -132,7 +133,8 @@ class Tally:
     def share_of(self, turn: ProblemProgress) -> float:
         """Return how much of the present problem is done, from 0 to 1.
 
-        This is the share of its configurations that were tried, or of its time budget that was spent, if larger.
+        This is the share of the problem's configurations that were tried or, if it is larger, the share of the
+        problem's time budget that was spent.
         """
         budget = self.options.budget_seconds
         spent = 0.0 if budget is None else turn.spent_seconds / budget
@@ -140,7 +142,10 @@ class Tally:
 
     @property
     def mean_x_vendor(self) -> float | None:
-        """The geometric mean over tuned problems of cuBLAS's time divided by the winner's; None without a problem."""
+        """The geometric mean over tuned problems of cuBLAS's time divided by the winner's time.
+
+        None if there is no problem of which both times are known.
+        """
         ended = tuple(self.ended.values())  # a copy, since another thread adds problems
         won = [one.winner.x_cublas for one in ended if one.winner is not None]
         logs = [log(x) for x in won if x is not None]

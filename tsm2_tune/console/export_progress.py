@@ -1,4 +1,4 @@
-"""Terminal output of `export --within`: its progress, and a table of the losses with each number of kernels."""
+"""Terminal output of `export --within`: the progress, and a table of the loss of time per number of kernels."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ExportProgress:
 def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     """Print the chosen kernels, and the losses of time with fewer and with more kernels.
 
-    `why` is the reason if unknown times of kernels were not measured.
+    If some times of kernels are unknown because they were not measured, `why` is the reason.
     """
     kernels, shapes = len(set(selected.kernels)), len(selected.rows)
     keeps = f"{counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {counted(shapes, 'shape')}"

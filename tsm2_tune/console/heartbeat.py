@@ -1,4 +1,4 @@
-"""Heartbeat for quiet runs."""
+"""Heartbeat: report from time to time that a run without events is still alive."""
 
 from __future__ import annotations
 
@@ -32,17 +32,21 @@ PHASES = {  # descriptions of a run's phases
 
 
 def phase_text(phase: str, seconds: float | None = None) -> str:
-    """Return a text that says what a run does in this phase, with the seconds it has lasted if known."""
+    """Return a text that says what a run does in this phase.
+
+    `seconds` is how long the phase has lasted. It is added to the text unless it is None.
+    """
     name, _, part = phase.partition(": ")
     doing = f"{PHASES[name]}{part and f': {part}'}" if name in PHASES else phase
     return doing if seconds is None else f"{doing} ({seconds:.0f} s)"
 
 
 class Heartbeat:
-    """Thread that calls `tell` with the seconds since the last event, if there was none for `long_seconds`.
+    """Thread that calls `tell` if a run has no event for `long_seconds`.
 
-    The next call follows after twice that time, and so on. Use it as a context manager: entering counts as an event,
-    and leaving ends the thread.
+    The argument of `tell` is the number of seconds since the last event. While there is no further event, the next
+    calls follow after 2, 4, 8, ... times `long_seconds`. Use the class as a context manager: entering counts as an
+    event, and leaving ends the thread.
     """
 
     def __init__(self, tell: Callable[[float], None], long_seconds: float) -> None:
@@ -63,7 +67,7 @@ class Heartbeat:
         self._thread.join()
 
     def event(self) -> None:
-        """Record an event of the run, which restarts the waiting time."""
+        """Record an event of the run. The next call of `tell` follows after `long_seconds` without another event."""
         self._last = (time.monotonic(), self._long_seconds)  # last event, and seconds to the next heartbeat
 
     def _watch(self) -> None:

@@ -107,7 +107,7 @@ def data_sheet_text(limits: DeviceLimits) -> str:
 
 
 def measured_text(run: TuningRun, database: str) -> str:
-    """Return a text with the memory bandwidths that this run measured, its date and its database."""
+    """Return a text with the memory bandwidths that a run measured, the run's date and the database's name."""
     read, copy = run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s
     return f"measured {run.started_at}, {database}: read {rate_text(read)}, copy {rate_text(copy)}"
 

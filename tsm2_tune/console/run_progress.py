@@ -37,8 +37,9 @@ NAME = "tsm2-tune"  # name of the command
 class RunProgress:
     """Display of a tuning run on the terminal. Use it as a context manager.
 
-    `opening` returns the lines to print when a run begins, given its event and its name. The name is "" if there is
-    only one run. `pairs` says that winning kernels will be timed at other shapes after the search.
+    `opening` returns the lines to print when a run begins. Its arguments are the event RunStarted and the run's name,
+    which is "" if there is only one run. `pairs` says that winning kernels will be timed at other shapes after the
+    search.
     """
 
     def __init__(

@@ -238,7 +238,7 @@ class SearchProgress:
 
     @property
     def remaining(self) -> str:
-        """Text with the estimated remaining time, and with the phases that it does not include; "" at the end."""
+        """Text with the estimated remaining time and the phases that this time does not include; "" at the end."""
         tally = self._tally
         if tally.remaining_seconds is None or len(tally.ended) >= tally.problems:
             return ""
@@ -266,9 +266,10 @@ def progress_bar() -> BarColumn:
 
 
 def best_text(turn: ProblemProgress) -> str:
-    """Return a text with the best time so far and its ratio to cuBLAS's time or, without that, to the floor.
+    """Return a text with the best time so far, and with cuBLAS's time relative to it.
 
-    The floor is the least time that the device's measured rates allow.
+    If cuBLAS's time is unknown, the text has the floor in percent of the best time. The floor is the least time that
+    the device's measured rates allow.
     """
     if turn.best_us is None:
         return ""

@@ -90,8 +90,9 @@ def totals_of(seen: Sequence[Seen]) -> dict[Problem, float]:
 def stand_for_series(totals: Mapping[Problem, float], worth_us: float) -> dict[Problem, str]:
     """Return the products to tune for each series of products, with a text that says how many products it has.
 
-    The products of a series differ in only one of m, n and k. Each takes less than `worth_us`, but all together take
-    more. A kernel tuned for one shape is also used for the shapes between, so a few products stand for the series.
+    The products of a series differ in only one of m, n and k. Each product takes less than `worth_us`, but all
+    products of the series together take at least `worth_us`. A kernel tuned for one shape is also used for the shapes
+    between, so a few products stand for the series.
     """
     series = defaultdict[tuple[object, ...], dict[int, Problem]](dict)
     for problem in (one for one, us in totals.items() if us < worth_us):

@@ -42,7 +42,8 @@ def console(*, stderr: bool = False) -> Console:
 def waiting(what: str) -> Iterator[Callable[[float], None]]:
     """Show the text `what` on standard error in the body of the with statement, if standard error is a terminal.
 
-    Yield a function. Call it with the share of the work that is done, from 0 to 1, to show it and the remaining time.
+    Yield a function that shows how much of the work is done, and the remaining time. The function's argument is the
+    share of the work that is done, from 0 to 1.
     """
     if not sys.stderr.isatty():  # not even with FORCE_COLOR
         yield lambda share: None

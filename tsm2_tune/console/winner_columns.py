@@ -79,7 +79,10 @@ class Column:
 
 
 def columns_of(rows: Sequence[BestRow]) -> tuple[Column, ...]:
-    """Return the columns of the short table of winners. It has a column for product and layout if they differ."""
+    """Return the columns of the short table of winners.
+
+    If the product or the layout differs between rows, one of the columns shows it.
+    """
     is_beside_vendor = any(row.vendor_us is not None for row in rows)
     columns = (
         Column("shape", lambda row: row.problem.shape, is_number=False),

@@ -26,9 +26,9 @@ def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
 
 
 def share(sizes: Sequence[int], most: int) -> int:
-    """Return the largest number of items per group with which groups of these sizes keep at most `most` items in all.
+    """Return how many items each group may keep, so that all groups together keep at most `most` items.
 
-    Return at least 1.
+    `sizes` are the numbers of items of the groups. Return at least 1.
     """
     low, high = 1, max([1, *sizes])
     while low < high:

@@ -89,7 +89,10 @@ def _search(group: Sequence[TrialRow]) -> Iterator[Search]:
 
 
 def lines(found: Sequence[Search]) -> list[dict[str, Any]]:
-    """Return the chart's data: each step of each search, with its time also as a multiple of the search's best."""
+    """Return the chart's data: one dictionary for each step of each search.
+
+    A step's time is given in microseconds, and also as a multiple of the search's best time.
+    """
     return [
         {
             "search": search.name,
@@ -131,10 +134,10 @@ class Coverage:
 
 
 def coverages(searches: Sequence[Sequence[TrialRow]]) -> list[Coverage]:
-    """Return how much of its space each search has tried, those with most tried configurations first.
+    """Return how much of its space each search has tried. Searches with most tried configurations come first.
 
-    `searches` are the trials of each search. A search is omitted if the size of its space is unknown or too small for
-    the number of tried configurations.
+    `searches` are the trials of each search. A search is omitted if the number of configurations in its space is
+    unknown, or is less than the number of configurations that the search tried.
     """
     found = [one for trials in searches for one in _coverage(trials)]
     return sorted(found, key=lambda one: -one.tried)

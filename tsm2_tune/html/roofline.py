@@ -54,9 +54,10 @@ def _point(what: str, device: str, problem: Any, config: str, cache: str, us: fl
 
 
 def ceilings(runs: Sequence[TuningRun], drawn: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return three points of the line of peak rates: left end, ridge and right end.
+    """Return three points of each line of peak rates: left end, ridge and right end.
 
-    There is a line for each device and each element type in the points `drawn`.
+    There is a line for each combination of device and element type in the points `drawn`, if its peak rate was
+    measured.
     """
     found = []
     for run in runs:

@@ -117,9 +117,9 @@ class Seen:
 
     @property
     def us(self) -> float:
-        """The mean GPU time of a call in microseconds; 0 if none was timed.
+        """The mean GPU time of a call in microseconds; 0 if no call was timed.
 
-        The first call counts only if no other was timed.
+        The first call counts only if no later call was timed.
         """
         count, total = self.gpu_us
         return total / count if count else self.first_us
@@ -152,7 +152,10 @@ class Seen:
 
     @property
     def lost(self) -> int:
-        """The number of calls that cuBLAS computed, except those made to compare time or result with the kernel."""
+        """The number of calls that cuBLAS computed in place of a kernel.
+
+        Calls that cuBLAS computed only to compare its time or its result with those of the kernel do not count.
+        """
         return sum(count for why, count in zip(REASONS, self.left, strict=True) if why not in TO_COMPARE)
 
     @property

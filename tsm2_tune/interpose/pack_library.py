@@ -23,12 +23,12 @@ Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
 
 
 def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
-    """Return the path of a C library with the database's best kernels. It is built if it is not in the cache.
+    """Return the path of a C library with the database's best kernels, built if it is not in the cache.
 
-    The library contains the best kernel of each tuned shape and kernels for shapes between them, but only those that
-    were verified in full; a message to `tell` says which are left out, such as imported ones. If there is no GPU,
-    pass a message to `tell` and return None. Raise InputError if the database has no kernel for a GPU that was
-    verified in full, ToolMissing if the compiler is missing.
+    The library contains the best kernel of each tuned shape, and kernels for shapes between the tuned shapes. Only
+    kernels that were verified in full are included; a message to `tell` says which kernels are left out, such as
+    imported ones. If there is no GPU, pass a message to `tell` and return None. Raise InputError if no GPU kernel in
+    the database was verified in full. Raise ToolMissing if the compiler is missing.
     """
     if database and not is_address(database) and not os.path.exists(database):
         raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
@@ -39,9 +39,9 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
 
 
 def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
-    """Return the bytes of a C library with the store's best kernels on GPUs that were verified in full.
+    """Return the bytes of a C library with the store's best GPU kernels, without kernels not verified in full.
 
-    Raise InputError if there are none.
+    Raise InputError if no GPU kernel in the store was verified in full.
     """
     if not any(row.compute_capability and row.verified_in_full for row in store.best()):
         raise InputError(
@@ -57,11 +57,12 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
 
 
 def pretuned_path(tell: Callable[[str], None]) -> Path | None:
-    """Return the path of a C library with the pretuned kernels for GPU 0. It is built if it is not in the cache.
+    """Return the path of a C library with the pretuned kernels for GPU 0, built if it is not in the cache.
 
-    It contains only kernels that were verified in full. If GPU 0 has no pretuned kernels, those of a GPU with the
-    same compute capability are used, and a message to `tell` says so. If there are none either, or the compiler is
-    missing, pass a message to `tell` and return None.
+    The library contains only kernels that were verified in full. If no kernels are pretuned for this GPU model, those
+    of a GPU with the same compute capability are used, and a message to `tell` says so. In four cases, pass a message
+    to `tell` and return None: there is no GPU; no kernels are pretuned for this compute capability; none of them was
+    verified in full; or the compiler is missing.
     """
     gpu = gpu_here(tell)
     if gpu is None:
@@ -85,7 +86,7 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
 def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
     """Return the bytes of a C library with the pretuned kernels in `text`.
 
-    Raise InputError if none was verified in full, ToolMissing if the compiler is missing.
+    Raise InputError if none of these kernels was verified in full, and ToolMissing if the compiler is missing.
     """
     if not text.is_verified():
         raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
@@ -107,9 +108,10 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
 
 
 def _library(store: Store, among: Among, tell: Callable[[str], None]) -> bytes:
-    """Return the bytes of a C library with the kernels that `among` selects from the store's best ones.
+    """Return the bytes of a C library with kernels from the store.
 
-    Kernels whose cubins are not verified and cannot be verified now are left out; cuBLAS computes their products.
+    `among` selects the kernels from the best kernels in the store. Kernels whose cubins are not verified and cannot
+    be verified now are left out; cuBLAS computes their products.
     """
     with workplace(cache.working_parent()) as work:
         output = work.folder / "libtsm2.so"

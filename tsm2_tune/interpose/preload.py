@@ -45,7 +45,7 @@ class Standing:
     def environment(self, journal: Path | None) -> dict[str, str]:
         """Return the program's environment: that of this process, with LD_PRELOAD and the stand-in's variables set.
 
-        `journal` is the folder for the journal; None records nothing.
+        `journal` is the folder for the journal. If `journal` is None, nothing is recorded.
         """
         settings: Mapping[str, str | None] = {
             "LD_PRELOAD": ":".join(filter(None, (str(self.standin), os.environ.get("LD_PRELOAD")))),
@@ -59,7 +59,7 @@ class Standing:
 
 
 def become(program: Sequence[str], standing: Standing | None) -> NoReturn:
-    """Replace this process by the program, with exec. `standing` None runs it without the stand-in.
+    """Replace this process by the program, with exec. If `standing` is None, the program runs without the stand-in.
 
     Raise InputError if the program cannot be executed.
     """
@@ -120,9 +120,9 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
 
 
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
-    """Set the handler of the signals in PASSED_ON that are now ignored, or of those that are not ignored.
+    """Set the handler of some signals in PASSED_ON. Return a dict of signal number -> previous handler.
 
-    Return a dict of signal number -> previous handler.
+    With `is_ignored`, these are the signals that are ignored at present, otherwise the signals that are not ignored.
     """
     which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
     return {number: signal.signal(number, handler) for number in which}
