@@ -174,7 +174,7 @@ def check_interval(low_us: float, median_us: float, high_us: float) -> None:
 
 @lru_cache(maxsize=CONFIGURATIONS_AT_HAND)
 def config_of(family_name: str, text: str, values: str) -> KernelConfig:
-    """Return the configuration of the kernel family with these tunables, which are a JSON object.
+    """Return the kernel family's configuration with the tunables in `values`, the text of a JSON object.
 
     If this version lacks the family or a tunable, return an OtherConfig with the stored text. Raise InputError or
     ValueError if a tunable is invalid, or if `text` is not the text of these tunables.
@@ -215,7 +215,7 @@ def is_unchanged(trial: Trial) -> bool:
     """Return whether this program still generates the stored kernel: equal code, entry point, launch and element
     type.
 
-    If so, the kernel is safe to execute, although the database is untrusted.
+    An unchanged kernel is safe to execute, although the database is untrusted.
     """
     of_this_version = is_of_this_version(trial.config, trial.problem)
     return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
@@ -362,9 +362,9 @@ def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
 
 
 def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
-    """Return the loaded kernel's registers, memory and occupancy in a row of `trial`; None if they are NULL.
+    """Return the loaded kernel's registers, memory and occupancy in a row of `trial`; None if their columns are NULL.
 
-    Raise ValueError if only some of them are NULL.
+    Raise ValueError if some of these columns are NULL, but not all.
     """
     found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
     missing = [name for name, value in found.items() if value is None]

@@ -256,12 +256,13 @@ class Store:
         """Return the fastest kernel (winner) of each problem, sorted by device, element type and shape.
 
         The arguments select a device, a kernel family, a problem, the element type and op of `alike`, or an L2 cache
-        state. If `between` is true, only shapes that no search tuned are returned, and otherwise only tuned shapes.
-        Without `cache`, each problem has one row, for the first cache state of PREFERRED in which it has a winner.
-        `family` omits the problems for which another family's kernel is fastest. A row is stale if the kernel's code
-        has changed, or if the family has newer trials with another compiler or other flags.
+        state. If `between` is true, only shapes that no search tuned are returned. Otherwise only tuned shapes are
+        returned. Without `cache`, each problem has one row, for the first cache state of PREFERRED in which the
+        problem has a winner. With `family`, problems for which another family's kernel is fastest are omitted. A row
+        is stale if the kernel's code has changed, or if the family has newer trials with another compiler or other
+        flags.
 
-        Raise StoreError if the rows of a winner contradict each other: it is not verified, or its time contradicts
+        Raise StoreError if a winner's rows contradict each other: the winner is not verified, or its time contradicts
         its samples.
         """
         asked, among = problem or alike, None
@@ -397,7 +398,9 @@ class Store:
         return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
-        """Return the last tuning run on the device. Raise StoreError if there is none, or if its row is invalid."""
+        """Return the last tuning run on the device. Raise StoreError if the device has no run, or if the run's row is
+        invalid.
+        """
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
         rows = self._database.rows(query)
         if not rows:

@@ -109,7 +109,8 @@ class TimeLimits:
     run_seconds: float  # for each stage: loading, verification, timing
 
     def exceed(self, others: TimeLimits | None) -> bool:
-        """Return whether one of these limits is longer than the limit in `others`; True if `others` is None.
+        """Return whether one of these limits is longer than the same limit in `others`. Return True if `others` is
+        None.
 
         A trial that timed out under `others` may succeed under these limits.
         """

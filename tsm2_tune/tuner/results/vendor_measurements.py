@@ -1,6 +1,6 @@
 """Measurements of vendor libraries (cuBLAS, cuBLASLt) in the database.
 
-They are stored with the final comparison in which they were measured, and read together with the fastest kernel.
+Each measurement is stored with the final comparison in which it was made, and read together with the fastest kernel.
 """
 
 from __future__ import annotations

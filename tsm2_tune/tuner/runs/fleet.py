@@ -24,7 +24,7 @@ STOPPED = "it was stopped"
 
 
 class ChildRuns(Protocol):
-    """Protocol for several tuning runs in other processes: a context manager, which ends all runs at its exit."""
+    """Protocol for several tuning runs in other processes. It is a context manager: its exit ends all runs."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -44,8 +44,8 @@ class ChildRuns(Protocol):
 
 
 class Fleet:
-    """Several tuning runs on this machine, each in a child process: a context manager, which ends all processes at
-    its exit.
+    """Several tuning runs on this machine, each in a child process. It is a context manager: its exit ends all
+    processes.
     """
 
     def __init__(self, runs: Mapping[str, Run]) -> None:

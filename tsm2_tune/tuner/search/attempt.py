@@ -119,7 +119,9 @@ class TrialMaker:
         )
 
     def _run_attempt(self, prepared: CompiledCandidate, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
-        """Return the worker's result and the binary. Try again if the binary was changed or removed meanwhile."""
+        """Return the worker's result and the binary. If the binary was changed or removed during the attempt, try
+        again.
+        """
         binary, request, files = prepared.binary, prepared.request, prepared.files
         for _ in range(TRIES):
             if isinstance(binary, CompileFailure):

@@ -104,7 +104,9 @@ class Tuner:
 
     @property
     def worker(self) -> Worker:
-        """The client of the worker process. An access compiles the auxiliary kernels again if the cache lost them."""
+        """The client of the worker process. If the compile cache has lost auxiliary kernels, an access compiles them
+        again.
+        """
         self._compilers.support()
         if self._worker is None:
             limit, support = self.options.run_limit_seconds, self._compilers.support

@@ -60,9 +60,9 @@ class Quarantined:
 def is_hazard(trial: Trial) -> bool:
     """Return whether the trial's kernel is put into quarantine: it faulted, crashed the worker process, or hung.
 
-    A kernel that timed out may only be slow. It "hung" if it also times out on small problems. A kernel that the
-    driver refuses or whose result is wrong is not put into quarantine: its trial takes only milliseconds, and it may
-    be correct for other problems.
+    A kernel that timed out may only be slow. A kernel "hung" if it timed out also on small problems. A kernel that
+    the driver refuses, or whose result is wrong, is not put into quarantine: its trial takes only milliseconds, and
+    it may be correct for other problems.
     """
     return trial.outcome is Outcome.CRASHED or trial.hung
 

@@ -2,9 +2,9 @@
 
 The first line names the fields of the other lines. It also contains the number of lines, so that a truncated file is
 detected. A trial's line refers to its run, basis and kernel source by prefixes of their SHA-256 digests. The file has
-no kernel sources: the reader generates a kernel from its configuration, and compares the digests. A time is the
-median with its confidence interval, in full precision, and the number of samples. The ratio of an error to its bound
-has three digits.
+no kernel sources. The reader generates a kernel from its configuration, and compares the kernel's digest with the
+prefix in the line. A time is the median with its confidence interval, in full precision, and the number of samples.
+The ratio of an error to its bound has three digits.
 """
 
 from __future__ import annotations

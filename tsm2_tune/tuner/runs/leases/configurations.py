@@ -62,7 +62,7 @@ class _Key(NamedTuple):
 class Claims:
     """The claims of this run on one device: rows in the database that reserve configurations and problems.
 
-    It is a context manager. In the `with` block a thread sends heartbeats, which keep the claims valid.
+    A Claims object is a context manager. In the `with` block a thread sends heartbeats, which keep the claims valid.
     """
 
     def __init__(self, database: Database, device_name: str) -> None:
