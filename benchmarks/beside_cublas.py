@@ -61,7 +61,7 @@ VERSIONS: dict[str, Callable[[dict[str, Any]], bool]] = {
 
 def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelConfig]:
     """Return the fastest configuration of each version whose results were correct."""
-    # V0 loads A anew for each column, which the reuse guideline would drop.
+    # V0 reloads A for each column of C: the guideline on reuse would drop it.
     space = search_space(problem, target.limits, guidelines=Guidelines(min_reuse=1))
     winners = {}
     with Tuner(target, Options(budget_seconds=seconds, cache=Cache.CLEAN)) as tuner:

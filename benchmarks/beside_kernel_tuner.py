@@ -42,15 +42,15 @@ from tsm2_tune.tuner.search.loop import Options, Tuner, cores
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
-# Families by problem. Of the last one all kernels have a workspace, of the others none has one that is chosen.
+# Families by problem. All kernels of the last problem need a workspace; those chosen for the others need none.
 CASES = {
     "1000000x8x8:f32": ("resident_b_fma",),
     "4096x8x4096:f32": ("tsm2", "ism2"),
     "8x8x1000000:f64:tn": ("inner_fma",),
 }
 Floats = np.ndarray[Any, np.dtype[np.floating[Any]]]
-CACHE, CUPY_CACHE = "XDG_CACHE_HOME", "CUPY_CACHE_DIR"  # where kernels are kept
-ITERATIONS = 7  # Kernel Tuner's own choice
+CACHE, CUPY_CACHE = "XDG_CACHE_HOME", "CUPY_CACHE_DIR"  # variables that name the folders of cached kernels
+ITERATIONS = 7  # default of Kernel Tuner
 NAME, NUMBER = "tried_kernel", "tried_number"  # name of every kernel, and of the parameter that numbers it
 
 
@@ -102,7 +102,7 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
         "outcomes": dict(outcomes),
         "seconds": ended,
         "first_after_seconds": first,
-        "verified_after_seconds": verified,  # the final and the full verification of the winner included
+        "verified_after_seconds": verified,  # includes the final and the full verification of the winner
         "winner": winner.config,
     }
 
@@ -137,7 +137,7 @@ def tuned_by_kernel_tuner(problem: Problem, candidates: Sequence[Candidate], tar
     added = workspace(launches, problem, a.dtype)
     arguments, answer = arguments + added, answer + [None] * len(added)
     start, found = time.perf_counter(), list[dict[str, Any]]()
-    for threads in sorted({one.threads for one in launches}):  # one search each: the number is no function of others
+    for threads in sorted({one.threads for one in launches}):  # one search for each number of threads
         of_block = [number for number, one in enumerate(launches) if one.threads == threads]
         tried, _ = kernel_tuner.tune_kernel(
             NAME,
@@ -208,7 +208,7 @@ def main(device: str, most: int, output: Path) -> None:
     """Tune the same kernels with tsm2-tune and with Kernel Tuner."""
     target = find_target(device)
     with tempfile.TemporaryDirectory() as cache:
-        os.environ[CACHE] = os.environ[CUPY_CACHE] = cache  # before CuPy is imported
+        os.environ[CACHE] = os.environ[CUPY_CACHE] = cache  # must be set before CuPy is imported
         import kernel_tuner
 
         rows = [row_of(text, families, target, most) for text, families in CASES.items()]

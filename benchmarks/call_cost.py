@@ -32,10 +32,10 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 
 M, N, K = 1024, 8, 256
-SIDE, LONG = 8, 8192  # extents of X^T Y, whose kernel splits the long one
+SIDE, LONG = 8, 8192  # extents of X^T Y, whose kernel uses split-k
 ROUNDS, CALLS, THREADS = 30, 200, 8
-FRESH = 200  # shapes that are called once
-OF_PACK = 4096  # m and k of a product that a pack of many has a kernel for
+FRESH = 200  # number of shapes that are called for the first time
+OF_PACK = 4096  # m and k of a product for which the module of many kernels has one
 
 FACTORS = "gemm(a, b, out=c, alpha=2.0, beta=1.0)"
 Call = Callable[[], object]
@@ -57,7 +57,7 @@ def made_modules(folder: Path, device: str) -> tuple[Path, Path]:
 
 def _run(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-m", "tsm2_tune", *arguments], check=False, stdout=subprocess.DEVNULL)
-    if done.returncode:  # it has said why
+    if done.returncode:  # the command printed the reason
         sys.exit(done.returncode)
 
 
@@ -70,7 +70,7 @@ def imported(path: Path) -> ModuleType:
     sys.modules[path.stem] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # the file may do anything
+    except Exception as error:  # the file is code and can raise any exception
         raise InputError(f"{path} cannot be imported ({error}): export it again") from None
     if not hasattr(module, "WINNERS"):
         raise InputError(f"{path} is no exported module: name one that tsm2-tune export has written")
@@ -119,7 +119,7 @@ def of_torch(best: ModuleType, compiled: ModuleType) -> tuple[Calls, Call]:
         LEFT: lambda: best.gemm(*wide[:2], out=wide[2]),
         PLAN: planned,
     }
-    if torch.Tensor in compiled.launchers:  # else this PyTorch does not describe its tensors to programs in C
+    if torch.Tensor in compiled.launchers:  # else the launcher does not support this version of PyTorch
         calls |= {
             BY_LAUNCHER + OUT: lambda: compiled.gemm(a, b, out=c),
             BY_LAUNCHER + NEW: lambda: compiled.gemm(a, b),
@@ -304,7 +304,7 @@ def main(device: str, pack: Path | None, output: Path) -> None:
         for library, arrays in (("torch", of_torch), ("cupy", of_cupy), ("pycuda", of_pycuda)):
             calls, wait = arrays(best, compiled)
             found[library] = {"one_thread": microseconds(calls, wait)}
-            if library != "pycuda":  # PyCUDA's contexts belong to a thread
+            if library != "pycuda":  # a PyCUDA context belongs to one thread
                 found[library]["version"] = sys.modules[library].__version__
                 found[library]["threads_us"] = in_threads(calls, wait)
         found["first_call_us"] = first_calls(best)

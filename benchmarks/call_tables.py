@@ -17,7 +17,7 @@ LEFT = "gemm(a, b, out=c) of another type, left to the library"
 PLAN = "plan()"
 OWN = {"torch": "torch.mm(a, b, out=c)", "cupy": "cupy.matmul(a, b, out=c)"}
 BY_LAUNCHER = "launcher: "
-LINES = (  # the words of a line, and of which call it is
+LINES = (  # label of a table row -> name of the call
     ("`gemm(a, b, out=c)`", OUT),
     ("the same, where the kernel splits k", SPLIT),
     ("`gemm(a, b)`", NEW),

@@ -14,11 +14,11 @@ Regime = Literal["R", "L", "T", "G", "S"]
 Layout = Literal["column", "row"]
 ShapeSet = Literal["quick", "headline", "full"]
 
-REGIMES: tuple[Regime, ...] = ("R", "L", "T", "G")  # S, large both ways, has a bench of its own: `general`
+REGIMES: tuple[Regime, ...] = ("R", "L", "T", "G")  # regime S (m, n and k are large): see `general`
 LAYOUTS: tuple[Layout, ...] = get_args(Layout)
 SHAPE_SETS: tuple[ShapeSet, ...] = get_args(ShapeSet)
 
-SMALL_EXTENT = 100_000  # long dimension in L and T up to which starting a kernel takes longer than its work
+SMALL_EXTENT = 100_000  # for a long dimension up to this, in L and T, a launch takes longer than the work
 
 # All three matrices column-major or all three row-major, in the letters of `Problem.op`. T is the inner product of
 # two tall and skinny matrices, X^T Y, and G that of one with itself, X^T X; complex ones are conjugated, X^H Y.
@@ -84,7 +84,7 @@ class Cell:
         }
 
 
-CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # fields that tell cells apart
+CELL_KEY = ("regime", "layout", "dtype", "op", "m", "n", "k")  # fields that identify a cell
 
 
 def cell_key(record: dict[str, Any]) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from benchmarks.headline import markdown, number, rival, speed_ups
 Row = dict[str, Any]
 Outcome = Literal["ahead", "even", "behind"]
 
-MATTERS = 0.02  # share of our time by which an opponent must be faster
+MATTERS = 0.02  # a library counts as faster if it takes less by this fraction of our time
 NAMES = {"bf16": "bf16, f16", "f16": "bf16, f16"}  # labels of element types that share a line
 REGIMES = ("R", "L", "L small", "T", "T small", "G")
 

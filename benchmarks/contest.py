@@ -29,8 +29,8 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import clear, inspect, prepare, run_once
 
-GRAPH_WORKSPACE_BYTES = 32 * 2**20  # cuBLAS's default on Hopper; while captured it needs one of ours
-LT_WORKSPACE_BYTES = 64 * 2**20  # twice what cuBLAS itself takes on Hopper
+GRAPH_WORKSPACE_BYTES = 32 * 2**20  # cuBLAS's default on Hopper; graph capture needs a workspace that we allocate
+LT_WORKSPACE_BYTES = 64 * 2**20  # twice cuBLAS's default on Hopper
 CONTESTANTS = ("ours", "cublas", "cublaslt")
 
 

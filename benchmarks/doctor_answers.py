@@ -25,7 +25,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile.nvcc import nvcc_path
 
-HOME = "/home/me"  # spelling in the docs of the folder in which doctor is run
+HOME = "/home/me"  # replaces the name of the home folder in the docs
 LIMIT_SECONDS = 300.0
 WHOLE, BROKEN = "as it is", "with a toolkit of which nvcc alone was copied"
 

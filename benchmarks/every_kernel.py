@@ -45,8 +45,8 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.verdict import prepare
 
 EFFORT = Effort(spread=0.01, min_samples=5, max_samples=7, limit_seconds=0.08, warm_up_seconds=0.003)
-FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # keys of a line
-STARTS = 4  # ways in which a kernel is started, at the most
+FIELDS = {"regime", "layout", "dtype", "text", "orders", "lines", "times"}  # fields of a line in the file
+STARTS = 4  # limit of the launches that are timed per kernel
 Row = dict[str, Any]
 
 
@@ -112,7 +112,7 @@ def measured(cell: Cell, pack: Pack, turns: Turns[Any]) -> Row:
         for winner, starts in zip(contest.winners, pack.starts(contest, work), strict=True):
             for expected, launch in some(starts):
                 match = module.Match(winner, launch, 1.0, None, None, expected, None)
-                module.plans.clear()  # one of another launch is kept for the same product
+                module.plans.clear()  # the module caches one plan per product, but each launch needs its own
                 given, plan, handle = module.prepare_launch(product, match, None)
                 addresses = [x.address for x in given.given]
 

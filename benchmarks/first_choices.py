@@ -57,13 +57,13 @@ from tsm2_tune.tuner.device.target import limits_of
 from tsm2_tune.tuner.search.loop import cores
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
-TELLING = 1.25  # times as much or as long as need be: from there on that is a reason
-A_DECADE = 2  # extents of the grid
+TELLING = 1.25  # a factor above this is given as a reason
+A_DECADE = 2  # number of extents per factor of 10
 LARGEST = 10**8
-OPS = ("nn", "ttt", "tn", "ntt")  # for real numbers; for complex ones the transposed operand is conjugated
+OPS = ("nn", "ttt", "tn", "ntt")  # for real types; for complex types the transposed operand is also conjugated
 CONJUGATED = {"tn": "cn", "ntt": "jtt"}
-WITHIN = 2.0  # times the roofline with start-up
-AT_LEAST = 1.25  # times the least of all candidates, from where another one should have been first
+WITHIN = 2.0  # a first choice is good if its time is at most this factor times the roofline time with start-up
+AT_LEAST = 1.25  # above this factor of the least expected time, another candidate should be first
 
 
 def grid(limits: DeviceLimits, dtype_names: Sequence[str], count: int, seed: int) -> list[Problem]:
@@ -92,11 +92,11 @@ class First:
     """The first configuration that a search tries for a problem."""
 
     problem: str
-    configuration: str  # empty where the rules leave none
+    configuration: str  # "" if the rules drop all
     expected_us: float | None
-    floor_us: float  # the roofline, by the data sheet
-    least_us: float | None  # that any candidate is expected to take
-    reason: str  # empty where it is within WITHIN
+    floor_us: float  # roofline time from the data sheet
+    least_us: float | None  # least expected time of all candidates
+    reason: str  # "" if the time is within WITHIN
     is_absurd: bool  # whether another candidate should have been first
 
     @property
@@ -135,7 +135,7 @@ def reasons(candidate: Candidate) -> tuple[str, ...]:
     padded = padded_flops(candidate) / problem.flops
     rate = dict(rates.gflops)[problem.dtype_name] / gflops(candidate, rates)
     blocks = launch.blocks(problem.m, problem.n)
-    idle = -(-blocks // limits.sms) * limits.sms / blocks  # the busiest multiprocessor's blocks, for all of them
+    idle = -(-blocks // limits.sms) * limits.sms / blocks  # most blocks per multiprocessor over their mean
     latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
     needed = (
         rates.read_gbytes_per_s * 1e3 * latency_us / limits.sms / max(bytes_in_flight_per_sm(candidate, blocks), 1)

@@ -27,7 +27,7 @@ from benchmarks.result_file import program_facts, require_new
 from tsm2_tune.commands.errors import Command
 
 PROGRAM = (sys.executable, "-m", "tsm2_tune")
-# Events of `--json`, each with what it is called here. The first one of a kind counts.
+# Event of `--json` -> name of the stage. The first event of each kind counts.
 STAGES = {
     "stream": "first_line",
     "run_started": "run_started",

@@ -142,7 +142,7 @@ def run_problems(
     number_, parts = part
     cells = [Cell("S", "column", problem) for problem in problems_in(path)[number_ - 1 :: parts]]
     if resume and output.exists():
-        read_runs(output)  # before a device is opened
+        read_runs(output)  # raises now, not after the run
     else:
         require_new(output, "name another --output, or go on with --resume")
     target = find_target(HOST) if spec == HOST else gpu(spec)

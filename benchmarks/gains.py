@@ -39,13 +39,13 @@ NAMES = {
     "L": "L: a tall matrix, a small one",
     "T": "T: two tall ones, transposed",
 }
-WORDS = {  # the rows of a picture for readers who do not know the regimes
+WORDS = {  # labels of a picture's rows for readers who do not know the regimes
     "R": "large matrix x few columns",
     "L": "tall x small",
     "T": "tall^T x tall",
 }
 ROW_INCHES, FRAME_INCHES = 0.28, 0.9  # height of a row of the picture, and of the frame around the rows
-RIGHTMOST = 16.0  # the picture's last gain: larger ones are drawn there
+RIGHTMOST = 16.0  # larger speedups are drawn at this one
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Calls:
         return max(vendors_us, self.vendors_us) / max(taken_us, self.left_us if falls_back else self.ours_us)
 
 
-NO_CALLS = Calls(0.0, 0.0, 0.0)  # calls that take no time, so that the kernels alone count
+NO_CALLS = Calls(0.0, 0.0, 0.0)  # calls without cost: only the kernels' times count
 
 
 OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
@@ -83,7 +83,7 @@ OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("vendor_us", "cublas_us"), is_time),
     **dict.fromkeys(("vendor_right", "cublas_right"), lambda value: value in (None, 0, 1)),
 }
-SMALL = 64  # the longest extent that is not large
+SMALL = 64  # extents up to this are small
 
 
 def regime_of(m: int, n: int, k: int) -> str:
@@ -142,7 +142,7 @@ def timed_gains(rows: Sequence[Row], calls: Calls) -> Iterator[tuple[str, float]
             yield row["regime"], calls.gain(own_us, vendors_us, falls_back=falls_back)
 
 
-Gains = Mapping[tuple[str, str], Sequence[float]]  # by regime and kind
+Gains = Mapping[tuple[str, str], Sequence[float]]  # (regime, kind of shapes) -> speedups
 
 
 def gains_of(tuned: Sequence[Row], unseen: Sequence[Row], calls: Calls) -> Gains:
@@ -224,7 +224,7 @@ def draw(gains: Gains, heading: str, path: Path, kinds: Sequence[str] = KINDS) -
         figure, axis = plt.subplots(figsize=(INCHES_WIDE, FRAME_INCHES + row_inches * len(places)))
         for line, place in enumerate(reversed(places)):
             values, colour = gains[place], COLOURS[place[1]]
-            # Neighbours are apart in height, so that all are seen.
+            # Spread dots vertically, so that neighbours do not hide each other.
             heights = [line + 0.5 * ((at * 0.618) % 1 - 0.5) for at in range(len(values))]
             shown = [min(value, RIGHTMOST) for value in values]
             axis.plot(shown, heights, ".", color=colour, markersize=4, alpha=0.5)

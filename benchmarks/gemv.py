@@ -51,14 +51,14 @@ Row = dict[str, Any]
 
 EXTENTS = (100, 1_000, 10_000, 100_000, 1_000_000)  # rows and columns of A
 MOST_ELEMENTS = 400_000_000
-LARGE = ((20_480, 20_480), (10_000_000, 32), (32, 10_000_000))  # 1.3 GB of f32 and more
+LARGE = ((20_480, 20_480), (10_000_000, 32), (32, 10_000_000))  # at least 1.3 GB of f32
 SHAPES = {
     "grid": tuple((m, k) for m in EXTENTS for k in EXTENTS if m * k <= MOST_ELEMENTS),
     "large": LARGE,
 }
 SHAPES["all"] = SHAPES["grid"] + LARGE
 OPS: dict[Layout, str] = {"column": "nn", "row": "tn"}
-HOPELESS, HOPELESS_US = 30, 1000.0  # times the floor and microseconds: both, by the model, which is off by 2 at most
+HOPELESS, HOPELESS_US = 30, 1000.0  # skip a first choice expected to exceed both 30 * floor and 1000 us
 TRIAL = Effort(spread=0.01, min_samples=7, max_samples=21, limit_seconds=0.05, warm_up_seconds=0.005)
 FINAL = Effort(spread=0.005, min_samples=9, max_samples=31, limit_seconds=0.05, warm_up_seconds=0.005)
 CONTEST = Effort(spread=0.003, min_samples=11, max_samples=41, limit_seconds=0.1, warm_up_seconds=0.005)
@@ -301,7 +301,7 @@ def main(spec: str, dtype: str, layout: str, shape_set: str, trials: int, output
     refuse_less_precision(dict(os.environ))
     names = tuple(dict.fromkeys(name.strip() for name in dtype.split(",")))
     selection = Selection(names, cast(tuple[Layout, ...], chosen(layout, LAYOUTS, "layout")), shape_set, trials)
-    _ = selection.cells  # which names an unknown type before a device is opened
+    _ = selection.cells  # raises for an unknown type before the device is opened
     require_new(output, "name another --output")
     target = gpu(spec)
     result = run(target, selection, output)

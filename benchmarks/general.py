@@ -60,12 +60,12 @@ from tsm2_tune.tuner.verify.verdict import prepare
 STAGED = ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
 PAPER_SIZES = {"f32": 10_000, "f64": 8_000, "c64": 8_000, "c128": 6_000}
 PAPER_OPS = ("nn", "nt", "tn", "tt")
-SIZES = (GLOBAL_SIZE, 256, 512, 768, *range(1024, GLOBAL_SIZE, 512), 5120, 6144)  # that for all of them first
+SIZES = (GLOBAL_SIZE, 256, 512, 768, *range(1024, GLOBAL_SIZE, 512), 5120, 6144)  # GLOBAL_SIZE must be first
 SHORT_KS, WIDTHS = (32, 64), (1024, 2048, 4096, 8192)
 QUICK_SIZES = (GLOBAL_SIZE, 512, 2048)
 STENCIL_SIZES = {"f32": 4096, "f64": 2048, "c64": 4096, "c128": 2048}
 VARIANTS_SIZE = 2048
-VARIANTS, TIME_LIMIT = 24, 3600.0  # unless the command says otherwise: of each type and order, and seconds
+VARIANTS, TIME_LIMIT = 24, 3600.0  # defaults: variants per type and storage order; seconds
 TRIAL = Effort(spread=0.005, min_samples=3, max_samples=9, limit_seconds=0.15, warm_up_seconds=0.005)
 FINAL = Effort(spread=0.002, min_samples=7, max_samples=31, limit_seconds=0.3, warm_up_seconds=0.01)
 

@@ -12,8 +12,8 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 
 Row = dict[str, Any]
 
-STENCIL = "stencil"  # table of the family `gemm` alone
-GLOBAL_SIZE = 4096  # extent of the square whose winner is the configuration for all
+STENCIL = "stencil"  # the table of kernels of the family `gemm` alone
+GLOBAL_SIZE = 4096  # the fastest configuration for this square is the global one
 BLAS = {"f32": "S", "f64": "D", "c64": "C", "c128": "Z"}
 WHO = ("ours", "cublas", "cublaslt")
 

@@ -19,7 +19,7 @@ from tsm2_tune.commands.errors import Command
 
 Row = dict[str, Any]
 
-DIRTY = "_dirty"  # in names of fields: with the L2 dirty; those without it are with the L2 clean
+DIRTY = "_dirty"  # suffix of fields measured with a dirty L2; fields without it are for a clean L2
 OPPONENTS = ("cublas", "cublaslt")
 WHO = ("ours", *OPPONENTS)
 WORDS = ("regime", "layout", "dtype", "m x n x k")

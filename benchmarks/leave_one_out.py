@@ -49,8 +49,8 @@ from tsm2_tune.generator.space.space import guidelines_in_force, rules_of, searc
 from tsm2_tune.tuner.search.loop import cores
 
 CELLS = ROOT / "benchmarks/results/h200-versus-cublas.csv"
-FIRST = 5  # choices
-WITHIN = 1.01  # times the fastest that is known
+FIRST = 5  # number of first choices
+WITHIN = 1.01  # a choice is a hit if its time is at most this factor times the fastest known
 LIMITS = PROFILES["h200"]
 
 Choices = tuple[KernelConfig, ...]
@@ -110,9 +110,9 @@ class Outcome:
     """The rating of the first choices for a problem."""
 
     problem: Problem
-    is_hit: bool  # whether one took at most WITHIN times the fastest that is known
-    times: float  # time of the best one that has a time, over the fastest known; 0: none has
-    expected: float  # expected time of the best one by the model, over that of the fastest
+    is_hit: bool  # whether a choice took at most WITHIN times the fastest known time
+    times: float  # time of the fastest choice over the fastest known; 0 if no choice was timed
+    expected: float  # least expected time of the choices, over that of the fastest known configuration
 
 
 def outcome(problem: Problem, choices: Sequence[KernelConfig], times: Times) -> Outcome:

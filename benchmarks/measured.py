@@ -28,9 +28,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured
 
 ROOT = Path(__file__).parents[1]
-MOST_KERNELS = 3  # kernels of a problem
+MOST_KERNELS = 3  # limit of the kernels per problem
 
-Timed = tuple[Problem, str, float | None]  # a problem, a configuration as it is spelt, and its microseconds
+Timed = tuple[Problem, str, float | None]  # problem, text of a configuration, microseconds
 
 
 def _problem(row: dict[str, Any]) -> Problem:

@@ -10,7 +10,7 @@ from benchmarks.headline import markdown, number
 
 Row = Mapping[str, Any]
 
-MOST_OF_A_PROBLEM = 4  # configurations in the table
+MOST_OF_A_PROBLEM = 4  # limit of the configurations per problem in the table
 BOUND, UNBOUND, GENERATED = "registers by the formula", "registers unbounded", "as generated"
 VARIANTS = (BOUND, "unrolled by 4", "unrolled by 2", "not unrolled", UNBOUND)
 FLOPS_PER_PRODUCT = 2

@@ -15,8 +15,8 @@ import numpy as np
 from benchmarks.turns import Launch
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
-TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16"}  # typestr of the array interface
-FALLBACKS = ("torch", "cupy")  # the first installed one's arrays may be left to the vendor
+TYPES = {"f32": "<f4", "f64": "<f8", "c64": "<c8", "c128": "<c16"}  # element type -> typestr of the array interface
+FALLBACKS = ("torch", "cupy")  # a module falls back to the first installed one for its arrays
 Arrays = tuple[Any, Any, Any]
 
 
@@ -63,9 +63,9 @@ def fallback_arrays(ordinal: str) -> tuple[str, Callable[[Any], Any]] | None:
 class Called:
     """A module's choice for a product, a function that launches it, and one that launches the fallback library."""
 
-    choice: Any  # the module's Match
+    choice: Any  # a Match of the module
     launch: Launch
-    falls_back: bool | None  # None where no library is here that it could fall back to
+    falls_back: bool | None  # None if no such library is installed
     because: str
     fallback: Launch | None
 
@@ -92,7 +92,7 @@ class Timed:
     """A plan that the module made by timing: `module.plan(..., measure=True)`."""
 
     plan: Any
-    seconds: float  # that it took
+    seconds: float  # time to make the plan
 
     @property
     def record(self) -> dict[str, Any]:

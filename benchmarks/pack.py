@@ -43,8 +43,8 @@ from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options, Tuner, cores
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
-MOST_TUNED = 12  # shapes of a regime, element type and layout
-# A dozen of each regime, (m, n, k): small extents of all sizes, long and short lines of whole vectors and of none.
+MOST_TUNED = 12  # limit of the shapes per regime, element type and layout
+# A dozen shapes (m, n, k) per regime: many small extents, with and without rows that are whole vectors.
 PACK_SHAPES: dict[Regime, tuple[tuple[int, int, int], ...]] = {
     "R": (
         (20480, 1, 20480), (6007, 1, 4003), (4001, 2, 9001), (2503, 4, 20011), (16384, 6, 16384), (7001, 8, 3001),
@@ -62,8 +62,8 @@ PACK_SHAPES: dict[Regime, tuple[tuple[int, int, int], ...]] = {
         (48, 6, 200_003), (64, 64, 500_000),
     ),
 }  # fmt: skip
-FINAL = Effort(spread=0.003, min_samples=15, max_samples=45, limit_seconds=0.3)  # for a winner beside the vendor
-Tuned = tuple[Problem, str]  # with its winner's configuration as text
+FINAL = Effort(spread=0.003, min_samples=15, max_samples=45, limit_seconds=0.3)  # for timing a winner beside cuBLAS
+Tuned = tuple[Problem, str]  # problem, text of its winner's configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Fill:
     database: Path
     source: Path | None
     budget_seconds: float
-    verbose: bool = False  # say where the seconds went
+    verbose: bool = False  # print the time of each phase
 
     def made(self, target: Target, *, end: float) -> bool:
         """Build the pack. Return whether all shapes were started before `end`, a value of time.monotonic().
@@ -152,10 +152,10 @@ class Fill:
         If `end` comes while kernels are timed at other shapes, the module contains the kernels measured until then.
         """
         options = Options(vendor=not target.is_host, final_effort=FINAL, cache=Cache.CLEAN)
-        options = replace(options, final_caches=())  # in the one state that unseen shapes are timed in
+        options = replace(options, final_caches=())  # unseen shapes are timed with a clean L2 alone
         if self.source is None:
             options = replace(options, budget_seconds=self.budget_seconds)
-        else:  # each space is its winner alone
+        else:  # each space contains only the winner
             options = replace(options, strategy="exhaustive")
         with ExitStack() as stack:
             tuner = stack.enter_context(InPart(target, options))

@@ -36,7 +36,7 @@ from tsm2_tune.tuner.results.merge.union import RUN, Part, RunKey, Tried
 from tsm2_tune.tuner.search.loop import cores
 
 ARCHIVE = Path(cubins.__file__).with_name(cubins.ARCHIVE)
-FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]  # an instruction has 2**4 bytes
+FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9, "lc": 0, "lp": 4, "pb": 4}]  # a GPU instruction has 2**4 bytes
 
 
 def toolchain_of(text: Path, runs: set[RunKey]) -> Toolchain:

@@ -21,12 +21,12 @@ from tsm2_tune.errors import InputError, ToolMissing
 Row = dict[str, Any]
 
 CONTESTANTS = (("ours", "ours", "o", "C0"), ("cublas", "cuBLAS", "s", "C1"), ("cublaslt", "cuBLASLt", "x", "C2"))
-INCHES_WIDE = 12.0  # picture's width: a page shows it at two thirds of its 1440 pixels
+INCHES_WIDE = 12.0  # width of the picture: a page shows its 1440 pixels at two thirds of their size
 DOTS_PER_INCH = 120
 INCHES_HIGH = 1.9  # height of one row of the picture
-TITLE_INCHES = 0.5  # above the plots
-POINTS = 11  # size of letters
-MOST_LEVEL = 14  # labels of a panel that stand side by side without being turned
+TITLE_INCHES = 0.5  # space above the plots
+POINTS = 11  # font size
+MOST_LEVEL = 14  # with more labels than this, a panel's labels are rotated
 
 
 def matplotlib() -> ModuleType:

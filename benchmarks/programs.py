@@ -114,7 +114,7 @@ def _tuned(commands: dict[str, list[str]], found: dict[str, Any], folder: Path, 
     for name, command in commands.items():
         run([*OURS, "record", "--worth", worth, "--output", str(shapes), "--", *command])
         text = shapes.read_text(encoding="utf-8")
-        found[name]["recorded"] = text[text.index("\n") + 1 :]  # without the head, which names the program's path
+        found[name]["recorded"] = text[text.index("\n") + 1 :]  # without the line of the program's path
         recorded += text
     shapes.write_text(recorded, encoding="utf-8")
     tune = [*OURS, "--device", "0", "--shapes", f"@{shapes}", "--budget", budget, "--db", database]

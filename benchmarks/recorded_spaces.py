@@ -34,8 +34,8 @@ from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 FILE = Path(__file__).parent / "results/h100-spaces.json.xz"
-WHOLE = 0.5  # share of a family's configurations from which on it counts as recorded
-MAY_WIN = (Outcome.OK, Outcome.BEHIND)  # BEHIND: another strategy may try it before the trial that was faster
+WHOLE = 0.5  # a family counts as recorded if this share of its configurations was tried
+MAY_WIN = (Outcome.OK, Outcome.BEHIND)  # BEHIND too: another strategy may try it before any faster kernel
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,13 +42,13 @@ from tsm2_tune.generator.families import parse_config
 
 ROOT = Path(__file__).parents[1]
 RESULT = ROOT / "benchmarks/results/h200-versus-cublas.json"
-CELLS = RESULT.with_suffix(".csv")  # all cells of it
+CELLS = RESULT.with_suffix(".csv")  # all cells of RESULT
 GEMV = ROOT / "benchmarks/results/h200-gemv.json"
 GENERAL = ROOT / "benchmarks/results/h200-general.json"
 MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
-BESIDE = ROOT / "benchmarks/results/h200-beside-cublas.json"  # the published versions
+BESIDE = ROOT / "benchmarks/results/h200-beside-cublas.json"  # the published kernel versions
 UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
-UNSEEN_LATER = ROOT / "benchmarks/results/h100-unseen-4.json"  # another draw, by a later version
+UNSEEN_LATER = ROOT / "benchmarks/results/h100-unseen-4.json"  # other random shapes, measured by a later version
 TUNED = ROOT / "benchmarks/results/h100-tuned.json"
 CALLS = ROOT / "benchmarks/results/h100-call-cost.json"
 PROGRAMS = ROOT / "benchmarks/results/h200-programs.json"

@@ -51,13 +51,13 @@ from tsm2_tune.tuner.search.strategies import strategy_named
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.25)  # shares of the trials of a space
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.25)  # regret is reported after these shares of a space's trials
 GAINS = (0.005, 0.01, 0.02, 0.05)
 NAMED = ("exhaustive", "random", "optuna:tpe", "optuna:nsgaii")
 OF_GAIN = ("model, other shapes", "model, nothing measured")
-SEEDS = {"random": 5}  # one of all others
-AHEAD = 17  # candidates that are compiled ahead of their trials: of a machine with 16 cores
-WITHIN = 0.02  # regret that is aimed at after a tenth of the trials
+SEEDS = {"random": 5}  # number of seeds; other strategies have one
+AHEAD = 17  # candidates compiled ahead of their trials, as on a machine with 16 cores
+WITHIN = 0.02  # the goal for the regret after a tenth of the trials
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Row:
 
     strategy: str
     problem: str
-    trials: int  # trials of the whole space
+    trials: int  # number of trials of the whole space
     regrets: tuple[float, ...]  # after each of SHARES
 
 
@@ -77,7 +77,7 @@ class Ended:
     strategy: str
     problem: str
     gain: float
-    share: float  # share of the trials of the space
+    share: float  # share of the space's trials that the search used
     missed: float  # regret
 
 
@@ -135,7 +135,7 @@ def replayed(strategy: Strategy, of: Recorded, *, most: int | None = None, gain:
 
     def begun(candidate: Candidate) -> tuple[KernelSource, Compiled]:
         compiled: Compiled = Future()
-        compiled.set_result(CompileFailure(Outcome.INTERRUPTED, "not compiled"))  # nobody looks
+        compiled.set_result(CompileFailure(Outcome.INTERRUPTED, "not compiled"))  # the result is not used
         return cast(KernelSource, None), compiled
 
     search = Search(strategy, claim=claim, most=most, gain=gain)
@@ -153,7 +153,7 @@ class Replay:
     """A replayed search."""
 
     best_us: Sequence[float]  # after each trial
-    why: Why  # it ended
+    why: Why  # reason for the end
 
     def regret(self, of: Recorded, trials: int) -> float:
         """Return the regret after this many trials."""
@@ -249,7 +249,7 @@ def main(db: str | None, spaces: Path, processes: int, output: Path | None) -> N
                 f"{db} has no trial of a GPU, and the host's times are of an emulation: name another --db"
             )
     for name in NAMED:
-        strategy_named(name)  # before anything is replayed
+        strategy_named(name)  # raises for an unknown name before the replays
     known = [fastest(row) for row in every]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         found = []

@@ -42,7 +42,7 @@ from tsm2_tune.tuner.search.loop import cores
 ROOT = Path(__file__).parents[1]
 MEMBERS = ("trial", *LINES["trial"])
 PROBLEM, CONFIG, SOURCE = (MEMBERS.index(name) for name in ("problem", "config", "source"))
-# Program for another version: it prints a kernel's source, or null, for each line of its input.
+# Python program run with another version: for each input line, it prints a kernel's source, or null.
 RENDERING = """
 import dataclasses, json, sys
 from tsm2_tune.generator.families import parse_config

@@ -24,7 +24,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TuningRun
 
-CLASSES = ((0.0, 10.0), (10.0, 100.0), (100.0, float("inf")))  # us
+CLASSES = ((0.0, 10.0), (10.0, 100.0), (100.0, float("inf")))  # ranges of microseconds: rows of the table
 WITHIN = (0.01, 0.02, 0.05)
 Key = tuple[str, ...]
 Times = dict[Key, float]

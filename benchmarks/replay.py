@@ -12,10 +12,10 @@ import numpy as np
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.interface import Kernel, KernelFault
 
-LAUNCHES = 20  # in a graph, one after another
+LAUNCHES = 20  # launches per graph, one after another
 REPLAYS = 51
 WARM_UPS = 3
-CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: what a library loads on its first call is no error
+CAPTURE_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED: a library may load modules on its first call
 NOTHING = "nothing"
 NOTHING_TEXT = f'extern "C" __global__ void {NOTHING}(int) {{}}\n'
 
@@ -88,7 +88,7 @@ class Replayer:
             raise ReplayError("this device starts its kernels on the default stream, which cannot be captured")
         before, device.stream = device.stream, self._stream
         try:
-            launch()  # loads what it needs, which a capture would refuse
+            launch()  # the first launch loads modules, which is not allowed during capture
             self._device.synchronise()
             self._check(self._driver.cuStreamBeginCapture_v2(stream, CAPTURE_RELAXED), "cuStreamBeginCapture")
             try:

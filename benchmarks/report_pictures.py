@@ -28,8 +28,8 @@ DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"
 PICTURES = ROOT / "docs/pictures"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 WINDOW = {"width": 1100, "height": 900}
-COLOURS = 64  # few, so that a picture stays small
-SHOTS = {  # file -> colour scheme, the first and the last element that it shows
+COLOURS = 64  # few colors keep the file small
+SHOTS = {  # file -> color scheme, first and last element shown
     "report-summary.png": ("light", "header", "#summary .scroll >> nth=0"),
     "report-roofline.png": ("dark", "#roofline", "#roofline figure"),
     "report-search.png": ("light", "#convergence", "#maps figure"),

@@ -20,14 +20,14 @@ from tsm2_tune.generator.problem import DTYPES
 # Facts that must be equal for the rows of two runs to share a file.
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
 LISTS = ("earlier_runs", "skipped", "rows")
-MOST = 1e15  # largest number in a row
+MOST = 1e15  # limit of the numbers in a row
 
 
 def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < MOST
 
 
-def is_time(value: Any) -> bool:  # which an opponent that declined has none of
+def is_time(value: Any) -> bool:  # None if a library lacks the product
     return value is None or _is_number(value)
 
 
@@ -47,7 +47,7 @@ def _is_flag(value: Any) -> bool:
 FACTS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), is_text),
     **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), _is_number),
-    "cublas": is_time,  # None where there is no vendor
+    "cublas": is_time,  # None without cuBLAS
     "gflops": lambda value: isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("f32", "f64")),
 }
 FIELDS: dict[str, Callable[[Any], bool]] = {
@@ -62,13 +62,13 @@ FIELDS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time),
     "sm_clock_mhz": is_time,
 }
-DIRTY_FIELDS: dict[str, Callable[[Any], bool]] = {  # all or none
+DIRTY_FIELDS: dict[str, Callable[[Any], bool]] = {  # a row has all of these fields or none
     **dict.fromkeys((f"ours_dirty{one}_us" for one in ("", "_low", "_high")), _is_number),
     **dict.fromkeys(
         (f"{who}_dirty{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time
     ),
 }
-GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # all or none
+GRAPH_FIELDS = ("ours_graph_us", "cublas_graph_us", "launch_floor_us")  # a row has all of these fields or none
 
 
 def sources_digest() -> str:

@@ -31,9 +31,9 @@ ROOT = Path(__file__).parents[1]
 DATABASE = ROOT / "benchmarks/results/h200-pack.db.xz"
 PICTURE = ROOT / "docs/pictures/run.svg"
 COLUMNS = 120
-DTYPE, OP = "f32", "nn"  # type and op of the problems
-ENDED, TRIALS = 3, 20  # problems before the one that is shown, and trials of that
-FINALS_SECONDS = 2.0  # a database does not tell how long finals took
+DTYPE, OP = "f32", "nn"  # element type and op of the problems
+ENDED, TRIALS = 3, 20  # finished problems before the displayed one, and its trials so far
+FINALS_SECONDS = 2.0  # assumed: a database does not contain the time of finals
 
 
 def events(store: Store, row: tsm2_tune.BestRow, ids: Sequence[int]) -> Iterator[tuple[float, Event]]:

@@ -31,14 +31,14 @@ RESULTS = Path(__file__).parent / "results"
 SEARCHES, SQLITE, POSTGRESQL = (
     RESULTS / f"{name}.json" for name in ("h100-trial-rate-asked-ahead", "sqlite-rates", "postgresql-rates")
 )
-GOAL = 100.0  # configurations a second: near the fastest recorded search with compiled kernels
-ONCE = ("start", "start of the worker", "ceilings")  # phases of a run, not of a problem
+GOAL = 100.0  # trials per second: near the fastest recorded search with compiled kernels
+ONCE = ("start", "start of the worker", "ceilings")  # phases that occur once per run, not per problem
 LIBRARIES = 2  # cuBLAS and cuBLASLt
-SERVER_CORES = 16  # assumed of a server
+SERVER_CORES = 16  # assumed
 CONNECTIONS, MOST_CONNECTIONS = (
     2,
     97,
-)  # connections of a run, one for its beat; PostgreSQL's default, less the superuser's three
+)  # connections per run, one for heartbeats; PostgreSQL's default less three for superusers
 GIB, HOUR = 2**30, 3600.0
 
 
@@ -61,10 +61,10 @@ class Search:
 
     name: str
     trials: float
-    right: float  # share of them
+    right: float  # fraction of the trials that are correct
     seconds: float  # for a problem: the search, its finals, the full verification
     once_seconds: float  # for each run
-    texts: float  # that were new to this search
+    texts: float  # kernel sources not seen in earlier searches
     budget_seconds: float
 
     @property
@@ -103,9 +103,9 @@ class Recorded:
     searches: tuple[Search, ...]
     sqlite: Rates
     postgresql: Rates
-    texts: Mapping[str, float]  # how texts become more with trials, and what they take to compile
-    asked: Mapping[str, float]  # calls of the database for a problem
-    cores: int  # of the machine that searched: of configurations one more is claimed at a time
+    texts: Mapping[str, float]  # growth of kernel sources with trials, and their compile time
+    asked: Mapping[str, float]  # database calls per problem
+    cores: int  # cores of the recorded machine: a search claims one more configuration than this at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Limit:
     """A resource that runs share, and the number of GPUs that saturates it."""
 
     name: str
-    asked: str  # by each GPU
+    asked: str  # demand of each GPU
     there: str
     gpus: float
 

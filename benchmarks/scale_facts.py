@@ -29,9 +29,9 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
-CACHED_SECONDS = 0.2  # a binary from the cache takes less
-HOST_SHAPES, HOST_TRIALS = ("64x2x64", "64x3x64", "64x4x64"), 6  # shapes and trials of a run on the host
-PARENT, USED = 1, slice(11, 15)  # where in the fields of proc(5)'s `stat`, from the third on, these are
+CACHED_SECONDS = 0.2  # loading a cached binary takes less than this
+HOST_SHAPES, HOST_TRIALS = ("64x2x64", "64x3x64", "64x4x64"), 6  # shapes and trials of a run on the CPU
+PARENT, USED = 1, slice(11, 15)  # indices in the fields of /proc/PID/stat, counted from the third field
 IN_FILE = "SELECT tbl_name, sum(pgsize) FROM dbstat JOIN sqlite_master USING (name) GROUP BY tbl_name"
 ON_SERVER = "SELECT relname, pg_total_relation_size(oid) FROM pg_class WHERE relkind = 'r' AND relnamespace = {here}"
 HERE = "(SELECT oid FROM pg_namespace WHERE nspname = current_schema())"
@@ -115,7 +115,7 @@ def _processes() -> Iterator[tuple[int, int, list[int]]]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended
+        except OSError:  # the process has ended
             continue
         yield int(folder.name), int(fields[PARENT]), [int(one) for one in fields[USED]]
 

@@ -52,14 +52,14 @@ from tsm2_tune.tuner.search.resume import Retries
 DEVICE = "a made-up GPU"
 LIMITS = TimeLimits(120.0, 60.0)
 AGAIN = Retries(LIMITS, frozenset())
-EVERY = 4  # one in so many trials is right; the others are behind
-SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # 34.8 on average in h100-pack.db.xz; the most of a first look
-CLAIMED, TOGETHER = 18, 2  # configurations claimed, and trials stored, in a transaction: of a run on 16 cores
-OF_PROBLEM = 340  # trials, at 17 a second for 20 seconds
-FILLER = 1000  # the number of a tuner that no other has
-MANY = 1_000_000  # trials, among which a run asks about one problem
-READS = 20  # the mean of so many counts
-ROUNDS = 3  # for each number of tuners; the round that stored most counts
+EVERY = 4  # one of this many trials is correct; the others are too slow ("behind")
+SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # mean of h100-pack.db.xz: 34.8; most of an early end
+CLAIMED, TOGETHER = 18, 2  # per transaction of a run on 16 cores: configurations claimed, trials stored
+OF_PROBLEM = 340  # trials per problem: 17 per second for 20 seconds
+FILLER = 1000  # an unused tuner number
+MANY = 1_000_000  # trials in the database when queries about one problem are timed
+READS = 20  # a query's time is the mean of this many
+ROUNDS = 3  # rounds per number of tuners; the one with the most stored trials counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,9 @@ from benchmarks.scale import SERVER_CORES, Recorded, Search, recorded
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
 
-SPEEDS = (0.4, 0.7, 1.0, 1.3, 1.6)  # speeds of the kinds of GPU over the recorded one's
+SPEEDS = (0.4, 0.7, 1.0, 1.3, 1.6)  # speeds of the kinds of GPUs, relative to the recorded GPU
 NUMBERS = (100, 500, 700, 1000, 2000)
-WARM_UP_SECONDS, SECONDS = 10.0, 30.0  # not counted, and counted
+WARM_UP_SECONDS, SECONDS = 10.0, 30.0  # simulated time before counting, and counted time
 SEED = 0
 
 
@@ -33,8 +33,8 @@ SEED = 0
 class Load:
     """The load of one GPU on its server."""
 
-    trials_per_second: float  # where it waits for nothing
-    server_seconds: float  # processor seconds that storing a trial takes
+    trials_per_second: float  # if the GPU never waits
+    server_seconds: float  # server's processor seconds to store one trial
 
     @property
     def in_one_transaction(self) -> int:
@@ -47,7 +47,7 @@ class Simulated:
     """The simulated result for a number of GPUs."""
 
     gpus: int
-    trials: float  # stored, over what GPUs make that wait for nothing
+    trials: float  # stored trials over those of GPUs that never wait
     busy: float  # share of the server's processors
     waits: tuple[float, ...]  # seconds that transactions waited for a processor, sorted
 
@@ -59,9 +59,9 @@ class Simulated:
 def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
     """Simulate one server with this many processors, and the GPUs that store trials in it."""
     chance = random.Random(seed)
-    asking = [(chance.random() * TOGETHER_SECONDS, number) for number in range(len(loads))]  # when each asks next
+    asking = [(chance.random() * TOGETHER_SECONDS, number) for number in range(len(loads))]  # next transactions
     heapq.heapify(asking)
-    free = [0.0] * cores  # when each processor is
+    free = [0.0] * cores  # times at which the processors become free
     end, stored, busy, waits = WARM_UP_SECONDS + SECONDS, 0, 0.0, list[float]()
     while asking[0][0] < end:
         asked, number = heapq.heappop(asking)

@@ -16,7 +16,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Verdict
 
-FOUND = Verdict(True, 0.0, "right in the search that found it")  # and verified again where it is timed
+FOUND = Verdict(True, 0.0, "right in the search that found it")  # winners are verified again before they are timed
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Searched:
     seconds: float  # length of each search
     date: str  # date of the last search
     device: str
-    winners: dict[tuple[str, str, Problem], Winner]  # regime, layout, problem
+    winners: dict[tuple[str, str, Problem], Winner]  # (regime, layout, problem) -> winner
 
     def beside(self, cells: Iterable[Cell], target: Target) -> Iterator[tuple[Cell, Winner]]:
         """Yield the searched cells with their winners, whose kernels are compiled first."""

@@ -29,12 +29,12 @@ from tsm2_tune.interpose.preload import Standing
 
 ROUNDS, CALLS = 60, 200
 COMPUTE_32F, WORKSPACE_BYTES = 68, 32 << 20
-PRODUCTS = {  # m, n and k of an f32 product without transposes, as cuBLAS takes them
+PRODUCTS = {  # m, n and k of f32 products without transposes, as passed to cuBLAS
     "a square product, left to cuBLAS": (256, 256, 256),
     "a wide product, left or taken as the pack says": (8, 100_000, 16),
     "a product of many columns, left or taken as the pack says": (16, 50_000, 40),
 }
-WITHIN = "TSM2_BENCH_STANDIN"  # in the environment of the process that is timed
+WITHIN = "TSM2_BENCH_STANDIN"  # environment variable that marks the timed process
 
 
 def descriptors(lt: ctypes.CDLL, m: int, n: int, k: int) -> tuple[ctypes.c_void_p, list[ctypes.c_void_p]]:

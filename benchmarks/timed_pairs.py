@@ -25,7 +25,7 @@ from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
-COMPILED_AHEAD = 12  # problems
+COMPILED_AHEAD = 12  # number of problems whose kernels are compiled ahead
 Listed = Sequence[tuple[Problem, Sequence[KernelConfig]]]
 
 

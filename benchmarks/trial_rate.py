@@ -29,7 +29,7 @@ from tsm2_tune.tuner.search.loop import cores
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 PROBLEMS = ("4096x8x4096:f32", "10000000x8x8:f32", "8x8x10000000:f64:tn")
-CACHE = "XDG_CACHE_HOME"  # where kernels are kept
+CACHE = "XDG_CACHE_HOME"  # variable that names the folder of cached kernels
 
 
 def searched(problem: Problem, device: str, seconds: float, *, full: bool) -> dict[str, Any]:

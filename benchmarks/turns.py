@@ -25,7 +25,7 @@ from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import clear, inspect
 
 COMPILE_SECONDS = 120.0
-EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers; what is timed, on numbers from [-1, 1)
+EXACT, TIMED = CHECKS[0], CHECKS[-1]  # small integers with an exact product; the timed data, uniform in [-1, 1)
 
 Launch = Callable[[], None]
 D = TypeVar("D", bound=Device)
@@ -36,8 +36,8 @@ class Opponent:
     """A library's product of the operands."""
 
     launch: Launch
-    right: bool  # exact on small integers
-    timed: int  # algorithms that it was chosen from
+    right: bool  # whether its result was exact for small integers
+    timed: int  # number of algorithms from which the fastest was chosen
 
 
 def compiled_support(toolchain: Toolchain) -> str:

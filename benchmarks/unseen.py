@@ -134,7 +134,7 @@ def main(
     if pack_only:
         require_folder(pack)
     elif resume and output.exists():
-        read_unseen(output)  # before a device is opened
+        read_unseen(output)  # raises now, not after the run
     else:
         require_new(output, "name another --output, or go on with --resume")
     refuse_less_precision(dict(os.environ))

@@ -47,7 +47,7 @@ class Selection:
     ranges: Ranges
     each: int  # shapes of every regime, element type and layout
     seed: int
-    search_seconds: float  # 0: no search
+    search_seconds: float  # 0 means no search
     time_limit: float | None  # seconds, for the whole run
     part: tuple[int, int] = (1, 1)
 
@@ -210,7 +210,7 @@ def pack_facts(path: Path, module: ModuleType) -> dict[str, Any]:
     return {
         "pack": hashlib.sha256(path.read_bytes()).hexdigest(),
         "pack_facts": {
-            "winners": len({(w.device, w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}),  # not others' kernels
+            "winners": len({(w.device, w.dtype, w.op, w.m, w.n, w.k) for w in module.WINNERS}),  # tuned shapes
             "kernels": len(module.KERNELS),
             "bytes": path.stat().st_size,
             "tuned_at": sorted({w.tuned_at[:10] for w in module.WINNERS}),
@@ -240,7 +240,7 @@ def run(
         selection = replace(selection, search_seconds=searched.seconds)
     searches = selection.search_seconds > 0 and searched is None
     seconds = selection.search_seconds if searches else PATIENT.seconds
-    options = PATIENT.options(seconds, Cache.CLEAN)  # the ratios are for a clean L2, too
+    options = PATIENT.options(seconds, Cache.CLEAN)  # unseen shapes are timed with a clean L2
     with Tuner(target, options) as tuner, planners() as pool:
         turns = opened(target, tuner.phases)
         module, library = imported(pack), None if target.is_host else fallback_arrays(target.spec)

@@ -18,8 +18,8 @@ from tsm2_tune.generator.shapes import LARGEST_DIMENSION
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 UNSEEN_REGIMES: tuple[Regime, ...] = ("R", "L", "T")
-OWNERS = 2  # processes with operands on the device: the search's, and the one that times
-MOST_DRAWS = 1000  # for one shape that fits and is new
+OWNERS = 2  # two processes allocate operands: the search's worker, and this one
+MOST_DRAWS = 1000  # draws until a shape fits in memory and is new
 Range = tuple[int, int]
 
 
@@ -29,7 +29,7 @@ class Ranges:
 
     large: Range = (2_000, 30_000)  # m and k in R
     long: Range = (20_000, 20_000_000)  # m in L, k in T
-    small: Range = (1, 64)  # the others
+    small: Range = (1, 64)  # all other extents
 
     @property
     def text(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.headline import DIRTY, Row, geometric_mean, is_dirty_too, markdown, number, right_us, runs_of
 
-MARGIN = 0.03  # over the vendor's time, past which a product is slower
+MARGIN = 0.03  # ours counts as slower if its time exceeds the library's by this fraction
 KIND = ("regime", "dtype", "layout")
 TIMED = (
     "ours",
@@ -19,7 +19,7 @@ TIMED = (
     "fallback",
     "cublas",
     "cublaslt",
-)  # a row has their times in both states of the L2
+)  # a row has these contestants' times with a clean and with a dirty L2
 BY_KIND = "By kind, with the L2 clean, `gemm`:"
 
 
@@ -92,16 +92,16 @@ class Summary:
 
     shapes: int
     x_vendor: float | None  # geometric mean of the vendor's time over ours
-    worst: float | None  # the least of these
+    worst: float | None  # the least of these ratios
     slower: float | None  # share of the shapes that take more than MARGIN longer than the vendor
     slower_with_fallback: float | None
-    slower_than_cublas: float | None  # the same beside cuBLAS's own routine
+    slower_than_cublas: float | None  # share that take more than MARGIN longer than cuBLAS's own routine
     search_x_vendor: float | None  # geometric mean of the vendor's time over that of the search's winner
     x_search: float | None  # geometric mean of the search's time over ours
     median_regret: float | None  # how much longer ours takes than the search's winner, negative if less
-    regret_of_95: float | None  # that 95 % of the shapes do not exceed
-    off: float | None  # how far measured times are from expected ones: a factor, the median's
-    off_of_95: float | None  # that 95 % of the shapes do not exceed
+    regret_of_95: float | None  # regret that 95 % of the shapes do not exceed
+    off: float | None  # median factor between measured and expected times, at least 1
+    off_of_95: float | None  # factor that 95 % of the shapes do not exceed
 
 
 def summary(rows: Sequence[Row], by_timing: bool = False) -> Summary:
@@ -148,7 +148,7 @@ def percent(share: float | None, digits: int = 0) -> str:
     return "–" if share is None else f"{100 * share:.{digits}f} %"
 
 
-# Columns: the head, what stands below it, and whether it is of plans by timing too.
+# Columns: head, value, and whether the table of plans by timing has it too.
 COLUMNS: tuple[tuple[str, Callable[[Summary], str], bool], ...] = (
     ("shapes", lambda s: str(s.shapes), True),
     ("x cuBLAS", lambda s: number(s.x_vendor, 2), True),

@@ -37,7 +37,7 @@ PROBLEMS = (
     "15360x8x15360:c64",
     "1024x1024x1024:f32",
 )
-VERIFICATION = ("verification on probes", "verification")  # stages that a worker tells of
+VERIFICATION = ("verification on probes", "verification")  # phases of a trial
 
 
 def row(tuner: Tuner, problem: Problem, trials: int) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def row(tuner: Tuner, problem: Problem, trials: int) -> dict[str, Any]:
     space = search_space(problem, tuner.target.limits, guidelines=parse_thresholds(""))
     candidates = list(islice(ordered(space, 0), trials))
     wait(tuner.compile_ahead(candidates))
-    _ = tuner.ceilings  # before the clock starts
+    _ = tuner.ceilings  # measured here, before the clock starts
     tuner.phases.taken()
     start = time.perf_counter()
     tried = list(tuner.tune(Search(InOrder(candidates))))
@@ -68,7 +68,7 @@ def _median_us(trial: Trial) -> float:
 
 def full(tuner: Tuner, fastest: Trial) -> dict[str, Any]:
     """Return the seconds of a full verification, without compiling, and its result."""
-    tuner.verify_in_full(fastest.problem, fastest.config)  # compiles for the other width of index
+    tuner.verify_in_full(fastest.problem, fastest.config)  # compiles the kernel for the other index width
     start = time.perf_counter()
     result = tuner.verify_in_full(fastest.problem, fastest.config)
     seconds = time.perf_counter() - start

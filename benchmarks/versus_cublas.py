@@ -44,13 +44,13 @@ from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
-# Each of them lets cuBLAS compute f32 or f64 products with something less.
+# Each of these environment variables allows cuBLAS to compute f32 or f64 products with less precision.
 LESS_PRECISE = ("NVIDIA_TF32_OVERRIDE", "CUBLAS_EMULATE_SINGLE_PRECISION", "CUBLAS_EMULATE_DOUBLE_PRECISION")
-LEAST_TRIALS = 4  # for each cell, however long they take
-LEAST_SECONDS = 0.005  # shorter phases are not named
-RECENT_CELLS = 8  # the slowest tells whether another one fits into the time limit
+LEAST_TRIALS = 4  # least trials per cell, however long they take
+LEAST_SECONDS = 0.005  # shorter phases are not printed
+RECENT_CELLS = 8  # the slowest of these predicts whether another cell fits in the time limit
 
-P = TypeVar("P")  # input of a cell's measurement
+P = TypeVar("P")  # what a cell's measurement needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ QUICK = Plan(
     effort=Effort(spread=0.005, min_samples=11, max_samples=31, limit_seconds=0.5),
     final_effort=Effort(spread=0.005, min_samples=11, max_samples=31, limit_seconds=0.2),
 )
-TRIAL_SHARE, FINAL_SHARE = 0.1, 0.05  # of the seconds of tuning, that timing one trial or one finalist may take
+TRIAL_SHARE, FINAL_SHARE = 0.1, 0.05  # limits of timing one trial and one finalist, as fractions of the tuning time
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Selection:
     shape_set: ShapeSet
     seconds: float  # tuning time of each cell
     time_limit: float | None  # seconds, for the whole run
-    part: tuple[int, int] = (1, 1)  # the how many-th of how many, each a run of its own
-    cache: Cache = Cache.DIRTY  # in which winners are found
+    part: tuple[int, int] = (1, 1)  # (number of this part, number of parts)
+    cache: Cache = Cache.DIRTY  # L2 state of searches
 
     @property
     def cells(self) -> tuple[Cell, ...]:
@@ -228,7 +228,7 @@ def run(target: Target, selection: Selection, plan: Plan, output: Path, *, resum
         todo = [cell for cell in selection.cells if not result.measured(cell.record)]
         cells = planned(tuner, todo, pool)
         try:
-            _ = tuner.ceilings  # before the first search, whose time measuring them would take
+            _ = tuner.ceilings  # measured here, so that it does not take time from the first search
             result.facts["complete"] = measure_cells(
                 tuner.phases,
                 lambda cell, prospects: contest.row(cell, tuned(tuner, prospects)),
@@ -278,7 +278,7 @@ def selected(
         raise InputError(f"--seconds {seconds:g}: expected a number above 0")
     if time_limit is not None and not time_limit > 0:
         raise InputError(f"--time-limit {time_limit:g}: expected a number above 0")
-    if not selection.cells:  # which also names what is wrong before a device is opened
+    if not selection.cells:  # raises for a wrong selection before the device is opened
         raise InputError(f"part {part} of the selection has no cell: name fewer parts or other shapes")
     return selection
 
@@ -350,12 +350,12 @@ def main(
     seconds = plan.seconds if seconds is None else seconds
     selection = selected(regime, layout or plan.layouts, dtype, shape_set, seconds, time_limit, part, cache)
     if resume and output.exists():
-        read(output)  # before a device is opened
+        read(output)  # raises now, not after the run
     else:
         require_new(output, "name another --output, or go on with --resume")
     if plot is not None:
         require_folder(plot)
-        matplotlib()  # before the run rather than after it, where it is missing
+        matplotlib()  # raises before the run if matplotlib is missing
     target = gpu(spec)
     result = run(target, selection, plan, output, resume=resume, verbose=verbose)
     if plot is not None and result.rows:

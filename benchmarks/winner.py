@@ -28,10 +28,10 @@ from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.verify.operands import needed_bytes
 from tsm2_tune.tuner.worker.child_process import die_with_parent
 
-CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # that are compiled while a cell is measured
-TRIALS_A_SECOND = 8  # at the most: a short search needs no more configurations compiled
+CELLS_AHEAD, CONFIGURATIONS_AHEAD = 3, 16  # cells, and configurations of each, compiled while a cell is measured
+TRIALS_A_SECOND = 8  # upper bound: limits the configurations compiled for a short search
 MOST_CONFIGURATIONS = 1000  # limit of a search: more than a minute of trials
-CORES_A_PLANNER, MOST_PLANNERS = 4, 8  # the others compile
+CORES_A_PLANNER, MOST_PLANNERS = 4, 8  # the remaining cores compile
 RESERVE_BYTES = 6 * 2**30  # for two contexts, their flush buffers and reports, and the kernels' workspaces
 
 
@@ -53,9 +53,9 @@ class Winner:
     """The fastest configuration with correct results, and counts of the search."""
 
     config: KernelConfig
-    verdict: Verdict  # verdict of its trial
-    kept: int  # configurations in the space
-    outcomes: dict[str, int]  # how many trials ended how
+    verdict: Verdict  # result of the verification in its trial
+    kept: int  # number of configurations that the rules keep
+    outcomes: dict[str, int]  # outcome -> number of trials
 
 
 def planners() -> ProcessPoolExecutor:
@@ -65,7 +65,7 @@ def planners() -> ProcessPoolExecutor:
 
 
 def _start_planner() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent process handles Ctrl-C
     die_with_parent()
 
 
@@ -156,7 +156,7 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
     if isinstance(final, Final):
         ranking = [(config, one) for config, one in final.measurements if one.cache is tuner.cache]
         medians = [(config, one.median_us) for config, one in ranking]
-    # The worker keeps the operands, which must go where this process has no room for its own beside them.
+    # The worker process holds operands: free them if this process lacks memory for its own.
     if 2 * needed_bytes(problem) > room_bytes(tuner.target.limits):
         tuner.worker.release()
     config, _ = min(medians, key=lambda item: (item[1], item[0].text))
