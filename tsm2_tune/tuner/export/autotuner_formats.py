@@ -31,11 +31,12 @@ def export_exchange(
     cache: Cache | None = None,
     family: str | None = None,
 ) -> str:
-    """Return the text of the trials of one problem in the format `form`, one of EXCHANGE.
+    """Return the text of the trials of one problem in the format `form`, which is one of EXCHANGE.
 
-    Trials are those timed in L2 state `cache`; the default is the first state in PREFERRED with trials. `family`
-    restricts them to one kernel family. Raise InputError if there is no trial, if several problems or devices match,
-    or if several families match and the format allows one family. Raise StoreError if a row is corrupt.
+    Only trials that were timed in L2 state `cache` are exported. If `cache` is None, the L2 state is the first one in
+    PREFERRED in which a trial was timed. With `family`, only trials of that kernel family are exported. Raise
+    InputError if no trial matches, if several problems or devices match, or if trials of several families match and
+    `form` allows only one family. Raise StoreError if a row of the database is corrupt.
     """
     device, problem = _place(store, form, device, chosen)
     every = [one for one in store.current(device, problem) if is_of_this_version(one.config, problem)]
@@ -55,7 +56,10 @@ def export_exchange(
 
 
 def _place(store: Store, form: str, device: str | None, chosen: Callable[[Problem], bool]) -> tuple[str, Problem]:
-    """Return the device and problem that match. Raise InputError unless there is exactly one such pair."""
+    """Return the stored device and problem that `device` and `chosen` select.
+
+    Raise InputError unless they select exactly one pair of a device and a problem.
+    """
     with store.database.transaction() as connection:
         found = [(on, problem) for on, problem in places(connection) if device in (None, on) and chosen(problem)]
     if not found:
@@ -70,7 +74,12 @@ def _place(store: Store, form: str, device: str | None, chosen: Callable[[Proble
 
 
 def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]) -> Part:
-    """Return the stored facts of the trials. Tunables that a trial's version lacked are added with their defaults."""
+    """Return the stored facts of the trials `found`, with a value for every tunable of this version.
+
+    A tunable that did not exist when a trial was stored gets its default value. Interrupted trials are excluded.
+    Raise InputError if no trial remains. Raise StoreError if a trial is stored as correct, but without a correct
+    result or without a time.
+    """
     with store.database.transaction() as connection:
         part = Reader(connection).part(device, problem)
     trials = dict[TrialKey, Tried]()

@@ -1,4 +1,4 @@
-"""Verification of the kernels that an exported module would choose, and their timing in turns with cuBLAS."""
+"""Verification of the kernels that an exported module would choose, and their timing alternately with cuBLAS."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ def compared(
     *,
     wait: Callable[[str], object] | None,
 ) -> Iterator[Compared]:
-    """Verify each chosen kernel and time it in turns with cuBLAS and cuBLASLt, with the L2 in state `state`.
+    """Verify each chosen kernel, then time it alternately with cuBLAS and cuBLASLt. Yield the times of each kernel.
 
-    Trials are stored in a temporary database. `wait` is called while another run uses the device. Raise the same
-    errors as `tune`.
+    Before each sample the L2 cache is brought into state `state`. Trials are stored in a temporary database. `wait`
+    is called while another run uses the device. Raise the same errors as `tune`.
     """
     wanted = [candidate_of(target, one) for one in choices]
     options = Options(vendor=True, cache=state, final_caches=(), final_effort=EFFORT)
@@ -86,7 +86,7 @@ def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate)
 
 
 def candidate_of(target: Target, choice: Choice) -> Candidate:
-    """Return a candidate with the chosen kernel and the launch nearest to the module's.
+    """Return a candidate: the chosen kernel, with the launch that is nearest to the launch that the module would use.
 
     Raise InputError if the problem does not fit in memory, or if this version does not have the kernel.
     """

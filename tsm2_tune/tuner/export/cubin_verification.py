@@ -1,4 +1,4 @@
-"""Selection of cubins whose machine code was verified, and verification of other cubins."""
+"""Selection of an export's cubins whose machine code was verified, and verification of the export's other cubins."""
 
 from __future__ import annotations
 
@@ -34,11 +34,12 @@ class Unverified(StrEnum):
 def verified_cubins(
     store: Store, rows: Sequence[BestRow], sources: Mapping[int, KernelSource], policy: Unverified, tell: Tell
 ) -> tuple[Cubins, list[str]]:
-    """Return the cubins of the kernels in `rows`, for each index width, and the reasons for missing cubins.
+    """Return the cubin of each kernel in `rows` for each index width, and messages that say why a cubin is missing.
 
-    A cubin is verified if the digest of its machine code is stored with the verdict of a full verification. Other
-    cubins are verified now if their device is in this machine. Raise InputError if a cubin cannot be verified and the
-    policy is REFUSED. Raise ToolMissing if a compiler is needed and missing.
+    A cubin is verified if the digest of its machine code is stored with the verdict of a full verification. Every
+    other cubin is verified now if this machine has the device on which its kernel was tuned. `policy` decides about
+    cubins that cannot be verified now: raise InputError if it is REFUSED. Raise ToolMissing if a cubin must be
+    compiled and the compiler is missing.
     """
     codes = _codes(store, rows)
     cubins, missing = compiled_cubins(rows, sources, tell, codes)
@@ -60,7 +61,10 @@ def verified_cubins(
 
 
 def _codes(store: Store, rows: Sequence[BestRow]) -> Codes:
-    """Return (kernel's digest, index width) -> digest of the verified machine code, for winners that have one."""
+    """Return the digests of verified machine code: (kernel's digest, index width) -> digest of the machine code.
+
+    Winners without a stored digest of verified machine code are absent.
+    """
     found: Codes = {}
     for row in rows:
         verdict = store.full_verdict(row)
@@ -85,9 +89,10 @@ def _unverified(rows: Sequence[BestRow], cubins: Cubins, codes: Codes) -> list[B
 
 
 def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
-    """Verify kernels on devices in this machine, and store the verdicts. Raise InputError for a wrong result.
+    """Verify the kernels in `rows` whose device is in this machine, and store the verdicts.
 
-    Return the digests of the verified machine code.
+    Return the digests of the verified machine code: (kernel's digest, index width) -> digest of the machine code.
+    Raise InputError if a kernel is wrong.
     """
     found: Codes = {}
     for device, group in groupby(sorted(rows, key=lambda row: row.device), key=lambda row: row.device):

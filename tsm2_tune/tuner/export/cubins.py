@@ -27,11 +27,11 @@ def compiled_cubins(
     tell: Callable[[str], None],
     codes: Codes | None = None,
 ) -> tuple[Cubins, list[str]]:
-    """Return the cubin of each GPU kernel for each index width, and the reasons for missing cubins.
+    """Return the cubin of each GPU kernel for each index width, and messages that say why a cubin is missing.
 
-    A cubin whose machine code has the digest in `codes` is read from this package if the package contains it. Other
-    cubins are read from the cache or compiled. `tell` is called with the progress. Raise ToolMissing if a compiler is
-    needed and missing.
+    A cubin is read from this package if the package contains it and the digest of its machine code is in `codes`. All
+    other cubins are read from the cache or compiled. `tell` is called with sentences about the progress. Raise
+    ToolMissing if a cubin must be compiled and the compiler is missing.
     """
     of_gpus = [row for row in rows if row.compute_capability]
     wanted = dict.fromkeys((row.source_digest, row.compute_capability) for row in of_gpus)
@@ -80,7 +80,7 @@ def capability(text: str) -> tuple[int, int]:
 
 
 def cubin(source: KernelSource, toolchain: Toolchain, bits: int) -> bytes | str:
-    """Compile the kernel for an index width. Return the cubin, or an error message if it does not compile."""
+    """Compile the kernel for an index width. Return the cubin, or an error message if the compilation fails."""
     found = compile_text(
         source.text,
         kernel=source.kernel,

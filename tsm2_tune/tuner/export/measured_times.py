@@ -1,7 +1,7 @@
-"""Data from which an exported module predicts the times of its kernels at other shapes.
+"""Data from which an exported module predicts the times of its kernels at shapes that were not tuned.
 
-They are the kernels' measured times at other shapes, their model parameters (`Division`), and measured rates of GPUs
-(`Card`).
+The data are measured times of the kernels and of cuBLAS at several shapes, model parameters of the kernels
+(`Division`), and measured rates of GPUs (`Card`).
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microsecon
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """Data for predictions, by the id of a winner's trial; `cards` by device name. Unknown values are absent."""
+    """Data from which times are predicted. Data that are not known are absent.
+
+    The keys of `cards` are device names. The keys of all other members are the ids of the winners' trials.
+    """
 
     divisions: Mapping[int, Division] = field(default_factory=dict)
     cards: Mapping[str, Card] = field(default_factory=dict)
@@ -43,11 +46,11 @@ NOTHING_KNOWN = Known()
 
 
 def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool = True) -> Known:
-    """Return the data for predictions of these winners' times.
+    """Return the data from which the times of these winners are predicted at other shapes.
 
-    The rates of a GPU are those of the device's latest run. With `vendor`, cuBLAS's times at shapes between tuned
-    shapes are included. A trial without a stored occupancy (resident blocks) has no Division. A device with an
-    unknown number of multiprocessors has no Card.
+    The rates of a GPU are from the latest run among the winners' runs on the device. With `vendor`, cuBLAS's times at
+    shapes between tuned shapes are included. A trial without a stored occupancy (resident blocks) has no Division. A
+    device with an unknown number of multiprocessors has no Card.
     """
     divisions, cards, of_runs = dict[int, Division](), dict[str, Card](), dict[str, str]()
     for trial_id, record in winners.items():
@@ -72,7 +75,7 @@ def _card(run: TuningRun) -> Card | None:
 
 
 def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:
-    """Yield (trial id, sorted measurements of the winner's kernel at other shapes) for each winner."""
+    """Yield each winner's trial id with the sorted measurements of the winner's kernel at other shapes."""
     for trial_id, trials in trials_elsewhere(store, winners):
         yield trial_id, tuple(sorted(map(_point, trials)))
 
@@ -80,9 +83,9 @@ def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tup
 def trials_elsewhere(
     store: Store, winners: Mapping[int, TrialRecord]
 ) -> Iterator[tuple[int, Sequence[CurrentTrial]]]:
-    """Yield (trial id, trials of the winner's kernel at the nearest other shapes) for each winner.
+    """Yield each winner's trial id with the trials of the winner's kernel at the nearest other shapes.
 
-    At each shape the trial is the one with the fastest launch.
+    If the kernel was tried with several launches at a shape, only the fastest launch's trial is included.
     """
     for (device, *_), alike in _alike(winners).items():
         fastest = dict[tuple[str, str], dict[Problem, CurrentTrial]]()
@@ -112,10 +115,10 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
 
 
 def vendor_between(store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool) -> dict[int, VendorElsewhere]:
-    """Return the vendor's times at shapes between tuned shapes, by the trial id of the nearest winner.
+    """Return the vendor's times at shapes between tuned shapes. The key is the trial id of the nearest winner.
 
-    With `of_gemm` they are the times of cuBLAS's GEMM, else of the faster one of cuBLAS and cuBLASLt. Times of wrong
-    results are excluded.
+    With `of_gemm`, the times are those of cuBLAS's GEMM. Without it, they are those of the faster library, cuBLAS or
+    cuBLASLt. Times of wrong results are excluded.
     """
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():

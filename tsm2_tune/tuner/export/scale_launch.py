@@ -25,7 +25,7 @@ OPTIONS: Mapping[str, tuple[int, ...]] = {  # values of launch tunables that sev
 def configuration_for(
     known: Mapping[Problem, KernelConfig], problem: Problem, limits: DeviceLimits, blocks: float | None = None
 ) -> KernelConfig | None:
-    """Return the kernel's configuration, with a launch for the problem; None if the kernel cannot compute it.
+    """Return the kernel's configuration with a launch for the problem; None if the kernel cannot compute the problem.
 
     `known` contains the kernel's best configurations for other problems. Among the possible launches, those that
     break the fewest rules of the kernel family are preferred. Among these, the launch whose number of thread blocks

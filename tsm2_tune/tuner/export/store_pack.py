@@ -27,8 +27,8 @@ def pack_of(
 ) -> Pack:
     """Return the pack for the device: the kernels among which an exported module would choose.
 
-    With `problems`, only winners of the same element types and ops are included, or of those of transposed products.
-    `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
+    With `problems`, only winners with the element type and op of one of the problems or of its transpose are
+    included. `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
     """
     every = [each for one in problems for each in (one, one if SAME in one.op else transposed(one))]
     kinds = {(one.dtype_name, one.op) for one in every}
@@ -47,7 +47,7 @@ def pack_of(
 
 
 def _beside(one: Winner, row: BestRow, between: VendorElsewhere) -> Winner:
-    """Return a copy of the winner with the times of the faster one of cuBLAS and cuBLASLt as vendor times."""
+    """Return a copy of the winner whose vendor times are those of the faster library, cuBLAS or cuBLASLt."""
     return replace(
         one,
         vendor_us=row.vendor_us,

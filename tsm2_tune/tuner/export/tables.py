@@ -1,6 +1,6 @@
-"""Export of the fastest kernels as tables: CSV and JSON with all columns, Markdown and LaTeX with the main ones.
+"""Export of the fastest kernels as tables: CSV and JSON with all columns, Markdown and LaTeX with the main columns.
 
-Texts from the database may be malicious: each format escapes its special characters.
+Texts from the database may be malicious, so each format escapes its special characters.
 """
 
 from __future__ import annotations
@@ -166,7 +166,10 @@ def latex_text(rows: Sequence[BestRow], sources: Mapping[int, KernelSource], dat
 
 
 def by_setting(rows: Iterable[BestRow]) -> Iterator[tuple[BestRow, list[BestRow]]]:
-    """Group the rows by device, driver, toolkit, flags, version and L2 state. Yield first row and rows of each."""
+    """Group the rows by device, driver, toolkit, flags, version and L2 state.
+
+    Yield the first row of each group, together with the list of all rows of the group.
+    """
 
     def setting(row: BestRow) -> tuple[str, ...]:
         return (row.device, row.compute_capability, row.driver, row.toolkit, row.flags, row.version, row.cache)
@@ -185,7 +188,7 @@ def facts(row: BestRow) -> str:
 
 
 def columns_of(rows: Sequence[BestRow]) -> Columns:
-    """Return COLUMNS, with additional columns for the rows' times in other L2 states after the cuBLAS columns."""
+    """Return COLUMNS, with columns for times in other L2 states inserted after the cuBLAS columns."""
     names = list(COLUMNS)
     place = names.index("cuBLAS routine") + 1
     others = table_cells.other_states(rows, us="{} (us)", digits=2)

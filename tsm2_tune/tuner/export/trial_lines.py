@@ -48,9 +48,9 @@ def export_trials(
 def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
     """Return the text of all trials that an export of these winners needs.
 
-    They are the trials of the winners, of kernels that tie with them, and of kernels for shapes between the winners'
-    shapes. For each of these kernels, trials at other shapes are included too, and cuBLAS's times at the shapes.
-    Raise StoreError if a row is corrupt.
+    The text contains the trials of the winners, of kernels that tie with the winners, and of kernels for shapes
+    between the winners' shapes. It also contains these kernels' trials at other shapes, and cuBLAS's times at the
+    shapes of the winners and between them. Raise StoreError if a row is corrupt.
     """
     known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
     wanted = {row.trial_id for row in known}
@@ -70,16 +70,16 @@ def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
 
 
 def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
-    """Yield the fastest trial at each untuned shape between the winners' shapes, if cuBLAS was timed there too."""
+    """Yield the fastest trial at each untuned shape between the winners' shapes at which cuBLAS was also timed."""
     for kind in _kinds(winners):
         rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
         yield from (row for row in rows if row.cublas_us is not None)
 
 
 def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
-    """Yield (trial id, problem) of winners, and of trials that tie with them.
+    """Yield (trial id, problem) of each winner, and of each trial that ties with a winner.
 
-    They have the device, L2 state, element type and op of `kind`.
+    The trials have the same device, L2 state, element type and op as `kind`.
     """
     view = ties(is_alike=True).c
     query = select(view.trial_id, *(view[column.name] for column in records.PROBLEM_KEY))
@@ -101,7 +101,10 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
 
 
 def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
-    """Yield the stored facts of the trials `wanted`. Vendor times are included for pairs in `of_vendor`."""
+    """Yield the stored facts of the trials with the ids in `wanted`.
+
+    The vendor's times are included only for the pairs of a device and a problem in `of_vendor`.
+    """
     for (device, problem), keys in _places(store, wanted).items():
         with store.database.transaction() as connection:
             part = Reader(connection).part(device, problem)
@@ -112,7 +115,7 @@ def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Pro
 
 
 def _last(part: Part, trials: Collection[TrialKey]) -> frozenset[str]:
-    """Return the finals that contain the last time of a trial in some L2 state."""
+    """Return the names of the finals (repeated timings) that contain a trial's last time in some L2 state."""
     found = dict[tuple[TrialKey, str], str]()
     for one in part.rounds:
         found |= {(key, timed.values["cache"]): one.final for key, timed in one.timed.items() if key in trials}

@@ -1,13 +1,15 @@
 """Cross timing: timing of kernels at shapes at which another kernel is the fastest.
 
-A shape is tuned if a search was run for it. Its winner is the fastest kernel. A search times a kernel at its own
-shape only. An exported module predicts a kernel's time at other shapes from its measured times, so more measured
+A shape is tuned if a search was run for it. Its winner is the fastest kernel. A search times a kernel at the shape of
+the search only. An exported module predicts a kernel's time at other shapes from its measured times, so more measured
 shapes improve the prediction. These kernels are timed:
 
-- each winner at the tuned shapes nearest to its own shape,
-- the first kernels that a search would try at shapes between tuned shapes, at the nearest tuned shapes,
-- exported kernels wherever they are predicted to be nearly the fastest, at tuned shapes and between tuned shapes. A
-  wrong prediction there would lead to a wrong choice of kernel. cuBLAS is timed between tuned shapes too.
+- each winner, at the tuned shapes nearest to its own shape;
+- for shapes between the tuned shapes, the first kernels that a search there would try. They are timed at the nearest
+  tuned shapes;
+- exported kernels, at every shape at which they are predicted to be nearly the fastest: tuned shapes and shapes
+  between them. A wrong prediction at such a shape would lead to a wrong choice of kernel. cuBLAS is also timed at the
+  shapes between tuned shapes.
 """
 
 from __future__ import annotations
@@ -70,10 +72,10 @@ class Group:
     ) -> bool:
         """Return whether to time the kernel at the shape.
 
-        Return True if the kernel has no measured time at the shape, or if a launch with the predicted time
-        `expected_us` would be much faster than the measured time. Return False if the run does not concern the pair:
-        neither the shape nor a shape that the kernel won is in `asked`. For a kernel that won no shape, at a shape
-        between tuned shapes, any tuned shape of this group in `asked` is enough.
+        Return False if the kernel has a measured time at the shape, unless `expected_us`, the predicted time of
+        another launch, is much shorter. Return False also if the run does not concern the pair. A run concerns it if
+        `asked` contains the shape or a shape that the kernel won. For a kernel that won no shape, at a shape between
+        tuned shapes, it is enough that `asked` contains any tuned shape of this group.
         """
         known_us = self.known.get(problem, {}).get(kernel)
         if problem not in self.known or (known_us is not None and expected_us >= SOONER * known_us):
@@ -83,11 +85,11 @@ class Group:
         return not asked.isdisjoint(self.winners)
 
     def started(self, kernel: str) -> dict[Problem, KernelConfig]:
-        """Return the kernel's configuration for each shape that it won or is planned for; {} for other kernels."""
+        """Return the kernel's configurations for the shapes that it won, else for those for which it is planned."""
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
-        """Yield pairs of each kernel and each of the tuned shapes nearest to its own shapes."""
+        """Yield pairs of a kernel and a tuned shape, for the tuned shapes nearest to the kernel's own shapes."""
         most = [(self.won, MOST_SHAPES), (self.between, MOST_BETWEEN)]
         for kernel, at, count in ((kernel, at, count) for of, count in most for kernel, at in sorted(of.items())):
             others = (problem for problem in self.winners if problem not in at)
@@ -97,10 +99,11 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class CrossTiming:
-    """Cross timing: kernels of the problems in `asked` at other tuned shapes, and other kernels at these problems.
+    """Cross timing: kernels are timed at shapes at which another kernel is the fastest.
 
-    Each pair of a kernel and a shape is compiled, verified, timed and stored like any trial. A search's limits on
-    trials and seconds do not apply.
+    The fastest kernels of the problems in `asked` are timed at other tuned shapes, and kernels of other shapes are
+    timed at the problems in `asked`. Each pair of a kernel and a shape is compiled, verified, timed and stored like
+    any trial. The limits on trials and seconds, which end a search, do not apply.
     """
 
     asked: frozenset[Problem]
@@ -131,7 +134,7 @@ class CrossTiming:
             yield from self._verified()
 
     def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
-        """Time all kernels of `kind`'s element type and op that are predicted to be nearly the fastest.
+        """Time the kernels that are predicted to be nearly the fastest, for the element type and op of `kind`.
 
         Then run finals (repeated timings of the fastest kernels) at shapes between tuned shapes.
         """
@@ -151,7 +154,10 @@ class CrossTiming:
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))
 
     def _unsettled_between(self, kind: Problem) -> list[Problem]:
-        """Return the shapes between tuned shapes that need a final, or a final with cuBLAS if that is wanted."""
+        """Return the shapes between tuned shapes that need a final (repeated timing of the fastest kernels).
+
+        A final is also needed if times of cuBLAS are wanted and the shape's winner has none.
+        """
         device, cache, vendor = self.tuner.target.identity.name, self.tuner.cache, self.tuner.options.vendor
         rows = self.store.best(device=device, cache=cache, alike=kind, between=True)
         return [
@@ -159,7 +165,7 @@ class CrossTiming:
         ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
-        """Try the candidates at their shapes. At tuned shapes, then time the fastest kernels again if that is due."""
+        """Try the candidates at their shapes. At each tuned shape, then run the final if it is due."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:
@@ -188,7 +194,7 @@ class CrossTiming:
                 yield self._group(among)
 
     def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
-        """Return the winners (fastest kernels) of tuned shapes whose kernel code has not changed since."""
+        """Return the winners (fastest kernels) of tuned shapes. Winners whose code has changed are excluded."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
         return [row for row in found if not row.stale]
@@ -215,7 +221,10 @@ class CrossTiming:
         return Group(won, between, winners, known, frozenset(filter(unsettled.__contains__, winners)))
 
     def _planned(self, problems: Collection[Problem]) -> Kernels:
-        """Return the first kernels that a search would try between tuned shapes; {} on the CPU or for few shapes."""
+        """Return the first kernels that a search would try between tuned shapes.
+
+        Return {} on the CPU, or for fewer than MEASURED shapes.
+        """
         if self.tuner.target.is_host or len(problems) < MEASURED:
             return {}
         key = tuple(problems)
@@ -224,7 +233,7 @@ class CrossTiming:
         return self._plans[key]
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
-        """Return, for each shape, the untried candidates among the kernels of nearby shapes."""
+        """Return for each shape the candidates to try: kernels of nearby shapes that were not tried at this shape."""
         missing = ((group, *pair) for group in groups for pair in group.missing(self.asked))
         return self._untried_at(
             (problem, candidate)
@@ -234,7 +243,7 @@ class CrossTiming:
         )
 
     def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:
-        """Return, for each shape, the untried candidates that are predicted to be nearly the fastest."""
+        """Return for each shape the candidates to try: those that are predicted to be nearly the fastest there."""
         winners = self._winners(alike=kind)
         if self.tuner.target.is_host or len(winners) < 2:
             return {}
@@ -268,8 +277,8 @@ class CrossTiming:
         """Return the kernel's candidate for the shape; None if the kernel cannot run or is certainly slow there.
 
         `started` contains the kernel's configurations at its own shapes. The launch has about `blocks` thread blocks,
-        by default as many as at the nearest own shape. The kernel is certainly slow if k exceeds the depth that it
-        computes in one pass, but does not exceed it at its own shapes.
+        by default as many as at the nearest of these shapes. A kernel is certainly slow if it needs several passes
+        over k at the shape, but only one pass at each of its own shapes.
         """
         limits = self.tuner.target.limits
         config = configuration_for(started, problem, limits, blocks)
@@ -308,7 +317,7 @@ class CrossTiming:
         return [row for row in rows_between(self.store, winners) if not row.verified_in_full]
 
     def _verified(self) -> Iterator[WinnerVerified]:
-        """Verify the kernels of `_unverified` in full, and also the kernels that replace wrong ones."""
+        """Verify the kernels of `_unverified` in full. If one is wrong, verify the kernel that replaces it too."""
         done = set[int]()
         while rows := [row for row in self._unverified() if row.trial_id not in done]:
             for row in rows:
@@ -320,7 +329,8 @@ class CrossTiming:
     def _settled(self, turn: session.ProblemSession) -> Iterator[Event]:
         """Run the shape's final (repeated timing of its fastest kernels) if it is due, and verify its winner in full.
 
-        A final of a tuned shape outside `asked` runs only if a kernel without a final is the fastest.
+        If a tuned shape is not in `asked`, its final is due only if the fastest kernel has not taken part in a final
+        yet.
         """
         problem = turn.space.problem
         is_due = turn.is_between or any(map(_is_unsettled, self._winners(problem=problem)))

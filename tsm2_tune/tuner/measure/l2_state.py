@@ -17,7 +17,7 @@ BUSY_TURNS, BUSY_THREADS = 2**14, 32  # of the kernel that keeps the GPU busy: 8
 
 
 class L2Flush:
-    """Preparation of the L2 cache before a timed kernel. It keeps the GPU busy while the timed kernel is queued."""
+    """Preparation of the L2 cache before a timed kernel. It keeps the GPU busy until the timed kernel is queued."""
 
     def __init__(self, device: Device, support_path: str) -> None:
         self.size_bytes = max(L2_SIZES * device.limits.l2_bytes, LEAST_BYTES) // 16 * 16
@@ -37,7 +37,7 @@ class L2Flush:
         return self._buffer.address + self.size_bytes
 
     def bring(self, cache: Cache, launch: Callable[[], None]) -> None:
-        """Queue the kernels that bring the L2 into state `cache`. `launch` queues the kernel that is timed next."""
+        """Queue the kernels that bring the L2 into state `cache`. `launch` queues the kernel that will be timed."""
         if cache is Cache.WARM:
             launch()
             turns, factor = np.int32(BUSY_TURNS), np.float32(0.999)
@@ -49,7 +49,10 @@ class L2Flush:
 
 
 def stream(kernel: Kernel, source: int, size_bytes: int, *target: int) -> None:
-    """Launch a kernel that reads or writes `size_bytes` bytes, a multiple of 16, from `source` on."""
+    """Launch a kernel that reads or writes `size_bytes` bytes, starting at the address `source`.
+
+    `size_bytes` must be a multiple of 16.
+    """
     blocks = -(-size_bytes // (BYTES_PER_THREAD * THREADS))
     addresses = (np.uint64(address) for address in target)
     kernel((np.uint64(source), np.int64(size_bytes // 16), *addresses), blocks=blocks, threads=THREADS)

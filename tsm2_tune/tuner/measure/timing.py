@@ -23,7 +23,7 @@ REPLACING = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """Conditions that end sampling: the median's confidence interval is within `spread`, or a limit is reached."""
+    """Conditions that end the sampling of times: the median is known within `spread`, or a limit is reached."""
 
     spread: float = 0.005  # half-width of the median's confidence interval, relative to the median
     min_samples: int = 9
@@ -109,11 +109,12 @@ def measure_interleaved(
     effort: Effort,
     caches: Sequence[Cache] = (Cache.CLEAN,),
 ) -> dict[Cache, tuple[Measurement, ...]]:
-    """Time several launches in turns, each in every L2 state, so that clock drift affects all launches equally.
+    """Time several launches alternately in every L2 state, so that clock drift affects all launches equally.
 
-    Return the measurements of each L2 state in the order of `launches`. Each round starts with another launch. A
-    launch that takes longer than `effort.limit_seconds` is timed once per state. Samples taken at a reduced SM clock
-    are replaced while time remains. `Measurement.slowed` is the number of such samples that could not be replaced.
+    For each L2 state, return one measurement for each element of `launches`, in the same order. Each round of timing
+    starts with a different launch. A launch that takes longer than `effort.limit_seconds` is timed once per state.
+    Samples taken at a reduced SM clock are replaced by new samples while time remains. `Measurement.slowed` is the
+    number of samples at a reduced clock that could not be replaced.
     """
     for launch in launches:
         warm_up(device, launch, effort.warm_up_seconds)
@@ -151,7 +152,7 @@ class _Timed:
         self._clocks.append(device.sm_clock_mhz())
 
     def replace(self, device: Device) -> None:
-        """Time the launch again, and replace the first slowed sample unless the new one is slowed too."""
+        """Time the launch again. If the clock is not reduced, replace the first slowed sample by the new sample."""
         at, usual = self.slowed[0], self._usual_mhz or 0.0
         us, mhz = device.time_us(self._launch, self._cache), device.sm_clock_mhz()
         if mhz is not None and mhz >= (1 - CLOCK_MARGIN) * usual:
@@ -175,7 +176,7 @@ class _Timed:
 
 
 def _replace_slowed(device: Device, timed: Sequence[_Timed], effort: Effort, end: float) -> None:
-    """Replace slowed samples, one of each launch in turn, until the time `end` (of time.perf_counter)."""
+    """Replace slowed samples until the time `end` (of time.perf_counter). Each launch gets one new sample in turn."""
     for _ in range(int(REPLACING * effort.max_samples)):
         slowed = [one for one in timed if one.slowed]
         if not slowed or time.perf_counter() >= end:

@@ -84,7 +84,7 @@ class BoundKernel:
             self.operands.support.fill(placed)
 
     def placed(self) -> list[Placed]:
-        """Return the descriptor that fills the buffer of partial sums with NaN; [] if k is not split."""
+        """Return a list with the descriptor for filling the partial sums with NaN; [] if k is not split."""
         return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:

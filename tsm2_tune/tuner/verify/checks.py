@@ -69,7 +69,7 @@ FAR_APART = {"A": -50, "B": -50}  # for tests of few elements: every such error 
 class Magnitude(Enum):
     """The scale of one operand's integers: a power of two, which causes no rounding.
 
-    In a Gram matrix A is also B, so A gets half of the exponent.
+    In a Gram matrix B is A, so the scale applies twice in each product. Its exponent is then half as large.
     """
 
     ORDINARY = "ordinary"
@@ -114,9 +114,9 @@ class Check:
     def exponent(self, name: str, problem: Problem) -> int:
         """Return the parameter `Filling.exponent` for the operand `name`.
 
-        For integers and small parts it is the binary exponent of their scale. For special values it is e if one in
-        2**e elements is NaN, infinite or 3. For a sparse operand it is 1 if the nonzero elements have the same places
-        in all rows, else 0.
+        For integers and for small real or imaginary parts, the parameter is the binary exponent of their scale. For
+        special values it is the number e such that one in 2**e elements is NaN, infinite or 3. For a sparse operand
+        it is 1 if the nonzero elements are at the same positions along k in all rows, else 0.
         """
         if self.values is Values.SPECIAL:
             products = 2 * problem.k * problem.dtype.parts  # so that about half of the results are finite
@@ -252,7 +252,7 @@ def subnormal_factors(problem: Problem) -> tuple[Check, ...]:
 
 
 def checks_of(problem: Problem) -> tuple[Check, ...]:
-    """Return the calls that verify a kernel on its timed problem. The last call fills the operands for timing."""
+    """Return the calls that verify a kernel on its timed problem. The timing then uses the last call's operands."""
     return MIN_PLUS_CHECKS if is_min_plus(problem) else CHECKS
 
 
@@ -289,9 +289,10 @@ def overwriting(problem: Problem) -> Check:
 
 
 def first_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return two calls with operands at the start of their buffers: on the emulator, reads before an operand fault.
+    """Return two calls with operands at the start of their buffers.
 
-    The leading dimensions of the first call are whole vectors, those of the second call are not padded.
+    On the emulator, a kernel that reads memory before an operand then faults. The leading dimensions are multiples of
+    a vector in the first call, and not padded in the second.
     """
     return tuple(replace(one, at_start=True) for one in (overwriting(problem), checks_of(problem)[0]))
 
@@ -314,15 +315,19 @@ def sweep_checks(problem: Problem, number: int) -> tuple[Check, ...]:
 
 
 def deep_checks(problem: Problem) -> tuple[Check, ...]:
-    """Return three calls for a problem with many k tiles: vector leading dimensions, odd ones, and no padding."""
+    """Return three calls for a problem with many k tiles.
+
+    The leading dimensions are multiples of a vector in the first call, odd in the second, and not padded in the
+    third.
+    """
     return (*sweep_checks(problem, 0)[:2], replace(checks_of(problem)[0], shift=ALIGNED))
 
 
 def long_checks(problem: Problem, bits: int) -> tuple[Check, ...]:
-    """Return the calls for a problem in which m, n or k exceeds 16 bits, for an index width of `bits`.
+    """Return the calls for a problem in which m, n or k exceeds 16 bits, for a kernel with `bits`-bit indices.
 
-    If k is so large that a thread block runs for a second, return one call: with vector loads for 32-bit indices,
-    without vector loads for 64-bit indices.
+    If k is so large that a thread block runs for a second, return only one call. With 32-bit indices this call allows
+    vector loads, with 64-bit indices it does not.
     """
     every = (overwriting(problem), *checks_of(problem)[1:3])
     if problem.k < LONG_SUMS:

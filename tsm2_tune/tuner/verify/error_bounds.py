@@ -42,7 +42,7 @@ def error_coefficient(problem: Problem, check: Check) -> float:
 
 
 class Exactness(IntEnum):
-    """The elements of an integer product that must be exact. The CUDA comparison kernels use the same numbers."""
+    """The elements of an integer product that must be exact. The CUDA comparison kernels use these numbers too."""
 
     NONE = 0
     ALL = 1
@@ -72,7 +72,10 @@ def exactness(problem: Problem) -> Exactness:
 
 
 def expected_exactness(problem: Problem, check: Check) -> int:
-    """Return the mode of the CUDA comparison kernel for this call: an Exactness, plus MIXES_PARTS if it applies."""
+    """Return the mode of the CUDA comparison kernel for this call: an Exactness, plus MIXES_PARTS for some calls.
+
+    MIXES_PARTS is added if the element type or the check allows NaN for infinity.
+    """
     is_exact = check.values in (Values.INTEGERS, Values.SPECIAL) or problem.dtype.semiring.is_exact
     mixes = MIXES_PARTS if problem.dtype.operand_error or check.loose else 0
     return (exactness(problem) if is_exact else Exactness.NONE) + mixes

@@ -1,4 +1,4 @@
-"""The full verification of the fastest kernel of a problem. It takes too long for every kernel that is tried.
+"""The full verification of the fastest kernel of a problem. Other kernels do not run it, because it takes too long.
 
 An exported kernel is used for every shape, with 32-bit and with 64-bit indices. So for each index width the compiled
 kernel must pass the calls that `winner_calls.py` lists. It is also launched many times, and all results must be
@@ -124,7 +124,10 @@ class _KernelRunner:
         self._concurrent: set[int] = set()  # indices of the calls that run concurrently with the others
 
     def prepare_concurrent_calls(self, used: ExitStack, taken_bytes: int) -> list[_ConcurrentCall]:
-        """Prepare the slow calls that fit in memory with the other calls. Closing `used` frees their buffers."""
+        """Prepare slow calls that run concurrently with the other calls, as long as their operands fit in memory.
+
+        Closing `used` frees the operands.
+        """
         most_bytes = MOST_CONCURRENT * self._device.limits.memory_bytes
         prepared: list[_ConcurrentCall] = []
         for number, call in enumerate(self._run.calls):
@@ -143,10 +146,10 @@ class _KernelRunner:
         return prepared
 
     def verdicts(self, tell: Callable[[str], None], beside: str, *, are_large: bool) -> Iterator[Verdict]:
-        """Yield the verdicts on calls that are not concurrent.
+        """Yield the verdicts on calls that do not run concurrently.
 
-        With `are_large`, run only the calls on large problems. Else run the other calls and the repeated launches.
-        `beside` names the concurrent calls in error messages.
+        With `are_large`, run only the calls on large problems. Without it, run all other calls and the repeated
+        launches. The text `beside` names the concurrent calls, for error messages.
         """
         calls = [one for one in enumerate(self._run.calls) if one[0] not in self._concurrent]
         for group in _groups([one for one in calls if one[1].is_large == are_large], self._device.calls_ahead):

@@ -19,7 +19,7 @@ GUARD_ELEMENTS = 1024  # of each guard zone: more than one thread tile or vector
 
 
 class Values(IntEnum):
-    """Kinds of values that fill an operand. The CUDA kernels that fill operands use the same numbers."""
+    """Kinds of values that fill an operand. The CUDA kernels that fill operands use these numbers too."""
 
     POISON = 0  # NaN
     INTEGERS = 1  # -2, -1, 1, 2
@@ -50,7 +50,7 @@ class Filling:
 
 
 class Operand:
-    """A matrix in its own buffer. Every test call can choose another place in the buffer.
+    """A matrix in its own buffer. The matrix can have a different place in the buffer in every test call.
 
     `rows` and `columns` are the extents of the column-major matrix in memory. A row-major operand is stored as its
     column-major transpose.
@@ -68,7 +68,7 @@ class Operand:
         row_major: bool = False,
         padding: int = 0,
     ) -> None:
-        """Allocate a buffer for leading dimensions up to `rows` + PADDING_ROWS + `padding`."""
+        """Allocate a buffer for a matrix whose leading dimension is at most `rows` + PADDING_ROWS + `padding`."""
         self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
         self._support, self._dtype, self._component_name = support, dtype, dtype.component.name
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
@@ -133,7 +133,10 @@ class Operand:
         return before
 
     def first_change(self, real: int) -> str:
-        """Return a text with the position of real number `real` of the buffer, such as A[3, 4]."""
+        """Return a text with the position of a changed number, such as A[3, 4].
+
+        `real` is the index of the number among the real numbers of the buffer.
+        """
         return self._where(real // self._dtype.parts)
 
     def _where(self, index: int) -> str:
@@ -154,8 +157,9 @@ class Operand:
 class Operands:
     """The operands A, B and C of one problem in device memory; for a Gram matrix B is A.
 
-    `index_bits` is the index width of the kernels. `padding` maps an operand to the largest padding of its leading
-    dimension beyond PADDING_ROWS. The constructor raises MemoryError if the operands do not fit in memory.
+    `index_bits` is the index width of the kernels. Leading dimensions may be padded by up to PADDING_ROWS elements,
+    plus the number that `padding` contains for the operand. The constructor raises MemoryError if the operands do not
+    fit in memory.
     """
 
     def __init__(

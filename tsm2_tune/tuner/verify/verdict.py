@@ -47,7 +47,10 @@ def verify(
     seed: int,
     checks: tuple[Check, ...] = (),
 ) -> Verdict:
-    """Run the checks on the kernel, by default `checks_of` its problem. May raise LaunchFailed and KernelFault."""
+    """Verify the kernel by `checks`, or by `checks_of` the problem if it is empty. Return the verdict.
+
+    May raise LaunchFailed and KernelFault.
+    """
     (verdict,) = verify_each(device, [KernelCalls(operands, bound, checks or checks_of(operands.problem), seed)])
     return verdict
 
@@ -75,7 +78,7 @@ def verify_each(device: Device, verifications: Sequence[KernelCalls]) -> list[Ve
 
 
 def _start(verification: KernelCalls, at: int, place: int) -> _Call:
-    """Launch check number `at` and the inspection of its results, which writes report number `place`."""
+    """Launch the kernel for check number `at`, then the kernels that inspect its results and write report `place`."""
     operands, bound, check = verification.operands, verification.bound, verification.checks[at]
     if place == 0:
         operands.support.begin_reports()
@@ -127,8 +130,9 @@ def clear(operands: Operands) -> None:
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
     """Return the number of elements to add to the operand's leading dimension.
 
-    If the check's padding is a multiple of 4, the padded leading dimension is a multiple of a vector, plus
-    `check.past`. Any other padding gives an odd leading dimension. 0 adds nothing.
+    Let `added` be the padding that the check asks for. If `added` is 0, return 0. If `added` is a multiple of 4,
+    return a number that makes the leading dimension a multiple of a vector, plus the operand's number in
+    `check.past`. For any other `added`, return a number that makes the leading dimension odd.
     """
     added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes
     if added and added % 4 == 0:
@@ -155,7 +159,8 @@ class _Call:
 def _start_inspection(operands: Operands, check: Check, bound: BoundKernel | None, place: int) -> _Call:
     """Queue the kernels that inspect a call's results and write report number `place`.
 
-    They are queued without waiting in between: on small problems, waiting would take longer than the kernels.
+    The kernels are queued without waiting for each other: on small problems, waiting would take longer than the
+    kernels.
     """
     workspace, counters = (bound.workspace, bound.counters) if bound is not None else ((), None)
     watched = (*workspace, *operands.every)

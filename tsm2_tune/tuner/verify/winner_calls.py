@@ -1,15 +1,15 @@
 """The calls of the full verification, which the fastest kernel of a problem must pass.
 
-They take too long for every kernel that is tried. For each index width:
+Other kernels do not run these calls, because they take too long. The calls for each index width are:
 
-- small problems with every remainder of m, n and k by the kernel's tiles, with more k tiles than pipeline stages,
-  with more output tiles than thread blocks if the grid has a fixed size, and with k = 1, which has the smallest error
-  bound;
+- small problems in which m, n and k leave every possible remainder after division by the kernel's tile sizes;
+- small problems with more k tiles than pipeline stages, with more output tiles than thread blocks if the grid has a
+  fixed size, and with k = 1, for which the error bound is the smallest;
 - for a split-k kernel, other numbers of splits than its own: 1, few, more than one pass reduces, more than k tiles;
 - on the small problems around the kernel's tile sizes (`edge_problems`) all defined calls, not only some;
 - problems with an extent of 1, on the emulator with unreadable memory before the operands;
-- extents, numbers of blocks, k tiles and leading dimensions of more than 16 bits, if memory suffices;
-- the largest offsets that 32-bit indices can address, and larger offsets with 64-bit indices.
+- problems in which extents, numbers of blocks, k tiles or leading dimensions exceed 16 bits, if memory suffices;
+- problems with the largest offsets that 32-bit indices can address, and with larger offsets for 64-bit indices.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def full_verification(
 
 
 def calls_for(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) -> Iterator[Call]:
-    """Return the calls of the full verification that `bits`-bit indices can address."""
+    """Yield the calls of the full verification whose offsets `bits`-bit indices can represent."""
     return (
         call for call in _calls(asked, config, coverage, bits) if call.problem.index_bits_of(call.padding) <= bits
     )

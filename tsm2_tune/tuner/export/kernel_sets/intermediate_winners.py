@@ -28,7 +28,7 @@ GAIN = 1.03  # least predicted speedup at some shape for which a kernel is added
 
 
 def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
-    """Return the rows (fastest kernels) that were verified in full. Call `tell` if others are excluded.
+    """Return the rows (fastest kernels) that were verified in full. Call `tell` with a sentence if rows are excluded.
 
     Return all rows if none was verified in full: the export then raises an error with advice.
     """
@@ -46,10 +46,10 @@ def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Se
 
 
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
-    """Return the winners, followed by rows of the kernels that `rows_between` adds for shapes between them.
+    """Return the winners, then rows of the kernels that `rows_between` adds for shapes between the winners' shapes.
 
     The added kernels depend on all stored winners of the same element types and ops, not only on `winners`. Kernels
-    that were not verified in full are excluded, and `tell` is called with their number.
+    that were not verified in full are excluded, and `tell` is called with the number of excluded kernels.
     """
     kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
     every = [row for cache in sorted({row.cache for row in winners}) for row in store.best(cache=Cache(cache))]
@@ -66,12 +66,12 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
 
 
 def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
-    """Return kernels to add to the winners, because they are predicted to be faster at shapes between tuned shapes.
+    """Return kernels that are predicted to be faster than all winners at some shape between the tuned shapes.
 
-    A kernel is added if at some shape its predicted time is GAIN times lower than the times of all winners and of the
-    kernels added before it. The kernel with the largest total gain is added first. The row of a kernel is its trial
-    at the tuned shape at which its time is nearest to the winner's time. No kernel is added on the CPU, or on a GPU
-    with an unknown number of multiprocessors.
+    A kernel is added if at some shape the least predicted time of all winners and of the kernels added before it is
+    at least GAIN times the kernel's own predicted time. Kernels with a larger total gain are added first. The row of
+    an added kernel is its trial at the tuned shape at which its time is nearest to the winner's time. No kernel is
+    added on the CPU, or on a GPU with an unknown number of multiprocessors.
     """
     of_gpus = [row for row in winners if row.compute_capability and not row.stale]
     ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
@@ -106,9 +106,9 @@ def kernels_of(
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
-    """Return one trial of each kernel that won no shape and was timed at MEASURED of the winners' shapes or more.
+    """Return one trial of each kernel that won no shape and was timed at MEASURED or more of the winners' shapes.
 
-    The trial is the one at the shape at which the kernel is nearest to the winner's time. All winners have the same
+    The trial is from the shape at which the kernel's time is nearest to the winner's time. All winners have the same
     device, L2 state, element type and op.
     """
     best_us, won = {row.problem: row.median_us for row in winners}, {row.trial_id for row in winners}
@@ -133,10 +133,10 @@ def _us(trial: CurrentTrial) -> float:
 
 
 def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
-    """Return the predicted time of each kernel (row) at each shape (column) with its best launch, and its blocks.
+    """Return two arrays with a row for each kernel and a column for each shape: predicted times and thread blocks.
 
-    Times are in microseconds. The second array contains the launch's number of thread blocks. No kernel's `division`
-    may be None.
+    The first array contains the predicted time in microseconds of the kernel with its best launch at the shape. The
+    second array contains the number of thread blocks of this launch. No kernel's `division` may be None.
     """
     measured = [measured_of(one, card) for one in kernels]
     divisions = [one.division for one in kernels if one.division is not None]
@@ -152,7 +152,11 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:
-    """Yield the row indices of kernels to add, largest total gain first, while a kernel is GAIN times faster."""
+    """Yield the row indices of kernels to add, the kernel with the largest total gain first.
+
+    `times` contains the kernels' predicted times, `least` the least predicted time of the winners at each shape. The
+    iteration ends when no remaining kernel is GAIN times faster than winners and added kernels at any shape.
+    """
     candidates = dict(enumerate(times))
     while True:
         gains = {place: np.log(np.maximum(least / own, 1.0)) for place, own in candidates.items()}

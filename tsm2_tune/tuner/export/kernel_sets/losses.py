@@ -20,9 +20,9 @@ DIGITS = 9  # decimals of a loss: 102 / 100 exceeds 1.02 in floating point
 
 
 class Comparable:
-    """Predicate of trials that can be compared: with a time, and with the same kernel code in this version.
+    """Predicate that selects trials that can be compared: they have a time, and this version generates the same code.
 
-    With `basis`, the trial's basis (compiler, flags and L2 state) must be equal to it.
+    With `basis` (hash of compiler, flags and L2 state), the trial must also have the same basis.
     """
 
     def __init__(self, basis: str | None = None) -> None:
@@ -65,10 +65,10 @@ class Selected:
 class Tuned:
     """The tuned shapes of one device, element type and op, with their winners (fastest kernels) and trials.
 
-    Configurations with the same `kernel_text`, which differ only in the launch, are one kernel. The time of a kernel
-    at a shape is the least median of its correct trials in the winner's L2 state. If a trial took part in finals, its
-    median is that of its last final. The loss of a kernel is its time divided by the winner's time, minus 1, and at
-    least 0.
+    Configurations that differ only in the launch have the same `kernel_text` and count as one kernel. The time of a
+    kernel at a shape is the least median of its correct trials there, in the winner's L2 state. If a trial took part
+    in finals (repeated timings of the fastest kernels), its median is the median in its last final. The loss of a
+    kernel is its time divided by the winner's time, minus 1. A negative loss is replaced by 0.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Tuned:
             self.read(problem)
 
     def read(self, problem: Problem) -> None:
-        """Read the shape's winner and trials from the database, again if they were read before.
+        """Read the shape's winner and trials from the database. A repeated call reads them again.
 
         Raise InputError if there is no winner, or if the winner's kernel code has changed.
         """
@@ -98,7 +98,7 @@ class Tuned:
         self._right[problem] = tuple(filter(self._counts, self._trials[problem]))
 
     def keep_to(self, basis: str | None) -> None:
-        """Use only trials with this basis (compiler, flags, L2 state) from now on; None: use all trials."""
+        """Use only trials with this basis (hash of compiler, flags and L2 state) from now on; all trials for None."""
         self._counts = Comparable(basis)
         for problem, trials in self._trials.items():
             self._right[problem] = tuple(filter(self._counts, trials))
@@ -116,7 +116,7 @@ class Tuned:
         return any(one.id == trial.id for one in self._right[trial.problem])
 
     def families(self) -> frozenset[str]:
-        """Return the names of the kernel families of all trials at these shapes."""
+        """Return the names of all kernel families that have a trial at one of the tuned shapes."""
         return frozenset(trial.config.family for trials in self._trials.values() for trial in trials)
 
     def winners_count(self) -> bool:
@@ -125,7 +125,7 @@ class Tuned:
         return all(winner.trial_id in right for winner in self.winners.values())
 
     def candidates(self) -> Known:
-        """Return the trials of kernels whose loss at one or more shapes is at most `within`."""
+        """Return each kernel's fastest trials, for the kernels that have a loss of at most `within` at some shape."""
         known = fastest(one for of_problem in self._right.values() for one in of_problem)
         return {
             kernel: at
@@ -134,12 +134,12 @@ class Tuned:
         }
 
     def loss(self, trial: CurrentTrial) -> float:
-        """Return the share by which the trial is slower than the shape's winner; 0.03 is 3 %. Not negative."""
+        """Return the trial's time divided by the winner's time, minus 1 (0.03: 3 % slower), but at least 0."""
         assert trial.median_us is not None
         return max(0.0, round(trial.median_us / self.winners[trial.problem].median_us - 1, DIGITS))
 
     def _verified(self) -> Known:
-        """Return the trials whose kernel was verified in full with the same launch, at any shape."""
+        """Return the fastest trials of configurations that were verified in full. Any shape's verification counts."""
         started = {_started(one) for one in self.store.current(self.device) if one.is_verified_in_full}
         right = (one for of_problem in self._right.values() for one in of_problem)
         return fastest(one for one in right if _started(one) in started)
@@ -147,8 +147,8 @@ class Tuned:
     def selected(self) -> Selected:
         """Return the fewest kernels with a loss of at most `within` at every shape.
 
-        Only stored trials that were verified in full are used. Raise InputError if no kernel is fast enough at some
-        shape.
+        Only stored trials that were verified in full are used. Raise InputError if a shape has no such trial with a
+        loss of at most `within`.
         """
         verified = self._verified()
         costs = {
@@ -208,7 +208,7 @@ def _started(trial: CurrentTrial) -> tuple[str, str, str]:
 
 
 def fastest(trials: Iterable[CurrentTrial]) -> Known:
-    """Return kernel's text -> shape -> the kernel's fastest trial at the shape."""
+    """Return the fastest trial of each kernel at each shape: kernel's text -> shape -> trial."""
     found: Known = {}
     for trial in trials:
         at = found.setdefault(trial.config.kernel_text, {})

@@ -33,9 +33,9 @@ class Contender:
 def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contender], bool]) -> Iterator[Contender]:
     """Yield kernels that are predicted to be nearly the fastest at a shape, fastest first for each shape.
 
-    Shapes are the tuned ones, and shapes between them for which no search was run. Kernels for which `fits` returns
-    False are skipped. All winners must have the same device, L2 state, element type and op. Nothing is yielded for
-    the CPU, or for a GPU with an unknown number of multiprocessors.
+    The shapes are the tuned shapes, and the shapes between tuned shapes for which no search was run. Kernels for
+    which `fits` returns False are skipped. All winners must have the same device, L2 state, element type and op.
+    Nothing is yielded for the CPU, or for a GPU with an unknown number of multiprocessors.
     """
     rows = [*winners, *rows_between(store, winners)]
     kernels, configs, cards = kernels_of(store, rows)
@@ -60,7 +60,7 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
 
 
 def unsearched_between(store: Store, winners: Sequence[BestRow]) -> list[Problem]:
-    """Return the shapes between the winners' shapes for which no search was run; [] for few winners."""
+    """Return the shapes between the winners' shapes for which no search was run; [] if there are few winners."""
     if len(winners) < MEASURED:
         return []
     kind = winners[0]

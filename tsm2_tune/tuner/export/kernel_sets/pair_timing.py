@@ -86,7 +86,7 @@ class Bench:
         return fixed_list.problem_session(problem, tuned.families(), tuner, self.store, claims, self.started_at)
 
     def opened(self) -> tuple[Tuner, Claims]:
-        """Return the device's tuner and claims. The first call locks the device and opens them."""
+        """Return the device's tuner, and the claims that reserve configurations. The first call locks the device."""
         if self._opened is None:
             self._stack.enter_context(device_lock(self.target, self.wait))
             tuner = self._stack.enter_context(Tuner(self.target, self.options))
@@ -96,7 +96,10 @@ class Bench:
 
 @dataclass(slots=True)
 class Search:
-    """A search for the fewest kernels for all tuned shapes, which measures only times on which the result depends."""
+    """A search for the smallest set of kernels in which every tuned shape has a fast enough kernel.
+
+    Only times that can change this set are measured.
+    """
 
     tuned: Tuned
     bench: Bench
@@ -106,7 +109,10 @@ class Search:
     _turns: Counter[Problem] = field(default_factory=Counter)
 
     def events(self) -> Iterator[Event]:
-        """Measure the missing times. Yield each event after it is stored. `Tuned.selected` then has the result."""
+        """Measure the missing times, and yield each event after it is stored.
+
+        After the last event `Tuned.selected` returns the chosen kernels.
+        """
         tuned = self.tuned
         while True:
             known = tuned.candidates()
@@ -129,7 +135,10 @@ class Search:
                     yield from self._settled(pair, known)
 
     def _choice(self, known: Known) -> Choice | None:
-        """Return the fewest kernels for all shapes, if untimed kernels were fast enough; None without such a set."""
+        """Return the smallest set of kernels for all shapes if every unmeasured time were short enough.
+
+        Return None if some shape has no kernel even then.
+        """
         costs: dict[str, dict[Problem, float]] = {}
         for kernel in known:
             costs[kernel] = {}
@@ -147,7 +156,11 @@ class Search:
         return trial is not None and pair not in self._unverified and self.tuned.loss(trial) <= self.tuned.within
 
     def _resting_on(self, choice: Choice, known: Known) -> list[Pair]:
-        """Return a (kernel, shape) pair for each shape: the fastest chosen kernel else any chosen one."""
+        """Return for each shape the pair of a kernel and the shape on which the choice depends.
+
+        The kernel is the fastest of the chosen kernels that were measured to be fast enough at the shape. If there is
+        none, it is a chosen kernel that may still be tried at the shape.
+        """
         pairs = []
         for problem in self.tuned.problems:
             within = [one for one in choice.kernels if self._is_within((one, problem), known)]
@@ -157,7 +170,10 @@ class Search:
         return pairs
 
     def _untried(self, choice: Choice, known: Known) -> list[Pair]:
-        """Return untried pairs of a chosen kernel and a shape. Their times show the loss with fewer kernels."""
+        """Return the pairs of a chosen kernel and a shape that were not tried.
+
+        The table of losses for smaller sets of kernels contains the times of these pairs.
+        """
         pairs = ((kernel, problem) for kernel in choice.kernels for problem in self.tuned.problems)
         return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
 
@@ -174,7 +190,10 @@ class Search:
         return found
 
     def _tried(self, wanted: list[tuple[Pair, KernelConfig]], *, stops: bool) -> Iterator[Event]:
-        """Try the pairs, shapes with the fewest fast kernels first. With `stops`, end at the first slow pair."""
+        """Try the pairs, in ascending order of the number of kernels that are fast enough at the pair's shape.
+
+        With `stops`, end after the first pair whose kernel is too slow at the shape.
+        """
         known = self.tuned.candidates()
         pairs = ((kernel, problem) for kernel, at in known.items() for problem in at)
         serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
@@ -193,7 +212,10 @@ class Search:
                 return
 
     def _is_due(self, pair: Pair, known: Known) -> bool:
-        """Return whether the kernel still needs a full verification, or a final together with the shape's winner."""
+        """Return whether the kernel still needs a full verification or a final.
+
+        The final is a repeated timing of the kernel in turns with the shape's winner.
+        """
         kernel, problem = pair
         row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]
         if not row.verified_in_full:
@@ -203,7 +225,7 @@ class Search:
         return row.round == 0 or row.round != winner.round
 
     def _settled(self, pair: Pair, known: Known) -> Iterator[Event]:
-        """Run finals of the shape in which the kernel takes part, and verify the kernel in full. Yield the events."""
+        """Run a final (repeated timing) with the kernel, then verify the kernel in full. Yield the events of both."""
         kernel, problem = pair
         trial = known[kernel][problem]
         turn = self.bench.turn(self.tuned, problem)

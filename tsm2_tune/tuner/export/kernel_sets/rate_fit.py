@@ -43,8 +43,8 @@ FAR = 4.0  # ratio of a time to the least possible time beyond which its weight 
 def fitted(winner: Winner, card: Card) -> Division:
     """Return the winner's Division (its model parameters) with rates fitted to its measured times.
 
-    The fit also prefers rates near the usual ones. If the winner was timed only at its own shape, the usual rates are
-    returned.
+    A rate that differs from its usual value is penalised. If the winner was timed only at its own shape, its rates
+    are the usual values.
     """
     division = winner.division
     assert division is not None

@@ -1,4 +1,4 @@
-"""Set cover: the fewest kernels with a fast enough kernel for every shape, and a table of losses.
+"""Set cover: the smallest set with a fast enough kernel for every shape, and a table of losses of smaller sets.
 
 The input is a table of costs. No database and no device is used.
 """
@@ -35,7 +35,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Bought:
-    """One row of the table of losses: a set of kernels, and how much slower than the best kernels they are."""
+    """One row of the table of losses: a set of kernels, and by how much their times exceed the best times."""
 
     kernels: tuple[str, ...]
     served: int  # number of shapes at which one of the kernels was timed
@@ -47,9 +47,10 @@ class Bought:
 def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
     """Return the smallest set of kernels with a kernel for every shape; None if some shape has no kernel.
 
-    `costs` contains the shapes at which each kernel is fast enough. Among the smallest sets, the set with the least
-    total cost is chosen, if each shape uses its cheapest kernel. The search is branch and bound, and starts from the
-    greedy set. Equal arguments give equal results.
+    `costs` contains the shapes at which each kernel is fast enough, and its cost there. Among the smallest sets, the
+    set with the least total cost is returned. The total cost is the sum over all shapes of the cost of the set's
+    cheapest kernel at the shape. The search is branch and bound, and starts from the greedy set. Equal arguments give
+    equal results.
     """
     if any(all(shape not in of_kernel for of_kernel in costs.values()) for shape in shapes):
         return None
@@ -103,7 +104,7 @@ class _Search:
     def _branch(self, chosen: tuple[int, ...], remaining: int, without: frozenset[int], *, fewer: bool) -> None:
         """Extend `chosen` by kernels, except those in `without`, until no shape is in `remaining`. Keep the best set.
 
-        With `fewer`, only sets smaller than the best one so far are tried; else also sets of the same size.
+        With `fewer`, try only sets smaller than the best set so far. Without it, try also sets of the same size.
         """
         self.steps -= 1
         if self.steps < 0:
@@ -160,11 +161,12 @@ def _bits(mask: int) -> Iterator[int]:
 
 
 def bought(losses: Costs, shapes: Sequence[Problem], chosen: Sequence[str]) -> tuple[Bought, ...]:
-    """Return a table of losses: one row for each number of kernels from 1 to a few more than `chosen` has.
+    """Return a table of losses: a row for one kernel, two kernels, and so on, up to a few more kernels than `chosen`.
 
-    The last row has the fewest kernels that include the fastest kernel of every shape. The row with as many kernels
-    as `chosen` has the kernels `chosen`. The kernels of the other rows are found by local search: exchange one kernel
-    at a time, to get first the fewest shapes without a kernel, then the least worst loss, then the least mean loss.
+    The last row has the smallest set that contains a fastest kernel of every shape. The row for as many kernels as in
+    `chosen` has the set `chosen`. The sets of all other rows are found by local search, which exchanges one kernel at
+    a time. The best set has the fewest shapes without a kernel; among equal sets, the least worst loss, then the
+    least mean loss.
     """
     table = _Table(losses, shapes)
     wanted, last = table.places(chosen), table.places(_best_everywhere(losses, shapes))

@@ -50,7 +50,10 @@ ExportEvent = ProblemEvent | Narrowed | ChoiceStarted | KernelsChosen | Noted
 
 @dataclass(frozen=True, slots=True)
 class Fewest:
-    """Function object that replaces the fastest kernels by fewer ones, slower by at most the share `within`."""
+    """Function object that replaces the fastest kernels by fewer kernels.
+
+    Each replacement's time exceeds the fastest kernel's time by at most the share `within`.
+    """
 
     store: Store
     within: float
@@ -62,7 +65,8 @@ class Fewest:
     def __call__(self, winners: Sequence[BestRow]) -> list[BestRow]:
         """Return, for each winner in order, the trial of the kernel that is chosen for its shape.
 
-        Raise InputError if the code of a winner's kernel has changed, or if no kernel is fast enough at some shape.
+        Raise InputError if the code of a winner's kernel has changed, or if some shape has no kernel that is fast
+        enough.
         """
         for row in winners:
             refuse_stale(row, self.store)
@@ -79,7 +83,10 @@ class Fewest:
 
     @contextmanager
     def _bench(self, device: str, cache: Cache) -> Iterator[tuple[Bench | None, str]]:
-        """Context manager that returns a Bench for the device and L2 state, or None and the reason for None."""
+        """Context manager that returns a Bench for the device and the L2 state, and the text "".
+
+        If nothing can be measured, it returns None and a text with the reason.
+        """
         target = self._target(device) if self.measures else "--no-measure"
         if isinstance(target, str):
             yield None, target

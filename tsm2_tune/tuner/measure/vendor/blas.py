@@ -94,9 +94,10 @@ def scalar_of(element: Element, value: float) -> Any:
 
 
 def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
-    """Return the cublasOperation_t of both factors: A and B, or B and A if C is row-major (three letters in `op`).
+    """Return the cublasOperation_t of both factors: A and B, or B and A if C is row-major.
 
-    Raise CublasError if a factor is conjugated but not transposed in memory: BLAS has no such operation.
+    C is row-major if `op` has three letters. Raise CublasError if a factor is conjugated but not transposed in
+    memory: BLAS has no operation for such a factor.
     """
     letters = [letter if is_complex else UNCONJUGATED.get(letter, letter) for letter in op[:2]]
     row_major_c = len(op) == 3
@@ -110,7 +111,7 @@ def operations(op: str, *, is_complex: bool) -> tuple[int, int]:
 def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
     """Return the element type and the two cublasOperation_t of the problem's GEMM.
 
-    Raise CublasError if BLAS has no such product.
+    Raise CublasError if BLAS has no GEMM for the problem.
     """
     if problem.dtype_name not in ELEMENTS:
         raise CublasError(f"BLAS has no product of {problem.dtype_name}")
@@ -119,7 +120,7 @@ def product_of(problem: Problem) -> tuple[Element, tuple[int, int]]:
 
 
 def gemm_of(operands: Operands) -> Gemm:
-    """Return the arguments of GEMM C = op(A) op(B) for the operands. Raise CublasError if BLAS lacks the product."""
+    """Return the arguments of GEMM C = op(A) op(B) for the operands. Raise CublasError if BLAS has no such GEMM."""
     problem = operands.problem
     element, (operation_a, operation_b) = product_of(problem)
     first, second, m, n = operands.a, operands.b, problem.m, problem.n
@@ -156,7 +157,7 @@ class Gemv:
 def gemv_of(operands: Operands) -> Gemv:
     """Return the arguments of GEMV C = op(A) B for these operands, with n = 1.
 
-    Raise CublasError if BLAS has no such product.
+    Raise CublasError if BLAS has no GEMV for the problem.
     """
     problem = operands.problem
     letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]

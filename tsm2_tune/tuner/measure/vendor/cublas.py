@@ -15,7 +15,10 @@ class Cublas:
     """A cuBLAS handle in the current CUDA context. Algorithm and math mode are cuBLAS's defaults."""
 
     def __init__(self) -> None:
-        """Create the handle. Raise ToolMissing without cuBLAS, CublasError if cuBLAS does not support the device."""
+        """Create the handle.
+
+        Raise ToolMissing if cuBLAS is missing, CublasError if cuBLAS does not support the device.
+        """
         self._library = library(CUBLAS)
         self._handle = ctypes.c_void_p()
         check(self._library.cublasCreate_v2(ctypes.byref(self._handle)), "cublasCreate")
@@ -34,7 +37,7 @@ class Cublas:
     def launch(self, operands: Operands) -> Callable[[], None]:
         """Return a function that launches C = A B on the operands' present buffers.
 
-        Raise CublasError if BLAS has no such product.
+        Raise CublasError if BLAS has no GEMM for the problem.
         """
         gemm = gemm_of(operands)
         element = gemm.element
@@ -49,7 +52,7 @@ class Cublas:
         return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
 
     def gemv_launch(self, operands: Operands) -> Callable[[], None]:
-        """Return a function that launches C = A B by GEMV, for n = 1. Raise CublasError if BLAS lacks the product."""
+        """Return a function that launches C = A B by GEMV, for n = 1. Raise CublasError if BLAS has no such GEMV."""
         gemv, element = gemv_of(operands), ELEMENTS[operands.problem.dtype_name]
         a, b, c = (ctypes.c_void_p(one.address) for one in (operands.a, operands.b, operands.c))
         alpha, beta = (ctypes.byref(scalar_of(element, value)) for value in (1.0, 0.0))
@@ -66,7 +69,7 @@ class Cublas:
         return start
 
     def use_stream(self, stream: int, workspace: int = 0, workspace_bytes: int = 0) -> None:
-        """Set the stream of later calls (0: the default stream), and the address and size of cuBLAS's workspace."""
+        """Set the stream in which later calls run (0: the default stream), and the memory of cuBLAS's workspace."""
         check(self._library.cublasSetStream_v2(self._handle, ctypes.c_void_p(stream)), "cublasSetStream")
         if workspace:
             status = self._library.cublasSetWorkspace_v2(

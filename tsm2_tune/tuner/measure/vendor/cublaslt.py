@@ -51,8 +51,8 @@ class CublasLt:
     def __init__(self, device: Device, workspace_bytes: int, stream: int = 0) -> None:
         """Create the handle and allocate the workspace. `stream` 0 is the default stream.
 
-        Raise ToolMissing without cuBLASLt, CublasError if it does not support the device, MemoryError if the
-        workspace does not fit in memory.
+        Raise ToolMissing if cuBLASLt is missing, CublasError if cuBLASLt does not support the device, MemoryError if
+        the workspace does not fit in memory.
         """
         self._library = library(CUBLASLT)
         self._library.cublasLtGetVersion.restype = ctypes.c_size_t
@@ -71,7 +71,7 @@ class CublasLt:
         self._workspace.free()
 
     def plan(self, operands: Operands) -> Plan:
-        """Return a Plan of C = A B on the operands' buffers. Raise CublasError if BLAS has no such product."""
+        """Return a Plan of C = A B on the operands' buffers. Raise CublasError if BLAS has no GEMM for it."""
         return Plan(self._library, self._handle, self._workspace, gemm_of(operands), self._stream)
 
 
@@ -100,7 +100,10 @@ class Plan:
             self._set("MatmulPreference", self._preference, PREF_MIN_ALIGNMENT_BYTES[name], least)
 
     def heuristic(self) -> tuple[HeuristicResult, ...]:
-        """Return the heuristic's algorithms whose workspace fits, best first; () if the library call fails."""
+        """Return the heuristic's algorithms that need at most this handle's workspace, best first.
+
+        Return () if the library call fails.
+        """
         results = (HeuristicResult * ALGORITHMS)()
         found = ctypes.c_int()
         layouts = (self._a, self._b, self._c, self._c)

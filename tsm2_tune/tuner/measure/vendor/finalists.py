@@ -87,10 +87,10 @@ class Vendor:
         self._stack.close()
 
     def finalists(self, operands: Operands, *, seed: int, cache: Cache) -> tuple[VendorFinalist, ...]:
-        """Return the fastest routine with a correct result in L2 state `cache`, for each library.
+        """Return for each library the fastest routine in L2 state `cache` among those with a correct result.
 
-        If no routine of a library is correct, return its fastest routine, with the verdict. Raise CublasError if
-        neither library has a routine for the product.
+        If no routine of a library is correct, return the library's fastest routine with its verdict, which says that
+        the result is wrong. Raise CublasError if neither library has a routine for the product.
         """
         prepare(operands, checks_of(operands.problem)[-1], seed=seed)
         found: list[VendorFinalist] = []

@@ -42,7 +42,7 @@ def check(status: int, call: str) -> None:
 
 
 def library(name: str) -> ctypes.CDLL:
-    """Load library `name` (CUBLAS or CUBLASLT) from the first folder with it. Raise ToolMissing if none has it."""
+    """Load library `name` (CUBLAS or CUBLASLT) from the first folder that contains it. Else raise ToolMissing."""
     for folder in folders():
         for file in (FILES[name] + suffix for suffix in SUFFIXES):
             try:
@@ -75,5 +75,5 @@ def _wheels() -> list[str]:
 
 
 def version_text(version: int) -> str:
-    """Return the text of a version number of cublasGetVersion, such as 13.1.0 for 130100."""
+    """Return the text of a version number that cublasGetVersion returned, such as 13.1.0 for 130100."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"

@@ -41,7 +41,10 @@ class Timed:
 
 
 def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
-    """Return cuBLAS's GEMM, and its SYRK or GEMV if it computes the product. Raise CublasError without a GEMM."""
+    """Return cuBLAS's GEMM, and its SYRK or GEMV if that routine can compute the product.
+
+    Raise CublasError if cuBLAS has no GEMM for the product.
+    """
     problem = operands.problem
     found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
     with suppress(CublasError):
@@ -107,7 +110,10 @@ def verdict_on(device: Device, operands: Operands, routine: Routine, *, seed: in
 def fastest_right(
     device: Device, operands: Operands, ranked: Sequence[Timed], *, seed: int
 ) -> tuple[Routine, Verdict] | None:
-    """Return the fastest routine with a correct result, else the fastest routine, with its verdict. None if empty."""
+    """Return the fastest routine with a correct result, and its verdict.
+
+    If all results are wrong, return the fastest routine and its verdict. If `ranked` is empty, return None.
+    """
     wrong: tuple[Routine, Verdict] | None = None
     for one in ranked:
         verdict = verdict_on(device, operands, one.routine, seed=seed)

@@ -1,4 +1,4 @@
-"""Decisions in which finals (repeated timings of the fastest kernels) cuBLAS and cuBLASLt are timed too."""
+"""Selection of the finals (repeated timings of the fastest kernels) in which cuBLAS and cuBLASLt are timed too."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from tsm2_tune.tuner.search.resume import PriorTrials
 
 @dataclass(slots=True)
 class VendorSchedule:
-    """Decisions whether the vendor's libraries take part in the finals of one run.
+    """Decides in which finals of one run the vendor's libraries are timed.
 
-    A final times the fastest kernels of a problem again, in turns. `ask` returns the libraries on the device, and is
-    called at most once. `driver` is the driver's version.
+    A final times the fastest kernels of a problem again, alternately. `ask` is a function that returns the vendor's
+    libraries for the run's device. It is called at most once. `driver` is the driver's version.
     """
 
     ask: Callable[[], VendorLibraries]
@@ -27,7 +27,7 @@ class VendorSchedule:
     _libraries: VendorLibraries | None = None
 
     def is_wanted(self, problem: Problem) -> bool:
-        """Return whether cuBLAS or cuBLASLt can be timed for the problem. Store the reason if not."""
+        """Return whether cuBLAS or cuBLASLt can be timed for the problem. If not, store the reason in `troubles`."""
         if problem in self.troubles:
             return False
         try:

@@ -16,7 +16,7 @@ NOT_MEASURED = "-"
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
-    """Return the median of cuBLAS or cuBLASLt in microseconds as text, marked if its result is wrong."""
+    """Return the text of the speedup over cuBLAS or cuBLASLt: the library's time divided by the kernel's time."""
     if row.vendor_us is None:
         return NOT_MEASURED
     return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
