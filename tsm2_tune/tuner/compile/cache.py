@@ -51,7 +51,8 @@ class Entry:
 def cache_folder() -> Path:
     """Return the cache's folder. Create it if it is missing.
 
-    Raise InputError if this user cannot write to the folder, or if users other than this one and root can.
+    Raise InputError if this user cannot write to the folder, or if a user other than this user and root can write to
+    it.
     """
     folder = Path(os.path.realpath(named_folder()))
     for remaining in reversed(range(TRIES)):
@@ -112,9 +113,9 @@ def named_folder() -> Path:
 
 
 def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
-    """Raise InputError if other users can change the cache folder through `place`, the folder or one of its parents.
+    """Raise InputError if the permissions of `place` let other users change the cache folder `folder`.
 
-    `found` is the result of lstat for `place`.
+    `place` is the cache folder or one of its parents. `found` is the result of lstat for `place`.
     """
     trouble = ""
     is_sticky = found.st_mode & stat.S_ISVTX  # in a sticky folder only an entry's owner may rename it
@@ -319,8 +320,8 @@ def entries() -> Iterator[Entry]:
 def evict(limit_bytes: int) -> None:
     """Remove the least recently used binaries if the cache is larger than `limit_bytes`.
 
-    Keep binaries used since this run began or within the last hour, since a run may be about to load them. If a run
-    needs a removed binary, it compiles it again.
+    Binaries that were used since this run began or within the last hour are kept, since a run may be about to load
+    them. A run that needs a removed binary compiles it again.
     """
     kept = sorted(entries(), key=lambda entry: entry.used)
     over = sum(entry.size_bytes for entry in kept)

@@ -98,7 +98,7 @@ class _Supervisor:
     def ask(self, request: dict[str, Any], *, patience_seconds: float = ANSWER_SECONDS) -> tuple[Answer, bytes]:
         """Send a request. Return the answer and the command's output.
 
-        Raise OSError if the supervisor reports a system error, _Lost if it does not answer.
+        Raise OSError if the supervisor reports a system error, _Lost if the supervisor does not answer.
         """
         try:
             answer, content = self._exchanged(json.dumps(request).encode() + b"\n", patience_seconds)
@@ -250,9 +250,9 @@ class Workplace:
         environment: Mapping[str, str] | None = None,
         errors: bool = True,
     ) -> Ended:
-        """Run the command and return how it ended, with its output. `errors` includes standard error in the output.
+        """Run the command. Return how it ended, and its output, which with `errors` includes standard error.
 
-        `environment` is by default the environment for compilers.
+        If `environment` is None, the command runs in the environment for compilers.
         """
         try:
             folder = os.getcwd()

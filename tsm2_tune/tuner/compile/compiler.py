@@ -94,7 +94,7 @@ def script_digest(path: str) -> str:
 def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
     """Run a compiler with query arguments such as --version. Return how it ended, with its output.
 
-    `errors` includes standard error in the output. Raise ToolMissing if the compiler does not start, is killed,
+    With `errors`, the output includes standard error. Raise ToolMissing if the compiler does not start, is killed,
     exceeds the time limit or prints too much.
     """
     why: str | None = None
@@ -120,11 +120,12 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
 def compile_text(
     text: str, *, kernel: str, defines: tuple[str, ...], toolchain: Toolchain, limit_seconds: float
 ) -> Binary | CompileFailure:
-    """Compile the text, or return its binary from the cache. Several processes may do this at the same time.
+    """Compile the text, or return its binary from the cache. Several processes may call this at the same time.
 
-    `kernel` names the entry point, or is "" for a text with several. `defines` are macros. Repeat a failed
-    compilation, since the machine may have caused the failure. Repeat it without the folders `toolchain.includes`,
-    since their headers may have caused the failure. Return a failure that occurs twice.
+    `kernel` is the name of the entry point, or "" for a text with several entry points. `defines` are macros. A
+    failed compilation is repeated, since the machine may have caused the failure. The repetition does not use the
+    folders `toolchain.includes`, since their headers may have caused the failure. A failure that occurs twice is
+    returned.
     """
     key = hashlib.sha256(json.dumps([code(text), defines, toolchain.digest]).encode()).hexdigest()
     found = cache.find(key, toolchain.suffix)

@@ -27,12 +27,12 @@ def program_path(name: str) -> str | None:
 
 
 def deciding(names: Iterable[str]) -> Variables:
-    """Return the names and values of the variables that are set and not empty."""
+    """Return the name and the value of each variable in `names` that is set and not empty."""
     return tuple((name, os.environ[name]) for name in names if os.environ.get(name))
 
 
 def compiler_environment(variables: Variables | None = None) -> dict[str, str]:
-    """Return the environment of a compiler, which makes its messages English.
+    """Return the environment variables for a compiler. With these variables its messages are in English.
 
     `variables` replace the caller's values of the variables in DECIDING.
     """

@@ -95,9 +95,9 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
 
 
 def _differences(compiler: str, flags: tuple[str, ...]) -> str:
-    """Return a text that identifies a compiler that differs from its toolkit's nvcc, such as a wrapper script.
+    """Return a text that identifies the compiler if it differs from its toolkit's nvcc, such as a wrapper script.
 
-    Return "" if both would run the same commands, according to --dryrun.
+    Return "" if the compiler and the toolkit's nvcc would run the same commands, according to --dryrun.
     """
     said = _dry_run(compiler, flags)
     folder = re.search(r"^#\$ _HERE_=(.+)$", said, re.MULTILINE)

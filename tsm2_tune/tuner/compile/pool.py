@@ -49,16 +49,20 @@ class Compilers:
                 wait(running, timeout=KILL_AGAIN_SECONDS)
 
     def begin_support(self, dtype_name: str) -> None:
-        """Start to compile the support kernels, the tuner's own kernels, that verify results of this type."""
+        """Start to compile the support kernels that verify results of this type.
+
+        Support kernels are the tuner's own kernels.
+        """
         name = _verified_with(dtype_name)
         if name not in self._support_paths and name not in self._begun_support:
             self._begun_support[name] = self.begin_text(_support_text(name), "", ())
 
     def support(self, dtype_name: str = "") -> str:
-        """Return the path of the compiled support kernels, the tuner's own kernels, that verify results of this type.
+        """Return the path of the compiled support kernels that verify results of this type.
 
-        For the type "" return the kernels that measure a device's peak rates. Compile the kernels if the cache does
-        not contain them. Raise ToolMissing if they do not compile.
+        Support kernels are the tuner's own kernels. For the type "" return the path of the kernels that measure a
+        device's peak rates. Compile the kernels if the cache does not contain them. Raise ToolMissing if they do not
+        compile.
         """
         name = _verified_with(dtype_name)
         if not os.path.exists(self._support_paths.get(name, "")):
@@ -92,9 +96,10 @@ class Compilers:
     def finish(
         self, source: KernelSource, toolchain: Toolchain | None = None, begun: Compiled | None = None
     ) -> Binary | CompileFailure:
-        """Wait for a compilation, and return its binary or failure. `begun` is its future, if it has started.
+        """Wait for a compilation, and return its binary or failure.
 
-        Repeat the compilation once if the machine interrupted it.
+        `begun` is the compilation's future. If it is None, the compilation is started. Repeat the compilation once if
+        the machine interrupted it.
         """
         binary = (begun or self.begin_text(source.text, source.kernel, source.defines, toolchain)).result()
         if isinstance(binary, CompileFailure) and binary.outcome is Outcome.INTERRUPTED:
@@ -102,9 +107,9 @@ class Compilers:
         return binary
 
     def files(self, dtype_name: str, *paths: str) -> tuple[object, ...]:
-        """Return an identity of each file and of the support kernels' files; None for a missing file.
+        """Return an identity of each file at `paths` and of the support kernels' files; None for a missing file.
 
-        An identity changes if the file is replaced.
+        A file's identity changes if the file is replaced.
         """
         support = (self._support_paths.get(name, "") for name in ("", _verified_with(dtype_name)))
         return tuple(map(_file, (*support, *paths)))
@@ -112,8 +117,8 @@ class Compilers:
     def are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
         """Compile missing binaries again. Return whether all binaries are still the files that `before` identifies.
 
-        If they are not, a failure that was seen with these files is not the kernels' fault. `before` is an earlier
-        result of `files`.
+        `before` is an earlier result of `files`. If a file is not the same any more, a failure that was seen with
+        these files is not the kernels' fault.
         """
         dtype_name = texts[0][0].dtype_name
         for name in ("", _verified_with(dtype_name)):
@@ -136,7 +141,7 @@ class Compilers:
 
 
 def _verified_with(dtype_name: str) -> str:
-    """Return the name of the type for which to compile the support kernels that verify this type; "" for ""."""
+    """Return the type whose support kernels verify results of the type `dtype_name`; "" if `dtype_name` is ""."""
     return dtype_named(dtype_name).reference_name if dtype_name else ""
 
 

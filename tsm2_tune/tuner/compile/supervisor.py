@@ -179,7 +179,10 @@ def take(output: int, messages: bytearray) -> bool:
 
 
 def start(request: dict[str, Any], output: int) -> tuple[int, int]:
-    """Start the request's command with the pipe `output`. Return its process id, and 0 or the errno of a failure."""
+    """Start the request's command with the pipe `output`. Return its process id, and an errno.
+
+    The errno is 0 if the command started, else it says why the command did not start.
+    """
     told, tell = os.pipe()
     try:
         child = os.fork()

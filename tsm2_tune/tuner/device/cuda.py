@@ -211,8 +211,9 @@ class CudaDevice:
     def time_us(self, launch: Callable[[], None], cache: Cache = Cache.CLEAN) -> float:
         """Return the microseconds of the launch between two CUDA events, with the L2 cache in the state `cache`.
 
-        Kernels that set this state run first, and keep the GPU busy until the launch is queued. If they finish before
-        that, the time includes host time: then repeat the measurement with more of these kernels.
+        The kernels that bring the L2 into this state run first, and keep the GPU busy until the launch is queued. If
+        these kernels end before the launch is queued, the measured time includes host time. Then the measurement is
+        repeated with more of these kernels.
         """
         flushes = 1
         while True:
@@ -233,8 +234,8 @@ class CudaDevice:
     def ceilings(self) -> Ceilings:
         """Measure the memory bandwidth of a read and of a copy, and the peak arithmetic rate of each element type.
 
-        The arithmetic rate of a type is the rate of FMAs in registers, of the semiring's operations, or of tensor
-        cores if they are faster.
+        The arithmetic rate of a type is the rate of FMAs in registers, or of the operations of the type's semiring.
+        If tensor cores compute products of the type faster, it is the rate of the tensor cores.
         """
         size = min(CEILING_STREAM_BYTES, self.limits.memory_bytes // 8) // 4096 * 4096
         source, target = self.allocate(size), self.allocate(size)
@@ -273,7 +274,7 @@ class CudaDevice:
         return 2 * turns * chains * threads * blocks / us * 1e-3
 
     def _mma_gflops(self, dtype_name: str) -> float:
-        """Measure the rate of the tensor cores in GFLOP/s. Return 0 if the device lacks the instruction."""
+        """Measure the rate of the tensor cores in GFLOP/s. Return 0 if the device lacks the type's instruction."""
         oldest, k = MMA_TYPES[dtype_name]
         if self.limits.compute_capability < oldest:
             return 0.0

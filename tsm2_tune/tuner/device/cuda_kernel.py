@@ -132,9 +132,10 @@ def driver_occupancy(cubin: bytes, kernel: str, *, threads: int, smem_bytes: int
 
 
 def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | KernelFault:
-    """Return the exception to raise if the driver does not load or start a kernel. `what` begins its message.
+    """Return the exception to raise if the driver does not load or start a kernel.
 
-    It is LaunchFailed if the CUDA context still works, otherwise the fault of an earlier kernel.
+    If the CUDA context still works, the exception is LaunchFailed, and `what` is the beginning of its message.
+    Otherwise the exception is that of an earlier kernel's fault.
     """
     if ctypes.CDLL("libcuda.so.1").cuCtxSynchronize() == 0:
         return LaunchFailed(f"{what}: {error}")
@@ -144,7 +145,7 @@ def refusal_of(error: Exception, what: str) -> LaunchFailed | DeviceLost | Kerne
 def fault_of(error: Exception) -> KernelFault | DeviceLost:
     """Return the exception for an error after which the CUDA context is unusable.
 
-    It is KernelFault if a kernel can have caused the error, otherwise DeviceLost.
+    The exception is KernelFault if a kernel can have caused the error, otherwise DeviceLost.
     """
     status = ctypes.CDLL("libcuda.so.1").cuCtxSynchronize()
     return KernelFault(str(error)) if status in FAULTS else DeviceLost(f"{error} (CUDA error {status})")

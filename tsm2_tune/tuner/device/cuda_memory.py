@@ -59,7 +59,7 @@ class CudaMemory:
     def keeping(self) -> Iterator[None]:
         """Keep freed buffers for reuse in the body of the with statement, and free them at its end.
 
-        After a fault they cannot be freed.
+        If the body raises KernelFault or DeviceLost, the buffers cannot be freed.
         """
         self._is_keeping, answers = True, True
         try:

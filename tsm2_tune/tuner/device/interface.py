@@ -90,7 +90,7 @@ class Device(Protocol):
     def load(self, path: str, kernel: str) -> Kernel:
         """Load the kernel with the name `kernel` from the binary at `path`.
 
-        Raise LaunchFailed if the binary lacks it, or if the driver refuses to load it.
+        Raise LaunchFailed if the binary does not contain the kernel, or if the driver refuses to load the binary.
         """
 
     def synchronise(self) -> None:

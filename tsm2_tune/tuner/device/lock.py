@@ -32,8 +32,8 @@ _threads: dict[str, int] = {}  # name of a lock -> the thread of this process th
 def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> Iterator[None]:
     """Hold the device's lock in the body of the with statement.
 
-    If another run on this machine holds the lock, call `wait` once with a message, and wait for the lock. Raise
-    DeviceError if `wait` is None, or if this thread already holds the lock.
+    If another run on this machine holds the lock, call `wait` once with a message, then wait until the lock is free.
+    Raise DeviceError if `wait` is None, or if this thread already holds the lock.
     """
     name = _name(target)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as lock:

@@ -42,7 +42,7 @@ _FIELDS = Struct("=Q5qQ4i")  # of _PLACED
 
 
 class Placed(NamedTuple):
-    """A matrix of real numbers within a buffer, and the test values that fill it: an argument of support kernels."""
+    """An argument of support kernels: a matrix of real numbers within a buffer, and the test values that fill it."""
 
     component: str  # name of the real element type
     buffer: int  # address of the buffer
@@ -80,7 +80,7 @@ class Report:
 class Support:
     """The support kernels for one element type, loaded on a device, with the memory of their reports.
 
-    A complex matrix is passed to them as a real matrix with twice the rows.
+    A complex matrix is passed to the support kernels as a real matrix with twice the rows.
     """
 
     def __init__(self, device: Device, binary_path: str, dtype_name: str) -> None:
@@ -121,7 +121,7 @@ class Support:
         self._changes, self._kept, self._scratch, self._parts = self._buffers
 
     def fill(self, placed: Sequence[Placed]) -> None:
-        """Launch a kernel that fills these matrices, at most MOST_PLACED, with their test values."""
+        """Launch a kernel that fills each of these matrices with its test values. At most MOST_PLACED are allowed."""
         self._start_on(self._fill, [(one, False) for one in placed])
 
     def begin_reports(self) -> None:
@@ -131,7 +131,7 @@ class Support:
     def look_for_changes(self, looks: Sequence[Look], counters: Counters | None, *, place: int) -> None:
         """Launch kernels that search the buffers for changed numbers, and the counters for values other than 0.
 
-        They also reset the counters to 0. `place` is the index of the report.
+        The kernels also reset the counters to 0. They write the report with the index `place`.
         """
         self._watched[place] = len(looks)
         first = self._changes.address + place * self._found[0].nbytes
@@ -156,9 +156,10 @@ class Support:
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
         """Return the number of slices into which the reference splits k, and how many slices are interleaved.
 
-        There are enough slices for all threads, if k is long enough. `along_k` says that k is contiguous in both
-        factors. Then, if there are enough slices, as many as a warp has threads are interleaved, so that neighbouring
-        threads read neighbouring elements. Otherwise the second number is 1.
+        If k is long enough, there are enough slices for all threads. Slices are interleaved if k is contiguous in
+        both factors (`along_k`) and there are at least as many slices as a warp has threads. Then the second number
+        is the number of threads of a warp, and neighbouring threads read neighbouring elements. Otherwise the second
+        number is 1.
         """
         chunks = max(1, min(REFERENCE_ROUNDS * self._reference_threads // tiles, k // LEAST_CHUNK))
         lanes = self._warp if along_k and chunks >= self._warp else 1
@@ -198,7 +199,7 @@ class Support:
         self._records[place] = self._put_together(records, worst, kept)
 
     def _put_together(self, records: int, worst: np.uint64, kept: np.uint64) -> int:
-        """Reduce the records at `worst` to at most WORST_RECORDS at `kept`. Return how many remain."""
+        """Reduce the records at `worst` to at most WORST_RECORDS records at `kept`. Return the number of records."""
         while worst != kept:
             fewer = FEW_RECORDS if records > FEW_RECORDS else WORST_RECORDS
             to = worst if records > FEW_RECORDS else kept
@@ -219,7 +220,7 @@ class Support:
             buffer.free()
 
     def _blocks(self, elements: int, most: int) -> int:
-        """Return the number of blocks that gives each element a thread, but at most `most`."""
+        """Return the number of blocks that contain one thread for each element, but at most `most`."""
         return min(most, -(-elements // SUPPORT_THREADS))
 
     def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:
@@ -232,7 +233,10 @@ class Support:
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None
     ) -> int:
-        """Launch the kernel with a thread for each element, but at most `most_blocks` blocks. Return the blocks."""
+        """Launch the kernel with one thread for each element, but with at most `most_blocks` blocks.
+
+        Return the number of blocks.
+        """
         blocks = self._blocks(elements, most_blocks or self._most_blocks)
         kernel(arguments, blocks=blocks, threads=self._threads)
         return blocks

@@ -48,12 +48,15 @@ class Target:
 
     @property
     def tools(self) -> str:
-        """Digest of compiler, flags and driver. A kernel that hangs or faults with one set may work with another."""
+        """Digest of compiler, flags and driver.
+
+        A kernel that hangs or faults may still work with another compiler, other flags or another driver.
+        """
         found = self.identity
         return tools(found.toolkit, found.flags, found.driver, self.toolchain.extra_digest)
 
     def caches(self, asked: Cache, others: Sequence[Cache]) -> tuple[Cache, ...]:
-        """Return the L2 states in which the fastest kernels are timed again. The state of the search is the last."""
+        """Return the L2 states in which the fastest kernels are timed again. The last state is that of the search."""
         own = self.cache(asked)
         return (*(one for one in others if self.cache(one) is one is not own), own)
 
@@ -131,8 +134,9 @@ def stored_target(known: Sequence[str], spec: str | None, path: str) -> tuple[st
     """Return the name and the limits of a device whose results are in the database at `path`.
 
     `known` are the names of the devices in the database. `spec` is one of these names, a GPU model, "cpu" or a CUDA
-    ordinal. None is the database's only device, or else this machine's default device. Raise InputError if the
-    database has no results of the device, or if its limits are unknown.
+    ordinal. If `spec` is None, the device is the only one in the database. If the database has several devices or
+    none, it is this machine's default device. Raise InputError if the database has no results of the device, or if
+    its limits are unknown.
     """
     if spec is not None and spec in known:
         return spec, _limits_of_name(spec)
@@ -157,7 +161,10 @@ def spec_of(name: str) -> str | None:
 
 
 def _limits_of_name(name: str) -> DeviceLimits:
-    """Return the limits of the device with this name. Raise InputError if it is no bundled model and not present."""
+    """Return the limits of the device with this name.
+
+    Raise InputError if the device is neither a bundled GPU model nor a device of this machine.
+    """
     spec = spec_of(name)
     if spec is not None:
         return limits_of(spec)

@@ -71,7 +71,7 @@ class Examination:
 
     @property
     def can_tune(self) -> bool:
-        """Whether tuning on the device is possible, since no finding is a problem."""
+        """Whether tuning on the device is possible: no finding is a problem."""
         return all(one.state is not State.PROBLEM for one in self.findings)
 
 

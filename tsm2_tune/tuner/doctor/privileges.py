@@ -34,7 +34,7 @@ NOT_NUMBERED = text(
 
 
 def on_server(address: Address) -> Finding:
-    """Return a finding: whether the database is empty or of this program, and whether this user may write to it.
+    """Return a finding: whether the database can contain this program's tables, and whether this user may write.
 
     Raise TuneError if the server does not answer or the database cannot be read.
     """

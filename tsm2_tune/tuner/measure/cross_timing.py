@@ -85,7 +85,7 @@ class Group:
         return not asked.isdisjoint(self.winners)
 
     def started(self, kernel: str) -> dict[Problem, KernelConfig]:
-        """Return the kernel's configurations for the shapes that it won, else for those for which it is planned."""
+        """Return the kernel's configuration for each shape that it won; if it won none, for each planned shape."""
         return self.won.get(kernel) or self.between.get(kernel, {})
 
     def _nearest(self) -> Iterator[tuple[str, Problem]]:
@@ -148,7 +148,7 @@ class CrossTiming:
             yield from self._settled(self._session(problem, (), claims, is_between=True))
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
-        """Return the shapes with the same element types and ops for which a search has stored trials."""
+        """Return the shapes for which a search has stored trials, of the element types and ops in `alike`."""
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         kinds = {(problem.dtype_name, problem.op): problem for problem in alike}
         return frozenset().union(*(self.store.searched(device, cache, kind) for kind in kinds.values()))

@@ -75,7 +75,7 @@ def warm_up(device: Device, launch: Callable[[], None], seconds: float) -> None:
 
 
 def measure(device: Device, launch: Callable[[], None], effort: Effort, cache: Cache = Cache.CLEAN) -> Measurement:
-    """Time `launch`, with the L2 in state `cache` before each sample, until a condition of `effort` ends it."""
+    """Time `launch` until a condition of `effort` is met. The L2 is in state `cache` before each sample."""
     warm_up(device, launch, effort.warm_up_seconds)
     samples: list[float] = []
     end = time.perf_counter() + effort.limit_seconds

@@ -35,7 +35,7 @@ MOST_COMPARED_BYTES = 2**29  # bytes of C that are compared, for all repeated la
 def verify_in_full(
     device: Device, support: Support, request: FullVerification, tell: Callable[[str], None]
 ) -> Verdict:
-    """Run all calls of the full verification. Return the verdict of the first wrong call, or a verdict for all calls.
+    """Run all calls of the full verification. Return the verdict on the first wrong call, or a verdict on all calls.
 
     `tell` is called with the name of each group of calls. LaunchFailed and KernelFault are re-raised with the
     problem's name in the message.

@@ -198,7 +198,7 @@ class Operands:
 
     @property
     def factors(self) -> tuple[Factor, Factor]:
-        """For A and for B: address, row stride, column stride, and -1 if the operand is conjugated, else 1."""
+        """Address, row stride, column stride and sign (-1 for a conjugated operand, else 1) of A, then of B."""
         sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
         strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
         return (

@@ -1,7 +1,7 @@
 """Start isolated Python child processes, which end when the parent process ends.
 
 A child ignores the modules in the working folder, and does not run the parent's script. Starting a child changes no
-state of the parent, so threads and daemonic processes may do it.
+state of the parent, so threads and daemonic processes may start children too.
 """
 
 from __future__ import annotations
@@ -120,7 +120,10 @@ def python_executable() -> str:
 
 
 def die_with_parent() -> None:
-    """Make Linux kill this process when its parent ends, even while a GPU kernel hangs. Elsewhere do nothing."""
+    """Make Linux kill this process when its parent ends, even while a GPU kernel hangs.
+
+    On other systems do nothing.
+    """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 

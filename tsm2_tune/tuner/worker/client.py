@@ -107,10 +107,10 @@ class Worker:
         return answer
 
     def ask_ahead(self, request: Attempt) -> None:
-        """Send the next call's request now, while the process works on the present request.
+        """Send the request of the next `attempt` call now, while the process works on the present request.
 
-        The next `attempt` call with the same request returns its result. If the process ends first, that call sends
-        the request again.
+        The next `attempt` call with the same request then returns the result. If the process ends before it answers,
+        that `attempt` call sends the request again.
         """
         is_due_to_end = self._requests + 1 >= REQUESTS_PER_PROCESS
         if self._connection is None or not self._is_open or self._asked_ahead is not None or is_due_to_end:

@@ -133,9 +133,9 @@ class _RequestHandler:
                 bound.free()
 
     def _quick_measured(self, request: Attempt, bound: BoundKernel) -> Measurement | None:
-        """Time the kernel's first launches, before it is verified, to find out early whether it is slow.
+        """Time the kernel's first launches before the kernel is verified, to find a slow kernel early.
 
-        Return None without timing if the request has no limit of the time.
+        Return None without timing if the request has no time limit `within_us`.
         """
         if request.within_us is None:
             return None
@@ -201,7 +201,7 @@ class _RequestHandler:
                 kernel.free()
 
     def _vendor_finalists(self, request: FinalRound, operands: Operands) -> AbstractContextManager[VendorFinalists]:
-        """Return a context with the vendor's BLAS routines to time; empty if the request excludes the vendor."""
+        """Return a context manager for the vendor's BLAS routines to time. Without `request.vendor` it has none."""
         if not request.vendor:
             return nullcontext(VendorFinalists(()))
         self._stage("the vendor's routines")

@@ -23,7 +23,7 @@ class RunningClock:
     """Clock that counts the seconds in which this process ran.
 
     A background thread updates the clock several times a second; a late update means that the process was suspended.
-    Time in which the thread that created the clock waited for a database server does not count.
+    While the thread that created the clock waits for a database server, the clock does not count.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -76,7 +76,7 @@ def is_stopped(process_id: int) -> bool:
 
 
 def process_fields(process_id: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the third, the process's state. Return [] if the file is missing."""
+    """Return the fields of /proc/PID/stat from the third field on, the process's state; [] if the file is missing."""
     try:
         text = Path(f"/proc/{process_id}/stat").read_text(errors="replace")
     except OSError:

@@ -45,7 +45,7 @@ def host_identity(toolchain: Toolchain) -> DeviceIdentity:
 
 
 class HostKernel:
-    """A kernel that runs on the CPU. Call it to run it."""
+    """A kernel that runs on the CPU when this object is called."""
 
     def __init__(self, device: HostDevice, path: str, kernel: str) -> None:
         self._device = device
@@ -128,7 +128,10 @@ class HostDevice:
             raise KernelFault(self._fault)
 
     def start_concurrently(self, launches: Sequence[Callable[[], None]]) -> list[Callable[[], None]]:
-        """Run each launch to its end, one after another. Return functions that only raise an earlier fault."""
+        """Run each launch to its end, one after another. Return one function per launch.
+
+        The functions only raise KernelFault if a kernel has faulted.
+        """
         for launch in launches:
             launch()
         return [self.synchronise for _ in launches]

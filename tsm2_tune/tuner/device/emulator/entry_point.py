@@ -78,7 +78,8 @@ class EntryPoint:
     ) -> str | None:
         """Run the kernel to its end. Return a sentence that describes its fault; None if there is no fault.
 
-        Call `check` first. `known` returns the buffers, by which the sentence describes a faulting address.
+        Call `check` first. `known` returns the ranges of the buffers. The sentence describes a faulting address by
+        its position relative to the nearest range.
         """
         cells = [np.array(argument) for argument in arguments]  # gives each argument an address
         pointers = (ctypes.c_void_p * max(len(cells), 1))(*(cell.ctypes.data for cell in cells))

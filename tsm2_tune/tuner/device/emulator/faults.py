@@ -87,7 +87,7 @@ class Entry(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A range of addresses, such as a buffer, with its name in messages."""
+    """A range of addresses, such as a buffer, and the range's name in messages."""
 
     name: str
     address: int

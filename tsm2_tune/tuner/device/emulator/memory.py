@@ -49,12 +49,12 @@ class Mapping:
         self.size_bytes = size_bytes
 
     def deny(self, *, at_byte: int, size_bytes: int) -> None:
-        """Make `size_bytes` from byte `at_byte` on inaccessible. Both are multiples of the page size."""
+        """Make `size_bytes` bytes inaccessible, starting at byte `at_byte`. Both are multiples of the page size."""
         if _libc.mprotect(self.address + at_byte, size_bytes, _NO_ACCESS) != 0:
             raise MemoryError(f"the protection of {size_bytes} bytes: {os.strerror(ctypes.get_errno())}")
 
     def bytes_at(self, *, at_byte: int, size_bytes: int) -> npt.NDArray[np.uint8]:
-        """Return a view of `size_bytes` from byte `at_byte` on. The view is invalid after `free`."""
+        """Return a view of `size_bytes` bytes, starting at byte `at_byte`. The view is invalid after `free`."""
         return np.ctypeslib.as_array((ctypes.c_uint8 * size_bytes).from_address(self.address + at_byte))
 
     def free(self) -> None:
@@ -66,9 +66,9 @@ class Mapping:
 class HostBuffer:
     """A buffer between inaccessible pages. It ends exactly at an inaccessible page.
 
-    The bytes between the start of its first page and its own start are filled with NaN, and `bytes_written_before`
-    detects writes to them. The buffer's address is a multiple of the largest power of two that divides its size, up
-    to the page size.
+    If the buffer does not start at the start of a page, the bytes of this page before the buffer are filled with NaN,
+    and `bytes_written_before` detects writes to these bytes. The buffer's address is a multiple of the largest power
+    of two that divides the buffer's size, up to the page size.
     """
 
     def __init__(self, size_bytes: int) -> None:
@@ -89,7 +89,7 @@ class HostBuffer:
         return self._mapping.bytes_at(at_byte=self.address - self._mapping.address, size_bytes=size_bytes)
 
     def bytes_written_before(self) -> int:
-        """Return how many bytes before the buffer's start the farthest write was; 0 if there was no write."""
+        """Return the distance in bytes from the farthest write before the buffer to the buffer's start; 0 if none."""
         if self._slack.tobytes() == self._poisoned:
             return 0
         return len(self._slack) - int(np.flatnonzero(self._slack != POISON)[0])

@@ -166,8 +166,8 @@ def _answers(
 ) -> tuple[str, tuple[str, ...], str, str]:
     """Run the compiler and return four facts: its version, the optional flags that it accepts, digests, script names.
 
-    The digests change if the compiler would produce other machine code. `variables` and `files` only make the result
-    of this cached function depend on them.
+    The digests change if the compiler would produce other machine code. The function caches its results. `variables`
+    and `files` are parameters only so that a changed variable or file leads to a new result.
     """
     version = in_a_line(answer(*command, "--version").messages.partition("\n")[0].strip())
     taken = tuple(flag for flags in FLAGS_IF_ACCEPTED if _takes(command, flags) for flag in flags)

@@ -178,7 +178,7 @@ class Search:
         return [pair for pair in pairs if pair[1] not in known[pair[0]] and pair not in self._closed]
 
     def _suited(self, pairs: list[Pair], known: Known) -> list[tuple[Pair, KernelConfig]]:
-        """Return each pair with the configuration to try. Close the pairs without an untried configuration."""
+        """Return the pairs that can be tried, each with the configuration to try. Mark all other pairs as closed."""
         found = []
         for kernel, problem in pairs:
             started = {one: trial.config for one, trial in known[kernel].items()}

@@ -130,7 +130,7 @@ def vendor_libraries(device: Device) -> VendorLibraries:
 
 @contextmanager
 def vendor_finalists(device: Device, operands: Operands, *, seed: int, cache: Cache) -> Iterator[VendorFinalists]:
-    """Context manager that returns the fastest verified routine of each vendor library, or why there is none."""
+    """Context manager that returns the fastest verified routine of each vendor library, or why none was found."""
     vendor: Vendor | None = None
     try:
         try:

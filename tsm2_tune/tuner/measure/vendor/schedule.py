@@ -27,7 +27,10 @@ class VendorSchedule:
     _libraries: VendorLibraries | None = None
 
     def is_wanted(self, problem: Problem) -> bool:
-        """Return whether cuBLAS or cuBLASLt can be timed for the problem. If not, store the reason in `troubles`."""
+        """Return whether cuBLAS or cuBLASLt can be timed for the problem. If not, store the reason.
+
+        The reason is stored in `troubles` if it concerns the problem, and in `trouble` if it concerns the device.
+        """
         if problem in self.troubles:
             return False
         try:
