@@ -59,7 +59,7 @@ class Selection:
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
     def none_of(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> str:
-        """Return an error message that the selection contains no result, with options that would select one.
+        """Return the error message for a selection without results. It names options that would select results.
 
         `what` names a result, such as "winner". `stored` contains the (problem, cache state) of all results. `place`
         is the database.

@@ -64,7 +64,7 @@ class TuningResult:
 
     @property
     def target(self) -> Target:
-        """The device, or the first of several."""
+        """The device on which `tune` ran, or the first of several devices."""
         return self.targets[0]
 
     @property

@@ -206,7 +206,7 @@ class Tally:
         return (seconds + future * durations.value) / max(1, len(self.turns))
 
     def _search_seconds(self, turn: ProblemProgress) -> float | None:
-        """Return the estimated remaining seconds of the problem's search; None after too few trials."""
+        """Return the estimated remaining seconds of the problem's search; None if there are too few trials yet."""
         if turn.tried >= turn.total:
             return 0.0
         if not self._pace.count and turn.trials < LEAST_TRIALS:

@@ -161,7 +161,7 @@ def print_model(found: Sequence[Modelled], limits: DeviceLimits, source: str, co
 
 
 def _print_tsm2(found: Sequence[Modelled], console: Console) -> None:
-    """Print the parameters that the TSM2 paper's model chooses, and the problems for which it has no answer."""
+    """Print the parameters that the TSM2 paper's model chooses, and the problems to which it does not apply."""
     cells = [
         (
             one.problem.text,

@@ -105,7 +105,7 @@ _GAIN_TOOLTIP = _tooltip(
 def gains(rows: Sequence[Spec]) -> Spec:
     """Return a chart of the winners' speed relative to cuBLAS.
 
-    Few problems of one device get a bar each, otherwise each problem gets a dot.
+    If there are few problems, and all on one device, each problem gets a bar. Otherwise each problem gets a dot.
     """
     several = len({row["device"] for row in rows}) > 1
     if several or len(rows) > MOST_BARS:

@@ -15,8 +15,9 @@ UNSET = "-"  # value of a tunable that an older version's configuration lacks
 def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
     """Return the data of the heat maps, those with most trials first, and a note on omitted trials.
 
-    There is one map for each problem and kernel family, if two of its tunables have several values. A map contains
-    its name, the trials' times as `us` and, for each tunable, its sorted values and the index of each trial's value.
+    There is one map for each problem and kernel family of which at least two tunables have several values. A map
+    contains its name, the trials' times as `us` and, for each tunable, its sorted values and the index of each
+    trial's value.
     """
     timed = [one for one in trials if one.is_compared]
     groups = grouped(timed, lambda one: (one.device, one.problem, one.cache, one.family))

@@ -250,7 +250,7 @@ def _compact(value: Any, **_: Any) -> str:
 
 
 def _safe(script: str) -> str:
-    """Return the script with sequences escaped that would end a <script> element. Its meaning does not change."""
+    """Escape the sequences in the script that would end a <script> element. The script's meaning does not change."""
     return script.replace("\r\n", "\n").replace("</script", "<\\/script").replace("<!--", "<\\!--")
 
 

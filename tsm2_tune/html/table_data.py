@@ -37,7 +37,7 @@ class Table:
         )
 
     def without_one(self, head: str) -> Table:
-        """Return the table without the column with this heading if all rows have the same value in it."""
+        """Return the table. Omit the column with this heading if all rows have the same value in this column."""
         place = self.heads.index(head)
         if len({row[place] for row in self.rows}) > 1:
             return self

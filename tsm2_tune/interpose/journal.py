@@ -133,7 +133,7 @@ class Seen:
     def problem(self) -> Problem | None:
         """The tuning problem (shape, type and op) for these calls; None if they cannot be tuned.
 
-        If C is wider than tall, it is the problem of the transposed product.
+        If C is wider than tall, the result is the problem of the transposed product.
         """
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
         is_gram = self.is_gram and ops != "nc"  # "nc" conjugates only B, which no op with x does

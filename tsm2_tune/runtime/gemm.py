@@ -244,11 +244,11 @@ def plan(
 
 
 def load(device: int = 0) -> None:
-    """Load every kernel that products on this GPU may use. Capture into a CUDA graph requires that they are loaded.
+    """Load every kernel that products on this GPU may use. Capture into a CUDA graph needs loaded kernels.
 
-    It loads the kernels tuned on this GPU model. For a combination of element type and storage orders without such a
-    kernel, it loads those tuned on other GPU models. Raise RuntimeError if a kernel tuned on this model does not
-    load. Errors of the other kernels are ignored here; a product that needs such a kernel raises them.
+    The kernels tuned on this GPU model are loaded. For a combination of element type and storage orders without such
+    a kernel, the kernels tuned on other GPU models are loaded. Raise RuntimeError if a kernel tuned on this model
+    does not load. Errors of the other kernels are ignored here; a product that needs such a kernel raises them.
     """
     if all(winner.on_host for winner in WINNERS):
         return  # this module has no kernel for a GPU
@@ -323,7 +323,10 @@ def _measured(
 
 
 def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: Any) -> Any:
-    """Compute the product with the arrays' own library and return `out`. Raise ValueError if it cannot."""
+    """Compute the product with the arrays' own library and return `out`.
+
+    Raise ValueError if the library cannot compute the product.
+    """
     a, b = product.a.array, product.b.array
     asked = product.conjugates[0] != product.a.is_conjugate, product.conjugates[1] != product.b.is_conjugate
     out = None if product.out is None else product.out.array

@@ -68,7 +68,7 @@ def _is_subclass(tensor: Tensor) -> bool:
 
 
 def _gives_gradients() -> bool:
-    """Return whether PyTorch records gradients, so that torch.mm(out=) refuses tensors that require a gradient."""
+    """Return whether PyTorch records gradients. If so, torch.mm(out=) refuses tensors that require a gradient."""
     return bool(sys.modules["torch"].is_grad_enabled())
 
 
@@ -146,7 +146,8 @@ def _typestr(dtype: Any) -> str | None:
 def _tensor_interface(tensor: Tensor, typestr: str) -> dict[str, Any]:
     """Return a dict like the tensor's `__cuda_array_interface__`.
 
-    This is faster than PyTorch's property, and it works for a tensor that requires a gradient, too.
+    This function is faster than PyTorch's property `__cuda_array_interface__`. It also works for a tensor that
+    requires a gradient.
     """
     size = tensor.element_size()
     return {

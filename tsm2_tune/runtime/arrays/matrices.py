@@ -168,7 +168,7 @@ def _as_matrix(
 
 
 def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
-    """Return a dict of the storage orders that the strides allow -> leading dimension in elements.
+    """Return a dict: each storage order that the strides allow -> its leading dimension in elements.
 
     The keys are "n" for column-major and "t" for row-major. The stride along an extent of 1 does not count, so a
     vector has both orders. Raise ValueError if neither columns nor rows are contiguous.

@@ -45,13 +45,13 @@ _chosen_file: list[ChoiceFile] = []  # empty, or the file given to `remember`
 
 
 def remember(path: str | os.PathLike[str] | None) -> None:
-    """Store the kernels that `gemm(..., measure=True)` chooses in this file, and reuse those that it contains.
+    """Store the kernels that `gemm(..., measure=True)` chooses in this file, and reuse the choices in it.
 
     A stored choice is used without timing if the exported module, the GPU, the driver and the version of the arrays'
-    library are the same. If the file has choices, but none for this module, GPU and driver, a warning says so. New
-    choices are appended. Products that this process has timed before keep their choices. A missing file is created.
-    None ends the use of a file. Raise OSError if the file cannot be read and written. Raise ValueError if it is not a
-    regular file or has more than 64 MiB.
+    library are the same. If the file has choices, but no choice for this module, GPU and driver, a warning says so.
+    New choices are appended. Products that this process has timed before keep their choices. A missing file is
+    created. If `path` is None, no file is used from then on. Raise OSError if the file cannot be read and written.
+    Raise ValueError if it is not a regular file or has more than 64 MiB.
     """
     _chosen_file[:] = [] if path is None else [_choice_file_at(os.path.abspath(os.fsdecode(path)))]
 

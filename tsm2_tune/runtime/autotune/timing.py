@@ -183,7 +183,7 @@ def _sample(
 
 
 def _starts(start: Callable[[], object]) -> bool:
-    """Call the function once, so that later calls have no lazy loading. Return whether it raised no exception."""
+    """Call the function once, so that later calls load no kernels. Return whether it raised no exception."""
     with suppress(Exception):  # each library raises its own type
         start()
         return True

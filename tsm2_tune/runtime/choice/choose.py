@@ -66,8 +66,8 @@ def choose(product: Product, device: str | None) -> Match:
 def contenders(product: Product, device: str) -> list[Match]:
     """Return the launches that are worth timing for the product, which must have an `out`.
 
-    The first is the one that `choose` returns. The others follow by predicted time: at most MOST_CONTENDERS in all,
-    up to WORTH_TIMING times the least predicted time.
+    The first launch is the one that `choose` returns. The launches after it are sorted by predicted time, which is at
+    most WORTH_TIMING times the least predicted time. There are at most MOST_CONTENDERS launches in all.
     """
     first = choose(product, device)
     orders = tuple(tuple(x.ld) for x in product.given)
@@ -216,9 +216,9 @@ def _is_faster(one: Match, other: Match) -> bool:
 def _candidates(
     name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, on_host: bool
 ) -> tuple[tuple[Winner, ...], tuple[Winner, ...]]:
-    """Return the kernels for these storage orders, and those that can compute the transposed product.
+    """Return the kernels for these storage orders, and the kernels that can compute the transposed product.
 
-    Raise ValueError if both are empty.
+    Raise ValueError if there are no kernels of either kind.
     """
     tuned = _tuned(name, on_host=on_host)
     as_is = _fitting(tuned, orders, conjugates, is_gram=is_gram)

@@ -347,7 +347,7 @@ class Tiles(NamedTuple):
 
 
 def _columns(records: Sequence[Any], kind: type) -> dict[str, Floats]:
-    """Return a dict of each field of the dataclass `kind` -> column with the records' values."""
+    """Return a dict: name of a field of the dataclass `kind` -> column with the records' values of this field."""
     return {field.name: as_column([getattr(record, field.name) for record in records]) for field in fields(kind)}
 
 

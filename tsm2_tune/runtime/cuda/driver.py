@@ -32,7 +32,7 @@ def cuda() -> Any:
 
 
 def ask_driver(name: str, *arguments: Any, expected: int = 0) -> int:
-    """Call the driver function `name` and return its status: 0 or `expected`. Otherwise raise RuntimeError."""
+    """Call the driver function `name` and return its status. Raise RuntimeError unless it is 0 or `expected`."""
     status: int = getattr(cuda(), name)(*arguments)
     if status not in (0, expected):
         raise RuntimeError(f"{name} failed: {error_name(status)}")
@@ -140,7 +140,10 @@ def stream_handle(stream: Any) -> int:
 
 
 def await_stream(stream: int | None, launch_stream: int) -> None:
-    """Wait on the host until the work in `stream` is done, unless it is None or the launch's own stream."""
+    """Wait on the host until the work in `stream` is done.
+
+    Do not wait if `stream` is None, or is the stream of the launch.
+    """
     same = stream == launch_stream or {stream, launch_stream} == {0, 1}  # 0 and 1: the legacy default stream
     if stream is not None and not same:
         ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))

@@ -100,7 +100,8 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Work
 def _in_a_capture(context: int, needed_bytes: Sizes, stream: int, array: Array) -> tuple[int, int]:
     """Return the addresses of a workspace for a launch that is captured into a CUDA graph.
 
-    For PyTorch's arrays the memory comes from the capture's pool. Otherwise it is kept until this process ends.
+    For PyTorch's arrays the memory comes from the capture's pool. For other arrays the memory comes from the driver,
+    and is kept until this process ends.
     """
     if is_torchs(array):
         with at_stream(array, stream):

@@ -1,7 +1,8 @@
 """The namespace `jax` of an exported module: dot_general and matmul that use tuned kernels.
 
-Both bind a JAX primitive that means a product of two matrices; its derivatives bind the same primitive. When JAX
-compiles a function, the lowering emits either a call of this module's XLA handler or JAX's own product.
+Both functions bind a JAX primitive that stands for a product of two matrices. The primitive's derivatives bind the
+same primitive. When JAX compiles a function, the lowering emits either a call of this module's XLA handler or JAX's
+own product.
 """
 
 from __future__ import annotations
