@@ -207,7 +207,7 @@ def share_slower(values: Sequence[float]) -> float:
 
 
 def title(device: str) -> str:
-    """Return the heading of the picture."""
+    """Return the picture's heading."""
     return f"{device}, L2 clean, the cost of the call included"
 
 

@@ -97,7 +97,7 @@ def tuned(path: Path) -> Iterator[Timed]:
 
 
 def tried(path: Path) -> Iterator[Timed]:
-    """Yield the measured first choices."""
+    """Yield the measurements of first choices, from a file of `first_choices --run`."""
     for row in read_json(path)["rows"]:
         yield Problem.parse(row["problem"]), row["configuration"], row["measured_us"]
 
@@ -151,7 +151,7 @@ def fastest(times: dict[KernelConfig, float]) -> tuple[Choice, ...]:
 @click.command(cls=Command)
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(output: Path) -> None:
-    """Write the measured problems, each with its fastest kernels."""
+    """Write each measured problem with its fastest kernels."""
     require_folder(output)
     rows = [Measured(PROFILES[card], problem, fastest(times)) for (card, problem), times in recorded().items()]
     rows.sort(key=lambda one: (one.problem.dtype_name, one.problem.op, one.problem, one.limits.name))

@@ -44,7 +44,7 @@ GIB, HOUR = 2**30, 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A campaign: each shape is tuned on each kind of GPU."""
+    """The size of a campaign, which tunes each shape on each kind of GPU."""
 
     shapes: int
     gpus: int
@@ -57,7 +57,7 @@ class Campaign:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The work of a run for one problem, on average."""
+    """The mean work of a run for one problem."""
 
     name: str
     trials: float
@@ -169,7 +169,7 @@ def hours(search: Search, campaign: Campaign) -> float:
 
 
 def rows_of(search: Search, campaign: Campaign, texts: Mapping[str, float]) -> dict[str, float]:
-    """Return the number of rows of each growing table."""
+    """Return {table: number of rows} for the database tables that grow."""
     trials = search.trials * campaign.problems
     finals, vendors = (count * len(IN_FINALS) * campaign.problems for count in (FINALISTS, LIBRARIES))
     own = search.right * SAMPLES[Outcome.OK] + (1 - search.right) * SAMPLES[Outcome.BEHIND]
@@ -231,7 +231,7 @@ def writes(campaign: Campaign, found: Recorded) -> str:
 
 
 def limits(search: Search, found: Recorded) -> list[Limit]:
-    """Return the shared resources, sorted by the number of GPUs that saturate each."""
+    """Return the resources that GPUs share, sorted by the number of GPUs that saturate each."""
     trials = search.trials / search.seconds
     looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds
     server = found.postgresql.best["server_seconds_per_trial"] * trials

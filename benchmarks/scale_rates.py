@@ -64,7 +64,7 @@ ROUNDS = 3  # rounds per number of tuners; the one with the most stored trials c
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The writes of one tuner within its time."""
+    """What one tuner wrote within its time."""
 
     trials: int
     transactions: int
@@ -172,7 +172,7 @@ def looks(name: str) -> list[dict[str, float]]:
 
 
 def _seconds(name: str, call: Callable[[], object]) -> float:
-    """Return the database's processor seconds for a call."""
+    """Return the processor seconds that the database needs for a call, averaged over READS calls."""
     before = scale_facts.processor_seconds(name)
     for _ in range(READS):
         call()

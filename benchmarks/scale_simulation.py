@@ -31,7 +31,7 @@ SEED = 0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The load of one GPU on its server."""
+    """The trials of one GPU, and what storing them costs its database server."""
 
     trials_per_second: float  # if the GPU never waits
     server_seconds: float  # server's processor seconds to store one trial

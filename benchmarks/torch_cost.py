@@ -55,7 +55,7 @@ def calls_of(best: ModuleType) -> dict[str, Callable[[], Any]]:
 
 
 def timed(best: ModuleType) -> dict[str, dict[str, float]]:
-    """Return each call's microseconds without and with the overrides, medians of alternating rounds."""
+    """Return each call's median microseconds without and with the overrides, from alternating rounds."""
     import torch
 
     found = {}

@@ -55,7 +55,7 @@ P = TypeVar("P")  # what a cell's measurement needs
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Search and timing limits of a shape set, if the command sets none."""
+    """Default search and timing limits of a shape set."""
 
     seconds: float
     layouts: str
@@ -163,7 +163,7 @@ def line_of(row: dict[str, Any]) -> str:
 
 
 def seconds_text(seconds: dict[str, float]) -> str:
-    """Return the time of each phase as text, the longest first."""
+    """Return a text with the time of each phase, the longest first."""
     longest_first = sorted(seconds.items(), key=lambda item: -item[1])
     phases = (f"{name} {taken:.2f}" for name, taken in longest_first if taken >= LEAST_SECONDS)
     return f"{sum(seconds.values()):.2f} s: {', '.join(phases)}"
