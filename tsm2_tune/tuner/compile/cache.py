@@ -232,7 +232,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove the file, link or folder. Another user's folder is only renamed if its content cannot be removed."""
+    """Rename the file, link or folder, then remove it. Content of another user's folder may remain."""
     aside = path.with_name(f".aside-{secrets.token_hex(8)}")
     path.rename(aside)
     if stat.S_ISDIR(os.lstat(aside).st_mode):

@@ -121,7 +121,7 @@ class Support:
         self._changes, self._kept, self._scratch, self._parts = self._buffers
 
     def fill(self, placed: Sequence[Placed]) -> None:
-        """Launch a kernel that fills each of these matrices with its test values. At most MOST_PLACED are allowed."""
+        """Launch a kernel that fills these matrices (at most MOST_PLACED) with their test values."""
         self._start_on(self._fill, [(one, False) for one in placed])
 
     def begin_reports(self) -> None:

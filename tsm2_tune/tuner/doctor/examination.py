@@ -1,6 +1,6 @@
 """Run all probes of the command `doctor`, each in its own process with a time limit.
 
-If a probe hangs or crashes, that is reported as its finding.
+If a probe hangs or crashes, its finding says so.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MARK = "\ntsm2-tune doctor: "  # printed before the findings, since loaded libra
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A function that checks one thing that tuning needs, and the devices for which it runs."""
+    """A function that checks one thing that tuning needs, and the devices for which the function runs."""
 
     look: Callable[[Question], list[Finding]]
     kind: Literal["any", "host", "gpu", "running gpu"]  # devices for which it runs; the last needs a working GPU
@@ -114,7 +114,7 @@ def _weighed(finding: Finding, probe: Probe, spec: str) -> Finding:
 
 
 def _examined(name: str, question: Question) -> list[Finding]:
-    """Run a probe in its own process and return its findings. If it fails, return a finding about the failure."""
+    """Run a probe in its own process and return its findings. If the probe fails, return a finding that says so."""
     try:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             printed, why = _run(name, question, folder)

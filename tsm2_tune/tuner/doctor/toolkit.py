@@ -89,7 +89,7 @@ def _other_than(used: nvcc.Nvcc) -> str:
 
 
 def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: float) -> str:
-    """Compile one line of code with nvcc. Return a text that says how this fails, or "" if it succeeds."""
+    """Compile one line of code with nvcc. Return a text that says how the compilation fails, or "" if it succeeds."""
     flags = [flag for flag in toolchain.flags if has_architecture or not flag.startswith("-arch")]
     with tempfile.TemporaryDirectory() as folder:
         source, binary = Path(folder, "line.cu"), Path(folder, "line.cubin")

@@ -165,7 +165,7 @@ class CrossTiming:
         ]
 
     def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
-        """Try the candidates at their shapes. At each tuned shape, then run the final if it is due."""
+        """Try the candidates at their shapes. At each tuned shape, then run the shape's final if it is due."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
         if due:

@@ -89,7 +89,10 @@ class Magnitude(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One test call of a kernel: operand values, padding, alpha and beta. Real types use only the real parts."""
+    """One test call of a kernel: operand values, padding, alpha and beta.
+
+    For real element types only the real parts of alpha and beta are used.
+    """
 
     name: str
     values: Values

@@ -34,7 +34,10 @@ from tsm2_tune.tuner.verify.operands import Values
 
 
 def error_coefficient(problem: Problem, check: Check) -> float:
-    """Return the allowed error, relative to |alpha||A||B| + |beta||C|: (k + roundings) u, or more for some types."""
+    """Return the allowed error of an element of C as a multiple of |alpha||A||B| + |beta||C|.
+
+    The multiple is (k + roundings) u, or more for some element types.
+    """
     dtype = problem.dtype
     terms = min(problem.k, SPARSE_TERMS) if check.is_sparse else problem.k
     sums = dtype.parts * (dtype.product_roundings * terms + check.roundings) * dtype.sum.unit_roundoff

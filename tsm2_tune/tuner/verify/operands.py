@@ -227,6 +227,6 @@ class Operands:
 
 
 def needed_bytes(problem: Problem) -> int:
-    """Return the bytes of device memory that the operands need, with guard zones and padding."""
+    """Return the number of bytes of device memory that the operands need, with guard zones and padding."""
     elements = sum((rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS for rows, columns in problem.stored.values())
     return elements * problem.dtype.element_bytes

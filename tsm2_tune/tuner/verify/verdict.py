@@ -47,7 +47,7 @@ def verify(
     seed: int,
     checks: tuple[Check, ...] = (),
 ) -> Verdict:
-    """Verify the kernel by `checks`, or by `checks_of` the problem if it is empty. Return the verdict.
+    """Verify the kernel by `checks`, or by `checks_of` the problem if `checks` is empty. Return the verdict.
 
     May raise LaunchFailed and KernelFault.
     """
@@ -131,7 +131,7 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
     """Return the number of elements to add to the operand's leading dimension.
 
     Let `added` be the padding that the check asks for. If `added` is 0, return 0. If `added` is a multiple of 4,
-    return a number that makes the leading dimension a multiple of a vector, plus the operand's number in
+    return a number that makes the leading dimension a multiple of a vector, and add the operand's number in
     `check.past`. For any other `added`, return a number that makes the leading dimension odd.
     """
     added, whole = check.padding[operand.name], VECTOR_BYTES // problem.dtype.element_bytes

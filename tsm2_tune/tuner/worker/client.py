@@ -57,7 +57,7 @@ __all__ = ["Attempt", "AttemptResult", "FinalRound", "FinalTimes", "Worker", "Wo
 
 
 class _NotTheKernel(Exception):
-    """The worker failed for a reason other than the tested kernel: repeat the request once."""
+    """Error: the worker failed for a reason other than the tested kernel. The request must be repeated once."""
 
 
 class Worker:

@@ -55,7 +55,7 @@ class EntryPoint:
         )
 
     def check(self, arguments: Sequence[np.generic], **launch: int) -> None:
-        """Raise LaunchFailed if the arguments or the grid, block and shared memory are invalid for the kernel."""
+        """Raise LaunchFailed if the arguments have wrong sizes, or grid, block or shared memory exceeds a limit."""
         for name, least, most in self._bounds:
             if not least <= launch[name] <= most:
                 raise LaunchFailed(f"kernel {self._name!r}: {name} = {launch[name]} is outside {least} ... {most}")

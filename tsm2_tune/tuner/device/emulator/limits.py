@@ -60,7 +60,7 @@ def last_level_cache_bytes() -> int:
 
 
 def memory_bytes() -> int:
-    """Return the size of the physical memory, or the limit of the process's control group if it is smaller."""
+    """Return the size of the physical memory, or the limit of the process's control group if the limit is smaller."""
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     version_2, version_1 = "memory.max", "memory/memory.limit_in_bytes"
     granted = [_text(Path("/sys/fs/cgroup") / name) for name in (version_2, version_1)]

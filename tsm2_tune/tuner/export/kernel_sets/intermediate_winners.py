@@ -68,10 +68,10 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
 def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
     """Return kernels that are predicted to be faster than all winners at some shape between the tuned shapes.
 
-    A kernel is added if at some shape the least predicted time of all winners and of the kernels added before it is
-    at least GAIN times the kernel's own predicted time. Kernels with a larger total gain are added first. The row of
-    an added kernel is its trial at the tuned shape at which its time is nearest to the winner's time. No kernel is
-    added on the CPU, or on a GPU with an unknown number of multiprocessors.
+    A kernel is added if it is predicted to be at least GAIN times faster at some shape than all winners and than the
+    kernels added before it. Kernels with a larger total gain are added first. The row of an added kernel is its trial
+    at the tuned shape at which its time is nearest to the winner's time. No kernel is added on the CPU, or on a GPU
+    with an unknown number of multiprocessors.
     """
     of_gpus = [row for row in winners if row.compute_capability and not row.stale]
     ordered = sorted(of_gpus, key=lambda row: (row.device, row.cache, row.dtype, row.op, row.problem))
@@ -154,8 +154,9 @@ def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card)
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:
     """Yield the row indices of kernels to add, the kernel with the largest total gain first.
 
-    `times` contains the kernels' predicted times, `least` the least predicted time of the winners at each shape. The
-    iteration ends when no remaining kernel is GAIN times faster than winners and added kernels at any shape.
+    `times` contains the kernels' predicted times. `least` contains the least predicted time of the winners at each
+    shape. The iteration ends if no remaining kernel is, at any shape, GAIN times faster than the winners and than the
+    kernels that were already added.
     """
     candidates = dict(enumerate(times))
     while True:

@@ -189,7 +189,7 @@ class Tuned:
 
 
 def refuse_stale(winner: BestRow, store: Store) -> None:
-    """Raise InputError if the code of the winner's kernel has changed since its trial: its time is then invalid."""
+    """Raise InputError if the code of the winner's kernel has changed, which makes the winner's time invalid."""
     if winner.stale:
         raise InputError(
             f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"

@@ -47,10 +47,10 @@ class Bought:
 def fewest(costs: Costs, shapes: Sequence[Problem]) -> Choice | None:
     """Return the smallest set of kernels with a kernel for every shape; None if some shape has no kernel.
 
-    `costs` contains the shapes at which each kernel is fast enough, and its cost there. Among the smallest sets, the
-    set with the least total cost is returned. The total cost is the sum over all shapes of the cost of the set's
-    cheapest kernel at the shape. The search is branch and bound, and starts from the greedy set. Equal arguments give
-    equal results.
+    `costs` contains, for each kernel, the shapes at which the kernel is fast enough, and its cost at each of these
+    shapes. Among the smallest sets, the set with the least total cost is returned. Each shape adds the cost of the
+    set's cheapest kernel at this shape to the total cost. The search is branch and bound, and starts from the greedy
+    set. Equal arguments give equal results.
     """
     if any(all(shape not in of_kernel for of_kernel in costs.values()) for shape in shapes):
         return None

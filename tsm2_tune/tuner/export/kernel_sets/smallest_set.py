@@ -1,4 +1,4 @@
-"""Choice of the fewest kernels so that no shape is slower than its best kernel by more than a given share."""
+"""Choice of the fewest kernels so that no shape's time exceeds the shape's best time by more than a given share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tsm2_tune.tuner.search.loop import Options
 @dataclass(frozen=True, slots=True)
 @plain
 class ChoiceStarted:
-    """Event: measurements begin, to choose the kernels of one device, element type and op."""
+    """Event: measurements begin, after which the kernels of one device, element type and op are chosen."""
 
     device: str  # device name
     dtype: str  # element type

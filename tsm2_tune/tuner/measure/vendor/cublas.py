@@ -60,7 +60,7 @@ class Cublas:
         return self.started(gemv.call, *matrix, b, gemv.increment_b, beta, c, gemv.increment_c)
 
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
-        """Return a function that calls cuBLAS's `name` with the handle. It raises CublasError if the call fails."""
+        """Return a function that calls cuBLAS's `name` with the handle, and raises CublasError if the call fails."""
         call = getattr(self._library, name)
 
         def start() -> None:

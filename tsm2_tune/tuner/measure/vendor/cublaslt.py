@@ -116,7 +116,7 @@ class Plan:
         return tuple(result for result in usable if result.workspace_bytes <= self._workspace.size_bytes)
 
     def launch(self, result: HeuristicResult) -> Callable[[], None]:
-        """Return a function that launches the product with an algorithm. It raises CublasError if the call fails."""
+        """Return a function that launches the product with an algorithm, and raises CublasError if the call fails."""
         gemm = self._gemm
         c = ctypes.c_void_p(gemm.c)
         arguments = (

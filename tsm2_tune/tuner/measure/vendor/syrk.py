@@ -38,7 +38,10 @@ class Syrk:
 
 
 def operation_of(problem: Problem) -> int:
-    """Return the cublasOperation_t of X. Raise CublasError if neither SYRK nor HERK computes the product."""
+    """Return the cublasOperation_t of X in the product X^T X or X^H X.
+
+    Raise CublasError if neither SYRK nor HERK computes the product.
+    """
     if not problem.dtype.is_complex:
         return NO_TRANSPOSE if problem.op[0] == "n" else TRANSPOSE
     if problem.op not in HERK:

@@ -16,14 +16,14 @@ NOT_MEASURED = "-"
 
 
 def vendor_us(row: BestRow, digits: int = 1) -> str:
-    """Return the text of the speedup over cuBLAS or cuBLASLt: the library's time divided by the kernel's time."""
+    """Return the median of cuBLAS or cuBLASLt in microseconds as text, marked if the library's result is wrong."""
     if row.vendor_us is None:
         return NOT_MEASURED
     return f"{row.vendor_us:.{digits}f}" + ("" if row.vendor_right else " (wrong)")
 
 
 def x_cublas(row: BestRow) -> str:
-    """Return the text of the speedup over cuBLAS or cuBLASLt: its time divided by the kernel's time."""
+    """Return the text of the speedup over cuBLAS or cuBLASLt: the library's time divided by the kernel's time."""
     return NOT_MEASURED if row.x_cublas is None else f"{row.x_cublas:.2f}"
 
 
