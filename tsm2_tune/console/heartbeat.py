@@ -44,9 +44,9 @@ def phase_text(phase: str, seconds: float | None = None) -> str:
 class Heartbeat:
     """Thread that calls `tell` if a run has no event for `long_seconds`.
 
-    The argument of `tell` is the number of seconds since the last event. While there is no further event, the next
-    calls follow after 2, 4, 8, ... times `long_seconds`. Use the class as a context manager: entering counts as an
-    event, and leaving ends the thread.
+    The argument of `tell` is the number of seconds since the last event. If no further event follows, `tell` is
+    called again 2, 4, 8, ... times `long_seconds` after the last event. Use the class as a context manager: entering
+    counts as an event, and leaving ends the thread.
     """
 
     def __init__(self, tell: Callable[[float], None], long_seconds: float) -> None:

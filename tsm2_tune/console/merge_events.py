@@ -59,9 +59,9 @@ class MergedEvents:
     def _ended(self, run: str, event: ProblemEnded) -> Event:
         """Return the event to show when a run has ended a problem.
 
-        The result is RunEnded if another run still tunes the problem. It is also RunEnded if the problem has ended
-        before, and this run added no trials and no new winner. Otherwise it is the event, with the number of trials
-        of all runs.
+        The result is RunEnded if another run still tunes the problem. The result is also RunEnded if the problem has
+        ended before, and this run added no trials and no new winner. Otherwise the result is the event, with the
+        number of trials of all runs.
         """
         key = (self._device_names[run], event.problem)
         self._at.pop(run, None)

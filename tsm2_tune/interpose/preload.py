@@ -122,7 +122,7 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:
     """Set the handler of some signals in PASSED_ON. Return a dict of signal number -> previous handler.
 
-    With `is_ignored`, these are the signals that are ignored at present, otherwise the signals that are not ignored.
+    With `is_ignored`, the signals that are ignored at present get the handler, otherwise those that are not ignored.
     """
     which = [number for number in PASSED_ON if (signal.getsignal(number) is signal.SIG_IGN) == is_ignored]
     return {number: signal.signal(number, handler) for number in which}

@@ -10,8 +10,8 @@ All kernels for a product are evaluated at once. Arrays have a row for each kern
 for each measured shape.
 
 The constants were fitted to 1,033 measured kernels on an H200. `python -m benchmarks.expected` prints the error of
-predictions. For a kernel that was the fastest at several shapes, it predicts the time at each of these shapes from
-the measured time at the nearest of the other shapes.
+predictions. For a kernel that was the fastest at several shapes, this benchmark predicts the time at each of these
+shapes from the measured time at the nearest of the other shapes.
 """
 
 from __future__ import annotations
