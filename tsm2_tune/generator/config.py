@@ -108,10 +108,7 @@ class KernelConfig(_CachedText):
 
     @property
     def later(self) -> tuple[Self, ...]:
-        """The variants of this configuration that the search space omits.
-
-        Each variant has one of the `late_tunables` at a value other than its first.
-        """
+        """The variants that the search space omits: each changes one of the `late_tunables` from its first value."""
         early = self.early
         return tuple(
             replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]
@@ -119,10 +116,7 @@ class KernelConfig(_CachedText):
 
     @property
     def has_splits(self) -> bool:
-        """Whether blocks write partial sums to a workspace.
-
-        Blocks do so if k, or all of the work, is divided among them.
-        """
+        """Whether blocks write partial sums to a workspace, because they divide k or all of the work among them."""
         return int(getattr(self, "splits", 1)) > 1
 
     @property

@@ -1,4 +1,4 @@
-"""Replacement of `#include` by the headers of `tsm2_tune/kernels/`, so that a kernel is one CUDA text."""
+"""Replace each `#include` with the header from `tsm2_tune/kernels/`, so that a kernel is a single CUDA text."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ _FOLDER = files("tsm2_tune") / "kernels"
 def with_headers(text: str) -> str:
     """Return the CUDA text with each included header, nested ones too, inserted once.
 
-    The header of the element type replaces its own `#include`. All other headers are inserted at the first
-    `#include` of another header.
+    The header of the element type replaces the `#include` that names it. All other headers are inserted together, at
+    the first of the other `#include`s.
     """
     text = _INCLUDE.sub(lambda found: header(found[1]) if found[1] in ELEMENT_TYPES else found[0], text)
     shared = "\n".join((BEGIN, *(f"// {name.rpartition('/')[2]}\n{header(name)}" for name in _needed(text)), END))
@@ -29,12 +29,15 @@ def with_headers(text: str) -> str:
 
 @cache
 def header(name: str) -> str:
-    """Return the text of a header without the headers that it includes."""
+    """Return the text of a header without its `#include`s."""
     return _INCLUDE.sub("", _read(name).removeprefix("#pragma once\n"))
 
 
 def _needed(text: str) -> dict[str, None]:
-    """Return the names of the headers that the text includes, nested ones too. A header follows its own includes."""
+    """Return the names of the headers that the text includes, nested ones too.
+
+    The headers that a header includes come before it.
+    """
     known = dict[str, None]()
     for name in _INCLUDE.findall(text):
         known |= _needed_by(name)
@@ -43,7 +46,7 @@ def _needed(text: str) -> dict[str, None]:
 
 @cache
 def _needed_by(name: str) -> dict[str, None]:
-    """Return the names of the headers that this one includes, nested ones too, and then its own name."""
+    """Return the names of the headers that the header `name` includes, nested ones too, and then `name`."""
     return _needed(_read(name)) | {name: None}
 
 

@@ -1,7 +1,7 @@
-"""Probes: problems on which a kernel is verified besides the tuned shape.
+"""Probes: problems other than the tuned shape, on which a kernel is verified.
 
-The main kinds are: shapes at the edges of a configuration's tiles, every remainder of m, n and k modulo a tile's
-extent, and extents or block counts that exceed 16 bits.
+Most of them have shapes at the edges of a configuration's tiles, or every remainder of m, n and k modulo a tile's
+extent, or extents or block counts that exceed 16 bits.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ LONGEST = 2**25  # the largest k: with the largest element type, A and B then oc
 def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
     """Return small problems whose shapes end just before or after a tile of this configuration.
 
-    For a Gram matrix, which is square, each m and each n of the shapes gives a problem.
+    A Gram matrix is square: each of the shapes gives a problem whose m and n are the shape's m, and another whose m
+    and n are the shape's n.
     """
     shapes = family_named(config.family).probe_shapes(config, problem)
     if problem.is_gram:
@@ -47,9 +48,9 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Return small problems that together have every remainder of m, n and k modulo the configuration's tile.
 
-    The first problem consists of whole tiles. The next ones exceed whole tiles by 1 in m, n or k. The list ends when
-    the multiply-adds of all problems, padded to whole tiles, would exceed `most_products`. Its remainders are spread
-    evenly.
+    The first problem consists of whole tiles. The next problems exceed whole tiles by 1 in m, n or k. The list ends
+    before the multiply-adds of all problems, padded to whole tiles, exceed `most_products`. If the list ends early,
+    its remainders are spread evenly.
     """
     periods = family_named(config.family).periods(config, problem)
     steps = Periods(*map(_step, (periods.m, periods.n, periods.k), STRIDES))
@@ -78,9 +79,10 @@ def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, 
 def long_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Return problems in which an extent, the k tiles of a split-k slice, or the blocks of C exceed 2**16.
 
-    The other extents are small, or whole tiles, which kernels load as vectors. If m or n is long and whole, k is two
-    tiles in one problem and one tile in another: some kernels have a special path for such a small k. If a problem
-    needs more than `most_products` multiply-adds, the limit is 2**12 or 2**8 instead of 2**16, or it is omitted.
+    The extents that are not long are small, or are whole tiles so that kernels load vectors. If m or n is long and
+    consists of whole tiles, k is two k tiles in one problem and one k tile in another, since some kernels have a
+    special path for such a small k. If a problem would need more than `most_products` multiply-adds, its long extent
+    or count exceeds only 2**12 or 2**8. A problem that would need too many multiply-adds even so is omitted.
     """
     periods = family_named(config.family).periods(config, problem)
     by_bits = [_long_shapes(config, problem, bits) for bits in LONG_BITS]
@@ -98,9 +100,9 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 
 
 def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) -> float:
-    """Return the multiply-adds of one block if the kernel for problem `asked` computes `problem`.
+    """Return the multiply-adds of one block when the kernel for problem `asked` computes `problem`.
 
-    The extents count as padded to whole tiles.
+    The extents of `problem` count as padded to whole tiles.
     """
     family = family_named(config.family)
     blocks, splits = family.launch(config, asked).grid(problem.m, problem.n)
@@ -108,7 +110,7 @@ def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) 
 
 
 def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tuple[int, int, int]]:
-    """Return the shapes of `long_problems` that exceed 2**bits, without a limit of work."""
+    """Return the shapes of `long_problems` that exceed 2**bits, however many multiply-adds they need."""
     family = family_named(config.family)
     periods, launch, past = family.periods(config, problem), family.launch(config, problem), 2**bits
     long_m, long_n, long_k = (past + 2 * period + 1 for period in (periods.m, periods.n, periods.k))
@@ -138,8 +140,9 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     In the first kind each split-k slice has more k tiles than the pipeline has stages, so that shared memory is
     reused. There is a problem for each stage that can contain the last k tile.
 
-    In the second kind k exceeds m and n, which shows a kernel that confuses k with them. The tile of C lacks rows or
-    columns, more than a 16-byte vector, so that reads past the end of an operand are detected on the host too.
+    In the second kind k exceeds m and n, so that a kernel that confuses k with m or n fails. C is smaller than a tile
+    by more rows or columns than a 16-byte vector has elements, so that reads past the end of an operand are detected
+    on the host too.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
@@ -177,9 +180,10 @@ def launch_problems(
 ) -> tuple[tuple[int, Problem], ...]:
     """Return (splits, problem) pairs for a kernel with a workspace, which may be launched with any number of splits.
 
-    The numbers of splits are 1, 2, 3, the configuration's, and one more than the kernel sums in a single step. Each
-    is combined with two problems: one whole tile of C with work for every split, the last k tile partial; and several
-    tiles of C with work for only a few splits. Omit pairs that need more than `most_products` multiply-adds.
+    The numbers of splits are 1, 2, 3, the configuration's own number, and one more than the number of splits whose
+    sums the kernel adds up in a single step. Each number is combined with two problems. The first has one whole tile
+    of C, work for every split, and a partial last k tile. The second has several tiles of C and work for only a few
+    splits. Omit pairs that need more than `most_products` multiply-adds.
     """
     family = family_named(config.family)
     periods, launch = family.periods(config, problem), family.launch(config, problem)
@@ -203,7 +207,10 @@ def launch_problems(
 
 
 def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]:
-    """Return the problem with m = n = k = 1, and those with one extent of 1 and otherwise a whole tile."""
+    """Return the problem with m = n = k = 1, and problems in which only one extent is 1.
+
+    In the latter, the extents that are not 1 are a whole tile.
+    """
     periods = family_named(config.family).periods(config, problem)
     m, n, k = periods.m, periods.n, periods.k
     if problem.is_gram:
@@ -244,8 +251,9 @@ def products_of(config: KernelConfig, problem: Problem) -> float:
 def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
     """Return four problems that are to be verified with large leading dimensions.
 
-    They are: a few elements; a whole tile; a tile and a few elements more, with a multiple of 16 bytes along k; and a
-    whole tile with several k tiles in each split-k slice.
+    The first problem has a few elements. The second is a whole tile. The third is a few elements longer than a whole
+    tile in each extent, and its k exceeds a k tile by a multiple of 16 bytes. The fourth is a whole tile with several
+    k tiles in each split-k slice.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
@@ -269,7 +277,10 @@ def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tupl
 
 
 def _step(period: int, stride: float) -> int:
-    """Return about `stride * period`, coprime to the period, so that multiples of it reach every remainder."""
+    """Return a number near `stride * period` that is coprime to the period.
+
+    The multiples of such a number have every remainder modulo the period.
+    """
     step = max(round(stride * period), 1)
     while gcd(step, period) != 1:
         step += 1
@@ -277,7 +288,7 @@ def _step(period: int, stride: float) -> int:
 
 
 def _extent(number: int, period: int, turns: int) -> int:
-    """Return `number % period` plus `turns` whole periods, or one period if that is 0."""
+    """Return `number % period` plus `turns` whole periods; return one period if this sum is 0."""
     return number % period + turns * period or period
 
 

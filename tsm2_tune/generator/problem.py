@@ -83,7 +83,10 @@ class Dtype:
 
     @property
     def reference_name(self) -> str:
-        """The name of the Dtype whose reference kernel verifies this type: it computes the same exact product."""
+        """The name of the Dtype whose reference kernel verifies results of this type.
+
+        The exact product of two matrices is the same for both types.
+        """
         return self.name if self.is_complex or self.semiring is not PLUS_TIMES else self.component.name
 
     @property
@@ -98,7 +101,10 @@ class Dtype:
 
     @property
     def reference_tile(self) -> tuple[int, int]:
-        """The rows and columns of C that one thread of the reference kernel computes, in 48 or 64 registers."""
+        """The rows and columns of C that one thread of the reference kernel computes.
+
+        The thread needs 48 or 64 registers for them.
+        """
         is_double = self.component.name == "f64"  # compensated summation doubles its registers
         return (2 if is_double or self.is_complex else 4, 2 if is_double and self.is_complex else 4)
 
@@ -391,7 +397,7 @@ class Problem:
 
     @classmethod
     def parse(cls, text: str) -> Problem:
-        """Return the problem with this text. Raise InputError unless it is MxNxK:DTYPE[:OP]."""
+        """Return the problem that a text MxNxK:DTYPE[:OP] describes. Raise InputError for any other text."""
         match = re.fullmatch(r"([0-9]+)x([0-9]+)x([0-9]+):(\w+?)(?::(\w+))?", text)
         if match is None:
             raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32, or MxNxK:DTYPE:OP")

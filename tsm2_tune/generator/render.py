@@ -48,7 +48,7 @@ def environment() -> Environment:
 def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
     """Return the text of the template, rendered with these values.
 
-    Raise InputError if a string among the values, also in nested ones, does not match `allowed`.
+    Raise InputError if a string in `values`, or in a value nested in them, does not match `allowed`.
     """
     _refuse_others(values, allowed, template)
     return environment().get_template(template).render(values)
@@ -56,7 +56,7 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
 
 @lru_cache(maxsize=TEXTS_AT_HAND)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
-    """Return the CUDA text and the launch of a configuration. The text depends on no shape."""
+    """Return the CUDA text and the launch of a configuration. The text is the same for every shape."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
     values = {
@@ -108,7 +108,7 @@ def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:
 
 
 def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
-    """Raise InputError if a string in the value, also a nested one, does not match `allowed`.
+    """Raise InputError if the value, or a value nested in it, is a string that does not match `allowed`.
 
     Raise TypeError for objects that are neither numbers, strings, records nor collections.
     """

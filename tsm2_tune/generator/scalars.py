@@ -1,7 +1,7 @@
 """Conversion of a caller's values, such as NumPy scalars, to int, float, str and bool.
 
-An integer is any value that `operator.index` accepts, except bools and arrays. A float such as 8.0 is no integer,
-since it is usually a mistake.
+An integer is any value that `operator.index` accepts, except bools and arrays. A float such as 8.0 is rejected where
+an integer is expected, since it is usually a mistake.
 """
 
 from __future__ import annotations
@@ -88,7 +88,10 @@ def plain(record: Made) -> Made:
 
 @cache
 def _scalars(record: type[Any]) -> list[tuple[str, tuple[type, Callable[[str, Any], Any]], bool, bool]]:
-    """Return, for each field to convert: name, (type, converter), whether it is a tuple, whether it may be None."""
+    """Return, for each field to convert, a tuple of four.
+
+    The tuple contains the field's name, (type, converter), whether the field is a tuple, and whether it may be None.
+    """
     found = []
     for field in fields(record):
         text = str(field.type)

@@ -43,7 +43,7 @@ class KernelSource:
         return digest_of(self.text)
 
     def is_same_kernel(self, other: KernelSource) -> bool:
-        """Return whether both have the same code, definitions and launch. Comments may differ."""
+        """Return whether both sources have the same code, definitions and launch. Their comments may differ."""
         return replace(self, text="") == replace(other, text="") and self.digest == other.digest
 
 

@@ -1,4 +1,4 @@
-"""Split-k: the tunable `splits`, into how many slices k is divided: its values, the best guesses and its rules."""
+"""Split-k: the numbers of slices into which k may be divided, rules for these numbers, and which to try first."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS f
 
 
 def wide_splits(limits: DeviceLimits, blocks: int) -> int:
-    """Return the largest number in WIDE_SPLITS that is at most `blocks` per multiprocessor.
+    """Return the largest option in WIDE_SPLITS that gives each multiprocessor at most this many blocks.
 
-    If there is none, return the smallest number in WIDE_SPLITS.
+    Return the smallest option if every option gives more blocks.
     """
     return max((splits for splits in WIDE_SPLITS if splits <= limits.sms * blocks), default=WIDE_SPLITS[0])
 
@@ -75,11 +75,11 @@ SMALL_K = 2**18  # for k up to this, the launch and the addition of partial sums
 
 
 def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLimits) -> list[int]:
-    """Return up to FEW_SPLITS numbers of split-k slices to try first if k is small, best first.
+    """Return the numbers of splits to try first for a small k, best first.
 
-    The best number gives each slice the fewest k tiles that fill the pipeline's `stages`. If several numbers do,
-    fewer slices are better. Each multiprocessor gets at most one block: adding up the partial sums of a second block
-    would cost more time than it saves.
+    A slice should have as few k tiles as possible, but enough to fill the pipeline's stages. If several numbers of
+    splits are equally good by this measure, the smallest is best. Each multiprocessor gets at most one block, since
+    adding up the sums of a second block costs more time than the block saves.
     """
     chunks = -(-k // block_k)
     options = [splits for splits in WIDE_SPLITS if splits <= limits.sms]
@@ -88,7 +88,10 @@ def splits_of_few_chunks(k: int, *, block_k: int, stages: int, limits: DeviceLim
 
 
 def mostly_busy(splits: int, chunks: int) -> bool:
-    """Return whether at most the fraction IDLE_BLOCKS of the split-k slices is empty, if k has `chunks` tiles."""
+    """Return whether enough of the splits have work if k has `chunks` tiles.
+
+    The share of splits without work may be at most IDLE_BLOCKS.
+    """
     return splits * (1 - IDLE_BLOCKS) <= chunks
 
 
@@ -118,12 +121,11 @@ def splits_to_prefer(
     prefetch: int = 1,
     options: Sequence[int] = SPLITS,
 ) -> list[int]:
-    """Return up to PREFERRED_SPLITS numbers of split-k slices with the least modelled time, best first.
+    """Return the numbers of splits with the least modelled time, best first.
 
-    In the model, the time is less if all multiprocessors have equally many blocks and enough bytes in flight. Each
-    wave of blocks adds a start-up time, and each slice adds partial sums that are written and read again. `tiles` is
-    the number of tiles of C. The length of a slice is a multiple of `prefetch`. `min_blocks` is the second argument
-    of __launch_bounds__.
+    The modelled time is shorter if all multiprocessors have equally many blocks and enough bytes in flight. More
+    splits make it longer if more waves of blocks have to start, and since more partial sums are written and read
+    again. `tiles` is the number of tiles of C. A slice is a multiple of `prefetch` k elements.
     """
     occupied = occupancy(
         limits, threads=resources.threads, registers=resources.registers, smem_bytes=resources.smem_bytes
@@ -148,10 +150,10 @@ def splits_to_prefer(
 
 
 def with_splits(family: Design, variants: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
-    """Return copies of the configurations with the numbers of split-k slices that `splits_to_prefer` returns.
+    """Return each variant with the numbers of splits that suit it best.
 
-    The result contains each configuration with its best number, then each with its second best, and so on. The given
-    configurations must have `splits` = 1.
+    In the result, every variant with its best number comes first, then every variant with its second best number, and
+    so on. The given variants must not split k.
     """
     return in_turns(
         [
@@ -174,7 +176,7 @@ def _share(candidate: Candidate) -> int:
 
 
 def _grid_fills_device(candidate: Candidate) -> bool:
-    """Return whether the grid nearly fills the device, or can grow neither by more splits nor by fewer row tiles."""
+    """Return whether the grid nearly fills the device, or no other division of the work would enlarge the grid."""
     blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
     enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
@@ -225,7 +227,7 @@ WIDE_SPLIT_RULES = (
 
 
 def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
-    """Return the configuration with `splits` reduced to the largest number whose blocks are all resident at once."""
+    """Return the configuration, with fewer splits if not all of its blocks would be resident at once."""
     most = int(config.tunables["splits"])
     options = (splits for splits in reversed(WIDE_SPLITS) if splits <= most)
     every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
@@ -252,10 +254,10 @@ SPLITTING_RULES = (
 
 
 def split_traffic(problem: Problem, *, columns: int, splits: int) -> Traffic:
-    """Return the bytes read and written by a split-k kernel, each of whose blocks computes `columns` columns of C.
+    """Return the bytes read and written by a kernel whose blocks compute `columns` columns of C.
 
-    A is read once for each group of `columns` columns. B is read and C written once. Partial sums are written and
-    read again.
+    A is read once for each group of columns. B is read once, and C is written once. Partial sums are written and read
+    again.
     """
     passes = -(-problem.n // columns)
     sums = problem.m * problem.n * splits if splits > 1 else 0

@@ -79,10 +79,11 @@ def tile_rules(
 
 
 def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
-    """Return the bytes that a kernel with this block tile reads and writes.
+    """Return the bytes that a kernel reads and writes whose blocks compute tiles of C of this size.
 
-    A is read once for each column of tiles of C, and B once for each row of tiles. C is written once. Partial sums of
-    split-k are neglected. For a Gram matrix, reads of B are not counted: B is A, so they hit the L2 cache.
+    A is read once for each column of tiles, B is read once for each row of tiles, and C is written once. Partial sums
+    of splits are neglected. For a Gram matrix, reads of B are neglected too: its elements are those of A, so they are
+    in the L2 cache.
     """
     down, across = -(-problem.m // block_m), -(-problem.n // block_n)
     elements = problem.k * (problem.m * across + (0 if problem.is_gram else problem.n * down))
@@ -90,6 +91,9 @@ def tile_traffic(problem: Problem, *, block_m: int, block_n: int) -> Traffic:
 
 
 def mirrored(problem: Problem) -> str:
-    """Return the CUDA expression for element (j, i) of a Gram matrix, given element (i, j) in a variable `value`."""
+    """Return the CUDA expression for element (j, i) of a Gram matrix.
+
+    In the expression, the variable `value` is element (i, j).
+    """
     first, second = problem.conjugated
     return "conjugate(value)" if first != second else "value"

@@ -17,8 +17,8 @@ POSITIVE = (
 class DeviceLimits:
     """The hardware limits of a device, which determine its search spaces.
 
-    A field's comment names the attribute of the CUDA driver that contains the limit, if there is such an attribute.
-    The compute capability (0, 0) stands for the CPU of the machine on which the program runs.
+    A field's description names the attribute of the CUDA driver that contains the limit, if there is such an
+    attribute. The compute capability (0, 0) stands for the CPU of the machine on which the program runs.
     """
 
     name: str  # the device name that the driver reports

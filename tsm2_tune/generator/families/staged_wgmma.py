@@ -1,7 +1,7 @@
 """Products of 16-bit floats by Hopper's wgmma instructions, which read both operands from shared memory.
 
-The kernel is for a C of many rows and more than a few columns. Threads do little but copy. So one block per
-multiprocessor computes a tile of hundreds of rows, and B causes little of the traffic from the L2.
+The kernel is for a C of many rows and more than a few columns. Its threads do little but copy. So one block per
+multiprocessor can compute a tile of hundreds of rows, and reads of B cause little of the traffic from the L2.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class StagedWgmmaConfig(KernelConfig):
 
 
 def place_bytes(config: StagedWgmmaConfig, problem: Problem) -> int:
-    """Return the bytes of one pipeline stage: both operands' k tiles, in whole periods of the swizzle."""
+    """Return the bytes of one pipeline stage: the k tiles of A and B, rounded up to whole periods of the swizzle."""
     chunk_bytes = (config.block_m + config.block_n) * config.block_k * problem.dtype.element_bytes
     return -(-chunk_bytes // PERIOD_BYTES) * PERIOD_BYTES
 
@@ -167,10 +167,10 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
-        k tiles for each block. In the first two, operands are copied in whole 16-byte vectors; in the first, many
-        blocks share a tile. In the fourth, only one operand is copied in vectors. In the last two, k is one k tile;
-        in the last, a block keeps B in shared memory for several tiles.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
+        tiles for each block. In the first two problems, operands are copied in whole 16-byte vectors. In the first,
+        many blocks share a tile. In the fourth, only one operand is copied in vectors. In the last two, k is at most
+        one k tile. In the last, a block keeps B in shared memory for several tiles.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         turns = (config.stages + 1) * min(config.splits, 2)  # tiles of C: more per block than pipeline stages
@@ -186,8 +186,8 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedWgmmaConfig, ...]:
         """Return the configurations that were fastest on an H200, best first.
 
-        If k is more than a k tile, tiles are as high as shared memory allows; else several blocks fit on a
-        multiprocessor. Return none for small m, n or k: other families are faster.
+        If k exceeds a k tile, the tiles of these configurations have as many rows as shared memory allows. If it does
+        not, several blocks fit on a multiprocessor. Return none for small m, n or k: other families are faster.
         """
         if problem.n <= FEW_COLUMNS or problem.k < LEAST_DEPTH or problem.m <= LARGEST_THIN:  # inner products
             return ()
@@ -205,7 +205,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         return tuple(chosen if short else sorted(chosen, key=lambda config: -busy[config]))
 
     def _busy(self, config: StagedWgmmaConfig, problem: Problem) -> float:
-        """Return the fraction of the blocks' time in which they have work, from 0 to 1."""
+        """Return the share of the kernel's time in which an average block has work, from 0 to 1."""
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
         items = tiles * max(config.splits // tiles, 1)
         return items / (-(-items // config.splits) * config.splits)

@@ -1,4 +1,5 @@
-"""Models of a kernel's time, for planning searches: `paper_model.py` is the TSM2 paper's, `expected_time.py` our own.
+"""Models of a kernel's time, for planning searches: the TSM2 paper's model and our own.
 
-Searches order configurations by `expected_time.py`. Exported modules use another model, `runtime/choice/predict.py`.
+`paper_model.py` contains the paper's model. `expected_time.py` contains our own, by which searches order
+configurations. Exported modules use another model, `runtime/choice/predict.py`.
 """

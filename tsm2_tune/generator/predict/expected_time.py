@@ -29,8 +29,9 @@ ROUND_US = 1.0  # microseconds until the last block of a round has loaded its fi
 def expected_us(candidate: Candidate, ceilings: Ceilings | None = None) -> Any:
     """Return the predicted time in microseconds; infinity if no block fits on a multiprocessor.
 
-    `ceilings` contains the device's peak rates; None means the data sheet's. For a table of candidates return an
-    array with a time for each row. A block of every row must fit.
+    `ceilings` contains the device's peak rates. If it is None, use the peak rates of the data sheet. For a table of
+    candidates, return an array with a time for each row. Then at least one block of every row must fit on a
+    multiprocessor.
     """
     rates = ceilings or sheet(candidate.limits)
     if not is_table(candidate) and candidate.occupancy.blocks_per_sm < 1:
@@ -58,7 +59,7 @@ def gflops(candidate: Candidate, ceilings: Ceilings) -> float:
 
 
 def padded_flops(candidate: Candidate) -> Any:
-    """Return the floating-point operations with m and n padded to whole tiles."""
+    """Return the floating-point operations of the problem with m and n padded to whole tiles."""
     problem, launch = candidate.problem, candidate.launch
     columns: Any = launch.columns_per_block
     columns = problem.n if isinstance(columns, int) and columns == 0 else columns
@@ -73,7 +74,7 @@ def moved_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 
 
 def bytes_in_flight_per_sm(candidate: Candidate, blocks: Any) -> Any:
-    """Return the bytes in flight on the busiest multiprocessor if the device has this many blocks."""
+    """Return the bytes in flight on the busiest multiprocessor if `blocks` blocks run on the device."""
     busiest = -(-blocks // candidate.limits.sms) * candidate.launch.threads
     resident = candidate.occupancy.threads_per_sm
     threads = np.minimum(resident, busiest) if is_table(candidate) else min(resident, busiest)
@@ -81,10 +82,11 @@ def bytes_in_flight_per_sm(candidate: Candidate, blocks: Any) -> Any:
 
 
 def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
-    """Return the microseconds of all blocks, which run in waves of multiprocessors x resident blocks.
+    """Return the microseconds of all blocks. They run in waves of multiprocessors x resident blocks.
 
-    A wave takes as long as its busiest multiprocessor needs for its memory traffic or its arithmetic. The memory rate
-    is an equal share of the bandwidth, or less if too few bytes are in flight: bytes in flight over latency.
+    A wave takes as long as the busiest multiprocessor needs for memory traffic or for arithmetic, whichever is
+    longer. The memory rate of a multiprocessor is an equal share of the bandwidth. If too few bytes are in flight for
+    this rate, it is the bytes in flight over the latency.
     """
     problem, limits, occupancy = candidate.problem, candidate.limits, candidate.occupancy
     blocks = candidate.launch.blocks(problem.m, problem.n)
@@ -110,8 +112,9 @@ def waves_us(candidate: Candidate, ceilings: Ceilings) -> Any:
 def sums_us(candidate: Candidate) -> float:
     """Return the microseconds for adding up the splits' partial sums; 0 without splits.
 
-    One block adds up a tile's sums, or with many splits, groups of blocks do so in two rounds. In a persistent
-    kernel, each block adds up a part of a tile, which overlaps with whole tiles if each block has any.
+    One block adds up the partial sums of a tile. If there are many splits, groups of blocks add them up in two
+    rounds. In a persistent kernel, each block adds up the sums of a part of a tile. If every block also computes
+    whole tiles, this overlaps with their computation.
     """
     problem, launch = candidate.problem, candidate.launch
     if not launch.has_workspace:

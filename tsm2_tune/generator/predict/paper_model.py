@@ -3,11 +3,13 @@
 The paper's symbols are: t1, the threads of a block; t2, the columns of C that a thread accumulates; and t3, the
 elements of A that a thread prefetches.
 
-Units. The paper gives no unit for its concurrencies. They count elements (a thread has t3 elements in flight). So
-the throughputs in Little's law are elements of A, and FMAs, per clock per multiprocessor. A utilisation is at most 1.
+Units. The paper gives no unit for its concurrencies. In this module they count elements (a thread has t3 elements in
+flight). So the throughputs in Little's law are elements of A, and FMAs, per clock per multiprocessor. A utilisation
+is at most 1.
 
-Constants. The paper measures latencies and the register overhead but does not print them. Here they come from
-published microbenchmarks (`architecture`) and from a compiler's report (C0, below).
+Constants. The paper measures latencies and the register overhead but does not print the results. In this module the
+latencies come from published microbenchmarks (`architecture`), and the overhead comes from a compiler's report (C0,
+below).
 """
 
 from __future__ import annotations
@@ -56,7 +58,8 @@ class ModelChoice:
 def peaks(limits: DeviceLimits, dtype_name: str) -> PublishedPeak:
     """Return the peak rates of a device for an element type.
 
-    They are the paper's for the GPUs that it measured, and multiprocessors x cores x clock x 2 for all others.
+    For the GPUs that the paper measured, return the peak rates that the paper states. For all others the arithmetic
+    rate is multiprocessors x cores x clock x 2.
     """
     published = PUBLISHED_PEAKS.get((limits.name, dtype_named(dtype_name).name))
     if published is not None:
@@ -75,7 +78,7 @@ def registers_per_thread(dtype_name: str, *, t2: float, t3: float) -> float:
 def smem_bytes_per_thread(dtype_name: str, *, t2: float) -> float:
     """Return the paper's S_thread, the bytes of shared memory per thread. Section 3.6.2.
 
-    It is t2 x bytes per element: a block of t1 threads has a t1 x t2 tile of B in shared memory.
+    S_thread = t2 x bytes per element: a block of t1 threads has a t1 x t2 tile of B in shared memory.
     """
     return t2 * dtype_named(dtype_name).element_bytes
 
@@ -95,8 +98,8 @@ def max_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: 
 def whole_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> int:
     """Return MaxOccup, rounded down to equally many whole warps in each register partition, at least one.
 
-    The paper does not say how to round it. A multiprocessor allocates registers to warps within partitions, four on
-    most chips, so the result is usually a multiple of 128 threads.
+    The paper does not say how to round MaxOccup. A multiprocessor allocates registers to warps within partitions.
+    Most chips have four partitions, so the result is usually a multiple of 128 threads.
     """
     unit = limits.warp_threads * architecture_of(limits.compute_capability).register_partitions
     return max(1, math.floor(max_threads_per_sm(limits, dtype_name, t2=t2, t3=t3)) // unit) * unit
@@ -105,7 +108,7 @@ def whole_threads_per_sm(limits: DeviceLimits, dtype_name: str, *, t2: float, t3
 def memory_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
     """Return the paper's Util_mem, the utilisation of the memory bandwidth, at most 1. Section 3.6.2.
 
-    It is the number of elements of A in flight over latency x throughput (Little's law).
+    By Little's law it is the number of elements of A in flight, divided by latency x throughput.
     """
     bytes_per_clock = peaks(limits, dtype_name).gbytes_per_s * 1e3 / (limits.sms * limits.sm_clock_mhz)
     elements_per_clock = bytes_per_clock / dtype_named(dtype_name).element_bytes
@@ -117,7 +120,7 @@ def memory_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: 
 def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, t3: float) -> float:
     """Return the paper's Util_comp, the utilisation of the FMA units, at most 1. Section 3.6.2.
 
-    It is the number of independent FMAs over latency x throughput (Little's law).
+    By Little's law it is the number of independent FMAs, divided by latency x throughput.
     """
     flops_per_clock = peaks(limits, dtype_name).gflops * 1e3 / (limits.sms * limits.sm_clock_mhz)
     latency = architecture_of(limits.compute_capability).fma_latency_clocks(dtype_name)
@@ -128,8 +131,8 @@ def arithmetic_utilisation(limits: DeviceLimits, dtype_name: str, *, t2: float, 
 def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
     """Return the paper's t2_threshold, above which the inner loop is compute-bound. Section 3.6.2.
 
-    t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published. It counts t2 operations per element of
-    A, although the peak counts an FMA as two operations. A complex product counts as four real products.
+    t2_threshold = Peak Perf. / Peak Band. x bytes per element, as published. This formula counts t2 operations per
+    element of A, although Peak Perf. counts an FMA as two operations. A complex product counts as four real products.
     """
     peak = peaks(limits, dtype_name)
     dtype = dtype_named(dtype_name)
@@ -144,8 +147,8 @@ def t2_threshold_fma(limits: DeviceLimits, dtype_name: str) -> float:
 def memory_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
     """Return the paper's memory time in microseconds. Algorithm 5, lines 2 to 4.
 
-    It is m k (n / t2) x bytes per element / (Peak Band. x Util_mem). Line 12 of the algorithm prints n n k / t2 where
-    it must mean m k n / t2.
+    The time is m k (n / t2) x bytes per element / (Peak Band. x Util_mem). Line 12 of the algorithm prints n n k / t2
+    where it must mean m k n / t2.
     """
     read_bytes = problem.m * problem.k * (problem.n / t2) * problem.dtype.element_bytes
     utilisation = memory_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
@@ -155,7 +158,7 @@ def memory_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: flo
 def arithmetic_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3: float) -> float:
     """Return the paper's arithmetic time in microseconds. Algorithm 5, lines 7 to 9.
 
-    It is 2 m k n / (Peak Perf. x Util_comp), with 8 m k n for complex numbers.
+    The time is 2 m k n / (Peak Perf. x Util_comp). For complex numbers it is 8 m k n / (Peak Perf. x Util_comp).
     """
     utilisation = arithmetic_utilisation(limits, problem.dtype_name, t2=t2, t3=t3)
     return problem.flops / (peaks(limits, problem.dtype_name).gflops * 1e3 * utilisation)
@@ -165,8 +168,8 @@ def arithmetic_time_us(problem: Problem, limits: DeviceLimits, *, t2: float, t3:
 class Region:
     """The points (t2, t3) that a gradient descent may reach.
 
-    They fulfil least_t2 <= t2 <= most_t2, 1 <= t3 <= LARGEST_PREFETCH, and t2_weight t2 + t3_weight t3 <= most, the
-    limit of a thread's registers.
+    The points fulfil least_t2 <= t2 <= most_t2, 1 <= t3 <= LARGEST_PREFETCH, and t2_weight t2 + t3_weight t3 <= most.
+    `most` is the limit of a thread's registers, without the overhead C0.
     """
 
     least_t2: float
@@ -177,9 +180,10 @@ class Region:
 
     @classmethod
     def of(cls, limits: DeviceLimits, dtype_name: str, *, least_t2: float, most_t2: float) -> Region | None:
-        """Return the region with t2 in this range and R_thread within a thread's limit; None if it is empty.
+        """Return the region with t2 in this range and R_thread within a thread's limit; None if the region is empty.
 
-        The paper has no limit per thread, only per multiprocessor. But a kernel that exceeds it spills registers.
+        The paper limits registers per multiprocessor, but not per thread. A kernel that exceeds the limit per thread
+        spills registers.
         """
         registers = dtype_named(dtype_name).registers
         most = architecture_of(limits.compute_capability).registers_per_thread - OVERHEAD_REGISTERS
@@ -203,7 +207,10 @@ class Region:
         return t2, min(max(t3, 1.0), LARGEST_PREFETCH, most_t3)
 
     def rounded(self, point: Point) -> tuple[int, int]:
-        """Return (t2, t3) rounded to integers, t2 at most `most_t2`, and t3 at most what the registers then allow."""
+        """Return (t2, t3) rounded to integers.
+
+        t2 is at most `most_t2`. t3 is at most as large as the registers allow with this t2.
+        """
         t2 = max(1, min(math.floor(point[0] + 0.5), math.floor(self.most_t2)))
         most_t3 = math.floor((self.most - self.t2_weight * t2) / self.t3_weight)
         return t2, max(1, min(math.floor(point[1] + 0.5), most_t3))
@@ -212,10 +219,10 @@ class Region:
 def descended(time: Callable[[Point], float], region: Region) -> Point:
     """Return the end point of gradient descent on (t2, t3) from (1, 1). Algorithm 5, section 3.6.3.
 
-    The paper gives the start, the step 0.1 and the threshold 1e-4, but not the unit of the time. Here the function is
-    log(time), which has the same minima and no unit. A step has length 0.1 along the negative gradient and is
-    projected into the region. It is halved until it reduces the function by at least 1e-4. The descent ends if no
-    step of length 1e-4 or more does so.
+    The paper gives the start, the step 0.1 and the threshold 1e-4, but not the unit of the time. So this function
+    minimizes log(time), which has the same minima and no unit. A step has length 0.1 along the negative gradient and
+    is projected into the region. The length is halved until the step reduces log(time) by at least 1e-4. The descent
+    ends if no step of length 1e-4 or more reduces it by so much.
     """
     point = region.projected((1.0, 1.0))
     value = math.log(time(point))
@@ -239,7 +246,7 @@ def descended(time: Callable[[Point], float], region: Region) -> Point:
 def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tuple[float, float]:
     """Return the gradient of log(time) along t2 and t3, by central differences within the region.
 
-    A component is 0 if the region allows no step along it. The differences span a whole step, since the function has
+    A component is 0 if the region allows no step along it. The differences span a whole step, since log(time) has
     kinks.
     """
     slopes = []
@@ -255,7 +262,7 @@ def _slopes(time: Callable[[Point], float], region: Region, point: Point) -> tup
 
 
 def unmodelled(problem: Problem) -> str | None:
-    """Return why the paper's model does not cover the problem; None if it does."""
+    """Return why the paper's model does not cover the problem; None if the model covers it."""
     if problem.dtype_name not in FMA_DTYPES:
         return f"it covers fused multiply-adds, in {', '.join(FMA_DTYPES)}"
     return None if problem.op == "nn" else "it covers A B with all three matrices column-major, op nn"
@@ -272,11 +279,13 @@ def choose(problem: Problem, limits: DeviceLimits) -> ModelChoice:
     threshold counts an FMA inconsistently. So for a compute-bound problem the memory branch wins if its Util_mem is
     above one half.
 
-    The paper's own parameters (sections 4.2 and 4.4, m = k = 20480, f64) compare as follows. On K40c the bound, t2 =
-    n and t1 = 128 agree for n = 2, 4, 8 and 16. The paper's t3 = 4 needs a memory latency of 410 to 520 clocks at n =
-    16 (here it is 331, and t3 = 3) and of 1550 to 1820 clocks at n = 2, so no latency gives t3 = 4 for every n. On
-    M40 the bound agrees, but t2 is 6, not 8. On P100 the bound and t1 agree, but t2 is 16, not 4: t2 = 4 is not the
-    largest of its range, so the memory branch cannot end there.
+    The paper states its own choices in sections 4.2 and 4.4, for m = k = 20480 in f64. They compare with the results
+    of this function as follows. On K40c the bound, t2 = n and t1 = 128 agree for n = 2, 4, 8 and 16. But this
+    function returns t3 = 3 for n = 16, and the paper has t3 = 4. With a memory latency of 410 to 520 clocks instead
+    of 331, the result would be 4. For n = 2, t3 = 4 needs a latency of 1550 to 1820 clocks, so no latency gives t3 =
+    4 for every n. On M40 the bound agrees, but this function returns t2 = 6, and the paper has t2 = 8. On P100 the
+    bound and t1 agree, but this function returns t2 = 16, and the paper has t2 = 4. Since 4 is not the largest t2 of
+    its range, the memory branch cannot end there.
 
     Raise InputError for a problem that the model does not cover.
     """

@@ -96,7 +96,7 @@ class Joined(Lazy):
 
 
 class Chosen(Lazy):
-    """A selection from a sequence of candidates, by their indices and in the order of the indices."""
+    """A selection from a sequence of candidates: the candidates at the indices `places`, in the order of `places`."""
 
     def __init__(self, candidates: Sequence[Candidate], places: Ints) -> None:
         self._candidates, self._places = candidates, places

@@ -82,13 +82,14 @@ class Grid(Generic[C]):
         ]
 
     def chosen(self, mask: Bools) -> Iterator[C]:
-        """Yield the configurations for which `mask` is true. It has the shape of `every`."""
+        """Yield the configurations for which `mask` is true. The mask has the shape of `every`."""
         return self._at(np.argwhere(mask))
 
     def answers(self, of: Collection[str], ask: Callable[[C], bool], mask: Bools) -> Bools:
         """Return a mask of the configurations for which both `mask` and `ask` are true.
 
-        `ask` must read only the tunables named in `of`. The result has size 1 along axes without such a tunable.
+        `ask` must read only the tunables named in `of`. The result has size 1 along every axis that has none of these
+        tunables.
         """
         looked_at = [tuple(index for index, name in enumerate(names) if name in of) for names in self._names]
         others = tuple(axis for axis, indices in enumerate(looked_at) if not indices)

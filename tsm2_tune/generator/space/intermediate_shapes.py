@@ -1,8 +1,9 @@
 """Intermediate shapes: shapes between the tuned ones, and the kernels that the time model predicts to be fastest.
 
-They are exported too, since a program also multiplies shapes that nobody tuned. The predictions suffice without
-measurements. In searches of 216 shapes on an H200, the faster of the first two trials took 1.3 % longer than the
-winner in the median, and 4.9 % in the geometric mean.
+Kernels for intermediate shapes are exported too, since a program also multiplies shapes that nobody tuned. These
+kernels are chosen by predictions, without measurements. That suffices: in searches of 216 shapes on an H200, the
+faster of the first two trials took 1.3 % longer than the winner in the median over the shapes, and 4.9 % longer in
+the geometric mean.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ APART = 1.3  # least ratio of an intermediate shape's extent to that of any othe
 
 
 def shapes_between(tuned: Collection[Problem], most: int | None = None) -> list[Problem]:
-    """Return at most `most` intermediate shapes. The tuned problems have one element type and op.
+    """Return at most `most` intermediate shapes. All problems in `tuned` must have the same element type and op.
 
     A candidate is the geometric mean of two tuned shapes, unless a third tuned shape is nearer to the mean than these
     two. Each next shape is the candidate farthest from the tuned shapes and the shapes chosen so far. If `most` is
-    None, the limit is the number of tuned shapes, or MOST_SHAPES if that is less.
+    None, the limit is the number of tuned shapes, but at most MOST_SHAPES.
     """
     shapes = sorted(tuned)
     logs = _logs(shapes)
@@ -59,9 +60,10 @@ def _logs(shapes: Collection[Problem]) -> np.ndarray[Any, Any]:
 
 
 def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[str, dict[Problem, KernelConfig]]:
-    """Return kernels for the intermediate shapes: a kernel's text -> problem -> the kernel's configuration for it.
+    """Return kernels for the intermediate shapes: kernel text -> problem -> configuration.
 
-    The kernels of a shape are the ones that a search would try first.
+    Each intermediate shape gets the kernels that a search would try first for it. Configurations of different shapes
+    have the same kernel text if they have the same kernel.
     """
     found: dict[str, dict[Problem, KernelConfig]] = {}
     for problem in shapes_between(tuned):

@@ -21,17 +21,21 @@ FAR_BEHIND = 2.0  # most predicted time of a first choice over the least; winner
 
 
 def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
-    """Return the space's candidates: first choices, then the others by predicted time. `seed` orders ties."""
+    """Return the space's candidates: first choices, then all others by predicted time.
+
+    `seed` determines the order of candidates with equal predicted times.
+    """
     return Joined(first_and_rest(space, seed))
 
 
 def first_and_rest(
     space: SearchSpace, seed: int, near: Iterable[Measured] | None = None
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
-    """Return two sequences: the first choices, and the other candidates by predicted time. `seed` orders ties.
+    """Return two sequences: the first choices, and all other candidates by predicted time.
 
-    `near` contains measured problems for `first_choices`. A first choice whose predicted time exceeds FAR_BEHIND
-    times the least one moves to the second sequence.
+    `seed` determines the order of candidates with equal predicted times. `near` contains measured problems for
+    `first_choices`. A first choice moves to the second sequence if its predicted time exceeds FAR_BEHIND times the
+    least predicted time of all candidates.
     """
     preferred = first_choices(map(family_named, space.families), space.problem, space.limits, near)
     at = places(space.kept, frozenset(preferred))

@@ -1,4 +1,4 @@
-"""Adapt a measured configuration to another shape and device: reduce its tiles, change its number of splits."""
+"""Adapt a measured configuration to another shape and device: reduce its tiles and change its number of splits."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ HALF = Fraction(1, 2)
 def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
     """Return variants of the configuration for the problem, best first.
 
-    Tiles larger than m or n need are reduced. The variants differ in splits of k or in row tiles per block. The
-    result is empty if the family has no kernel with the reduced tile.
+    A tile that has more rows or columns than m or n requires is reduced. The variants differ in splits of k or in row
+    tiles per block. The result is empty if the family has no kernel with the reduced tile.
     """
     useful = (rule.covering for rule in family.rules if rule.covering is not None)
     largest = {one.tunable: one.largest_useful(problem) for one in useful}
@@ -48,9 +48,10 @@ def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits:
 def _in_the_space(
     family: Family[Any], config: KernelConfig, cut: KernelConfig, problem: Problem
 ) -> KernelConfig | None:
-    """Return `cut`, or a smaller configuration that the family has; None if there is none.
+    """Return `cut`, or a smaller configuration that is in the family's space; None if there is none.
 
-    In a smaller one other tunables of the tile are reduced by the same ratio, or halved.
+    In a smaller configuration, tunables of the tile that `cut` has not changed are reduced too. They are multiplied
+    by the ratio by which `cut` reduced a tunable, or halved.
     """
     before, after = config.tunables, cut.tunables
     ratios = [Fraction(int(after[name]), int(before[name])) for name in after if after[name] != before[name]]
@@ -59,7 +60,7 @@ def _in_the_space(
 
 
 def _smaller(cut: KernelConfig, ratios: Sequence[Fraction], names: Sequence[str]) -> Iterator[KernelConfig]:
-    """Yield `cut`, then variants in which a named tunable is multiplied by one of the ratios, or halved."""
+    """Yield `cut`, then variants in which tunables in `names` are multiplied by one of the ratios, or halved."""
     found = [cut]
     yield cut
     for ratio in ratios:

@@ -49,7 +49,7 @@ class Rule:
 def covering_rule(
     name: str, because: str, *, tunable: str, options: tuple[int, ...], extent: Callable[[Problem], int]
 ) -> Rule:
-    """Return a shape rule that drops a tile size if a smaller option is at least the extent already.
+    """Return a shape rule that drops a tile size if a smaller option already covers the extent.
 
     `extent` returns the number of rows or columns of a problem that the tile must cover.
     """
@@ -63,7 +63,7 @@ def covering_rule(
 
 
 def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] = lambda problem: 1) -> Rule:
-    """Return the rule that drops values of the tunable `columns` that are larger than n needs.
+    """Return the rule that drops values of the tunable `columns` that are larger than n requires.
 
     `columns` is the number of columns of C that one thread or warp accumulates. The largest value that the rule keeps
     is the smallest option that is at least n and at least `least(problem)`.
@@ -78,7 +78,7 @@ def columns_within_n(options: tuple[int, ...], least: Callable[[Problem], int] =
 
 
 def prefetch_within_k(options: tuple[int, ...]) -> Rule:
-    """Return the rule that drops values of the tunable `prefetch` that are larger than k needs.
+    """Return the rule that drops values of the tunable `prefetch` that are larger than k requires.
 
     `prefetch` is the number of columns of A that one thread or warp loads ahead.
     """
@@ -173,8 +173,8 @@ GUIDELINE_RULES = (
 def _registers_reachable(candidate: Candidate) -> bool:
     """Return whether the bound on registers that `min_blocks` sets is useful.
 
-    It is useless if the kernel would spill, or if the compiler would use fewer registers without it.
-    Return True if `min_blocks` is 1, which sets no bound.
+    The bound is useless if the kernel would spill registers, or if the compiler would use fewer registers without a
+    bound. Return True if `min_blocks` is 1, which sets no bound.
     """
     min_blocks, resources = tunable(candidate, "min_blocks"), candidate.resources
     if min_blocks <= 1:

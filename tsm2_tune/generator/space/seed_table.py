@@ -156,8 +156,8 @@ def _apart(one: int, other: int) -> float:
 def _lines(problem: Problem) -> tuple[tuple[str, str, str], bool]:
     """Return two properties of a problem's matrices.
 
-    The first is the extent ("m", "n" or "k") along which A, B and C are contiguous. The second is whether the length
-    of some matrix along it is no multiple of 16 bytes.
+    The first is the extents ("m", "n" or "k") along which A, B and C are contiguous. The second is whether the
+    contiguous rows or columns of some matrix are not a multiple of 16 bytes long.
     """
     along = problem.contiguous
     extents = (int(getattr(problem, extent)) for extent in along)

@@ -1,8 +1,9 @@
 """First choices of a search: configurations that were the fastest for similar problems.
 
-They are ordered by predicted time. That is the model's time for the new problem, times the ratio of measured to
-modelled time for the similar problem, times a penalty for the distance between the two problems. A family may instead
-propose first choices by a formula; then the similar problems only correct their predicted times.
+The first choices are ordered by predicted time. It is the product of three numbers: the model's time for the new
+problem, the ratio of measured to modelled time for the similar problem, and a penalty for the distance between the
+two problems. Some families propose first choices by a formula instead. Then the similar problems only correct the
+predicted times.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ def first_choices(
 ) -> tuple[KernelConfig, ...]:
     """Return the configurations that a search of these families should try first, best first.
 
-    They fulfil the rules of their family and of the hardware. Configurations measured for this problem are first.
-    `near` contains the measured problems to use; None means those in the package.
+    The configurations fulfil the rules of their families and of the hardware. Configurations measured for this
+    problem come first. `near` contains the measured problems to use; None means the measured problems in the package.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
     own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
@@ -69,7 +70,10 @@ def first_choices(
 
 
 def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
-    """Return the package's measured problems of this element type, except those like `without` in shape and op."""
+    """Return the package's measured problems of this element type.
+
+    Problems with the same shape and op as `without` are omitted.
+    """
     dtype_name = problem.dtype_name
     if not has_f64_tensor_cores(limits, problem):
         dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
@@ -84,7 +88,8 @@ def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> li
 def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
     """Update `times`, which contains the least predicted time of each configuration in microseconds.
 
-    `kept` contains variants of a kernel with modelled times, best first. All predictions derive from the first time.
+    `kept` contains variants of a kernel with modelled times, best first. The predicted times of all variants are
+    calculated from the modelled time of the first variant.
     """
     for place, (config, _) in enumerate(kept):
         us = kept[0][1] * factor * (1 + LATER * place)
@@ -94,7 +99,11 @@ def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, 
 def _neighbours(
     families: dict[str, Family[Any]], problem: Problem, those: Iterable[Measured]
 ) -> list[tuple[float, Measured, Choice]]:
-    """Return (distance, measured problem, choice) for the nearest problems and their choices of these families."""
+    """Return (distance, measured problem, choice) for the measured problems nearest to `problem`, nearest first.
+
+    The choices of a measured problem are its fastest configurations. Choices of families other than `families` are
+    omitted.
+    """
     is_gram = problem.is_gram
     near = (
         (distance(problem, one.problem), place, one)
@@ -117,7 +126,8 @@ def _kept(
 ) -> list[tuple[KernelConfig, float]]:
     """Return the configurations that fulfil all rules, each with the model's time in microseconds.
 
-    If there is none, try them with fewer splits, so that all blocks are resident on the device at once.
+    If no configuration fulfils all rules, try all configurations again with so few splits that all blocks are
+    resident on the device at once.
     """
 
     def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:

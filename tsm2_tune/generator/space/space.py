@@ -161,7 +161,11 @@ def has_configurations(
 
 
 def _families_for(problem: Problem, named: Sequence[str]) -> list[Family[Any]]:
-    """Return the named families that support the problem. Without names, omit only those that must be named."""
+    """Return the named families that support the problem.
+
+    Without names, return all families that support it, except the families that a search uses only if the user names
+    them.
+    """
     return [
         family
         for name, family in FAMILIES.items()
@@ -188,10 +192,10 @@ def _kept(
     rules: Sequence[Rule],
     dropped: Counter[str],
 ) -> Iterator[Candidate]:
-    """Yield the candidates that break no rule, and count the others in `dropped` by the rule that dropped them.
+    """Yield the candidates that break no rule. For each rule, count the candidates that it drops in `dropped`.
 
     Leading rules that read only a few tunables are evaluated once for each combination of these tunables' values.
-    They drop most configurations before a `Candidate` is created for each.
+    These rules drop most configurations before a `Candidate` is created for each.
     """
 
     @cache  # rules that read the same tunables share configurations

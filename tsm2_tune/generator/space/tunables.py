@@ -66,7 +66,8 @@ class Declared:
 class Constants:
     """The definitions of tunables as CUDA constants. Templates contain `{{ constants() }}`.
 
-    A call returns the lines for the named tunables, or without names for all that no call has returned yet.
+    A call with names of tunables returns the lines that define them. A call without names returns the lines of all
+    tunables that no call has returned yet.
     """
 
     remaining: dict[str, tuple[int, str]]  # tunable -> its value and its comment

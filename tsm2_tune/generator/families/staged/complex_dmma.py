@@ -1,11 +1,12 @@
 """The staged kernel for complex numbers on the f64 tensor cores: both operands pass through shared memory.
 
 A complex product is four real products. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue
-slots free. So they multiply c64 too, in double precision: elements are copied to shared memory as they are and
-converted to doubles when a thread reads them.
+slots free. So the kernel multiplies c64 on the f64 tensor cores too, in double precision: elements of c64 are copied
+to shared memory as they are, and are converted to doubles when a thread reads them.
 
 In double precision a c64 product needs only three real products: of the real parts, of the imaginary parts, and of
-the sums of both parts. A k tile takes four if the two parts of an element differ too much in magnitude.
+the sums of both parts. For a k tile with an element whose two parts differ too much in magnitude, the kernel computes
+four.
 """
 
 from __future__ import annotations
@@ -59,8 +60,8 @@ def _bounds(rows: int, columns: int) -> tuple[int, ...]:
 def has_three_products(problem: Problem) -> bool:
     """Return whether the kernel may compute a complex product with three real products instead of four.
 
-    It may for c64, since its f64 sums have 29 bits more than the parts. The kernel takes four products for a k
-    tile with elements whose parts differ in magnitude by more than 29 bits.
+    It may for c64, since an f64 sum has 29 significand bits more than a real or imaginary part of c64. For a k tile
+    with an element whose parts differ in magnitude by more than 29 bits, the kernel computes four real products.
     """
     return problem.dtype_name == "c64"
 
@@ -111,8 +112,8 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
     def context(self, config: StagedComplexDmmaConfig, problem: Problem) -> dict[str, Any]:
         """Return the variables of the template besides the tunables.
 
-        Sums go from registers to memory if a lane has whole vectors of C. A vector of c64 along a row of C is two
-        elements, so `octets` must be even.
+        Sums go straight from registers to device memory if a lane has whole vectors of C. A vector of c64 along a row
+        of C is two elements, so whole vectors need an even `octets`.
         """
         whole = config.octets % 2 == 0 or problem.dtype_name == "c128" or not problem.row_major_c
         context, three = super().context(config, problem), has_three_products(problem)
@@ -125,9 +126,11 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         }
 
     def pads(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
 
-        Eight threads read 16 bytes each at a time: 4 along k of 2 lines, or 2 side by side at each of 4 k.
+        A line is a contiguous row or column of a k tile. The padding avoids bank conflicts. Eight threads read 16
+        bytes each at the same time: elements at 4 adjacent k of 2 lines if the operand is contiguous along k, and 2
+        adjacent elements at each of 4 k if not.
         """
         along_a, along_b, _ = problem.contiguous
         b_along_k = 8 if config.octets % 2 and problem.dtype_name == "c64" else 4
@@ -136,8 +139,8 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
     def probe_shapes(self, config: StagedComplexDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        If the kernel takes three real products per complex one, k = 1 replaces any k below a k tile: the rounding
-        error of three products is largest there.
+        If the kernel computes three real products per complex product, k = 1 replaces any k below a k tile, since the
+        relative rounding error of three products is largest for k = 1.
         """
         shapes = super().probe_shapes(config, problem)
         if not has_three_products(problem):

@@ -53,7 +53,10 @@ class StagedDmmaConfig(WarpTileConfig):
 
 
 def _is_wide(config: StagedDmmaConfig) -> bool:
-    """Return whether block_n is the option for a large C only. Its sums leave a thread no registers to spare."""
+    """Return whether block_n is the option that is only for a large C.
+
+    With that option, a thread's sums leave it no registers to spare.
+    """
     return config.block_n > COLUMNS[-1]
 
 
@@ -100,9 +103,10 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         return [thin, Grid(StagedDmmaConfig, tall_axes, where)]
 
     def pads(self, config: StagedDmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
 
-        8 threads read at a time if each reads a pair of elements, 16 threads if each reads a single element.
+        A line is a contiguous row or column of a k tile. The padding avoids bank conflicts. 8 threads read at the
+        same time if each thread reads a pair of elements, and 16 threads if each thread reads a single element.
         """
         along_a, along_b, _ = problem.contiguous
         if self.singles(config, problem):
@@ -114,13 +118,14 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         """Return whether lanes read single elements from shared memory, not pairs of adjacent elements.
 
         Lanes read single elements if A is contiguous along k and B is not, since then no pair fits the fragments of
-        both A and B. They do so too if both are contiguous along k and the tile leaves no registers to spare.
+        both A and B. If both A and B are contiguous along k, lanes read single elements if the tile leaves no
+        registers to spare.
         """
         along_a, along_b, _ = problem.contiguous
         return along_a == "k" and (along_b != "k" or _is_wide(config))
 
     def paired(self, config: StagedDmmaConfig, problem: Problem) -> bool:
-        """Return whether a lane reads adjacent columns of B, and uses one in each of two n8 tiles."""
+        """Return whether a lane reads two adjacent columns of B, and uses one of them in each of two n8 tiles."""
         moved_apart = _is_wide(config) and problem.contiguous[1] != "k"
         return config.octets % 2 == 0 and not self.singles(config, problem) and not moved_apart
 

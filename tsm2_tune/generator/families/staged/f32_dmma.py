@@ -1,9 +1,9 @@
 """The staged kernel for f32 on the f64 tensor cores: floats in shared memory are converted to fragments of doubles.
 
-On Hopper the f64 tensor cores are as fast as f32 FMAs, but one of their instructions does 1024 multiply-adds, and a
-warp's FMA instruction does 32. So there are issue slots to load and to convert operands. A warp converts the elements
-of its warp tile: each element of A once for each warp in its row of warps, each element of B once for each warp in
-its column of warps. Products are exact. A block rounds its sums to f32 at its end.
+On Hopper the f64 tensor cores are as fast as f32 FMAs, but an instruction of the tensor cores does 1024
+multiply-adds, and a warp's FMA instruction does 32. So issue slots are free to load and convert operands. A warp
+converts the elements of its warp tile: each element of A once for each warp in its row of warps, each element of B
+once for each warp in its column of warps. Products are exact. A block rounds its sums to f32 at its end.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class StagedF32DmmaConfig(WarpTileConfig):
 
 
 def _with_threads(block_m: int, block_n: int, strips: int, octets: int) -> tuple[int, ...]:
-    """Return (threads, ring_threads, block_m, block_n, strips, octets), with at least one warp per warp tile."""
+    """Return the values of six tunables: the arguments, with enough threads for at least one warp per warp tile.
+
+    The tunables are (threads, ring_threads, block_m, block_n, strips, octets).
+    """
     threads = max(THREADS, WARP_THREADS * (block_m // (STRIP_ROWS * strips)) * (block_n // (OCTET_COLUMNS * octets)))
     return threads, threads, block_m, block_n, strips, octets
 
@@ -89,19 +92,21 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
         return [Grid(StagedF32DmmaConfig, axes | rest, where) for axes in (narrow, wide)]
 
     def registers(self, config: StagedF32DmmaConfig) -> int:
-        """Return the number of registers of a thread for sums and fragments, which are doubles of two registers."""
+        """Return the number of registers of a thread for sums and fragments. Each double occupies two registers."""
         return 2 * super().registers(config)
 
     def pads(self, config: StagedF32DmmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
 
-        Threads that read at the same time read 8 elements along k of 4 lines each, or 4 elements 2 apart of 8 lines.
+        A line is a contiguous row or column of a k tile. The padding avoids bank conflicts. If an operand is
+        contiguous along k, threads read 8 elements along k of each of 4 lines at the same time. If it is not, they
+        read 4 elements of each of 8 lines, and these elements are 2 apart.
         """
         along_a, along_b, _ = problem.contiguous
         return 8 if along_a == "k" else 4, 8 if along_b == "k" else 4
 
     def paired(self, config: StagedF32DmmaConfig, problem: Problem) -> bool:
-        """Return whether a lane reads adjacent columns of B, and uses one in each of two n8 tiles."""
+        """Return whether a lane reads two adjacent columns of B, and uses one of them in each of two n8 tiles."""
         return config.octets % 2 == 0 and problem.contiguous[1] != "k"
 
     def context(self, config: StagedF32DmmaConfig, problem: Problem) -> dict[str, Any]:

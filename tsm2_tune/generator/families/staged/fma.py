@@ -1,8 +1,8 @@
-"""The staged kernel with fused multiply-adds, for the transpose of a tall and skinny matrix times another.
+"""The staged kernel with fused multiply-adds, for X^T Y of tall and skinny matrices X and Y.
 
 In the `inner` kernels each thread loads its operands into registers itself. The larger C is, the more threads load
-the same elements, until the load units are the bottleneck. Here every element is copied asynchronously from device
-memory to shared memory once, and the threads read it there.
+the same elements, until the load units are the bottleneck. In the staged kernel, every element is copied
+asynchronously from device memory to shared memory once, and the threads read it there.
 """
 
 from __future__ import annotations
@@ -86,10 +86,11 @@ class StagedFma(FullKernel[StagedFmaConfig]):
         return config.rows * config.columns + (config.rows + config.columns) * config.step
 
     def pads(self, config: StagedFmaConfig, problem: Problem) -> tuple[int, int]:
-        """Return the elements of padding per contiguous line of A, and of B, in shared memory; 0 unless along k.
+        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
 
-        With it, lines that a warp reads at the same time begin in adjacent banks. Two neighbouring threads of a
-        k slice read the same elements, so they count as one.
+        A line is a contiguous row or column of a k tile. An operand that is not contiguous along k has no padding.
+        With padding, lines that a warp reads at the same time begin in adjacent banks. Two neighbouring threads of a
+        k slice read the same elements, so they count as one thread here.
         """
         bytes_of_read = config.step * problem.dtype.element_bytes
         together = min(2 * PHASE_BYTES // bytes_of_read, WARP_THREADS)

@@ -1,8 +1,8 @@
 """The base class of the staged kernels that compute all of C: both operands pass through shared memory.
 
-As in stream-K, the k tiles of all tiles of C are divided evenly among the blocks. If k is huge and C has a tile or
-two, several blocks split k. If C has many tiles, a block computes several, one after another. No multiprocessor
-waits for a last wave of blocks.
+As in stream-K, the k tiles of all tiles of C are divided evenly among the blocks. If k is huge and C has only one or
+two tiles, several blocks split k. If C has many tiles, a block computes several tiles, one after another. No
+multiprocessor waits for a last wave of blocks.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ def full_rules(
 ) -> tuple[Rule, ...]:
     """Return the rules of a kernel that computes all of C, for these options of block_m and block_n.
 
-    `columns` has the options of block_n if they differ from those of block_m (`tile`). A C of up to `covered` rows
-    and columns must be one tile. A C that is large in both directions may have smaller tiles, so that
-    every multiprocessor gets one.
+    `tile` has the options of block_m. They are the options of block_n too, unless `columns` lists other options. A C
+    of up to `covered` rows and columns must be one tile. A C that is large in both directions may have smaller tiles,
+    so that every multiprocessor gets a tile.
     """
     most = tile[-1] if covered is None else covered
 
@@ -57,8 +57,8 @@ C = TypeVar("C", bound=FullConfig)
 def filling(configs: Iterable[C], problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
     """Return the configurations with `splits` reduced to the number of blocks that have enough work.
 
-    Each block writes a whole tile of partial sums, even if it multiplies little. So a multiprocessor gets a second
-    block only if every block has enough k tiles to fill its pipeline, and a first block only if it has one k tile.
+    A block writes a whole tile of partial sums, even if it multiplies little. So every block has at least one k tile.
+    There is more than one block per multiprocessor only if every block has enough k tiles to fill its pipeline.
     """
 
     def fewer(config: C) -> C:
@@ -82,9 +82,9 @@ class FullKernel(StagedKernel[C]):
 
     @abstractmethod
     def pads(self, config: C, problem: Problem) -> tuple[int, int]:
-        """Return the elements of padding per contiguous line of A, and of B, in shared memory: no bank conflicts.
+        """Return the padding of a line of A, and of a line of B, in shared memory, in elements.
 
-        A line is a row or a column of a k tile.
+        A line is a contiguous row or column of a k tile. The padding avoids bank conflicts.
         """
 
     def stage_elements(self, config: C, problem: Problem) -> int:
@@ -110,13 +110,16 @@ class FullKernel(StagedKernel[C]):
         )
 
     def sums_in_registers(self, config: C) -> bool:
-        """Return whether one thread accumulates each element of a tile, so that threads add up no partial sums."""
+        """Return whether one thread accumulates all products of an element of C.
+
+        Then threads do not add up partial sums.
+        """
         return False
 
     def has_whole_tiles(self, config: C, problem: Problem) -> bool:
         """Return whether each block computes one whole tile of C over all of k, except a few idle blocks.
 
-        The CUDA source decides in the same way.
+        The CUDA source makes the same decision.
         """
         tiles = self.launch(config, problem).tiles(problem.m, problem.n)
         chunks = -(-problem.k // config.block_k)
@@ -141,11 +144,13 @@ class FullKernel(StagedKernel[C]):
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
-        k tiles for each pipeline. In the fourth and the fifth, verification passes 16-byte aligned operands with odd
-        leading dimensions, or the reverse. The sixth and the seventh have whole k tiles and a tile that is partial
-        in one direction only. In the last three, many blocks share each of two tiles; there are more tiles than
-        blocks; a block's share of k tiles spans two tiles of C.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
+        tiles for each pipeline. In the fourth and the fifth problem, verification passes operands that are 16-byte
+        aligned and have odd leading dimensions, or operands that are not aligned and have leading dimensions of whole
+        vectors. The sixth and the seventh problem have whole k tiles and a tile that is partial in one direction
+        only. The last three problems are for a grid of many blocks: in the first of them, many blocks share each of
+        two tiles, in the second, there are more tiles than blocks, and in the third, a block's share of k tiles spans
+        two tiles of C.
         """
         rows, columns, block_k = config.block_m, config.block_n, config.block_k
         rings = config.splits * (config.threads // config.ring_threads)

@@ -115,7 +115,10 @@ class StagedKernel(Family[C]):
 
     @abstractmethod
     def team(self, config: C) -> int:
-        """Return the number of threads per k slice: they multiply at the same k, and together have a tile's sums."""
+        """Return the number of threads per k slice.
+
+        The threads of a k slice multiply elements at the same k. Together they accumulate all sums of a tile.
+        """
 
     @abstractmethod
     def registers(self, config: C) -> int:

@@ -1,7 +1,7 @@
 """The base class of the staged kernels for a Gram matrix X^T X, which compute one of two mirrored elements.
 
-X passes through the pipeline in shared memory. Two mirrored tiles of C off the diagonal share the work: each
-computes the elements above its own diagonal.
+X passes through the pipeline in shared memory. Off the diagonal of C, two mirrored tiles share the work: each
+computes its elements above the tile's own diagonal.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ class SymmetricKernel(StagedKernel[C]):
 
     @abstractmethod
     def pad(self, config: C, problem: Problem) -> int:
-        """Return the elements of padding per contiguous line of X in shared memory: no bank conflicts."""
+        """Return the padding of a line of X in shared memory, in elements, which avoids bank conflicts.
+
+        A line is a contiguous row or column of a k tile of X.
+        """
 
     def stage_elements(self, config: C, problem: Problem) -> int:
         pad = self.pad(config, problem)
@@ -65,9 +68,10 @@ class SymmetricKernel(StagedKernel[C]):
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several
-        k tiles for each pipeline. In some, k is 1 more than a multiple of 4: verification passes a 16-byte aligned X
-        with an odd leading dimension, or the reverse. In the last, C has several full tiles.
+        C has one partial tile or several tiles. k is less than a k tile, not a whole number of k tiles, or several k
+        tiles for each pipeline. In some problems, k is 1 more than a multiple of 4. Verification passes an X that is
+        16-byte aligned and has an odd leading dimension, or an X that is not aligned and has a leading dimension of
+        whole vectors. In the last problem, C has several full tiles.
         """
         tile, block_k = config.tile, config.block_k
         rings = config.splits * (config.threads // config.ring_threads)

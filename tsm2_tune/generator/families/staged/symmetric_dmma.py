@@ -1,7 +1,8 @@
-"""X^T X of a tall and skinny X on the f64 tensor cores: X passes through shared memory, half of C is computed.
+"""X^T X of a tall and skinny X on the f64 tensor cores: X passes through shared memory.
 
-A lane's fragment of X^T has the same elements as its fragment of X. So a warp that accumulates all of C reads every
-element from shared memory once. Elements of f32 are converted to f64, and products are added up in f64.
+The kernel computes half of C and copies it to the other half. A lane's fragment of X^T has the same elements as its
+fragment of X. So if one warp accumulates all sums of that half, it reads every element of X from shared memory only
+once. Elements of f32 are converted to f64, and products are added up in f64.
 """
 
 from __future__ import annotations
@@ -89,18 +90,21 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
         return (self.sums_of_team(config) // config.warps + config.tile * DEPTH) // WARP_THREADS
 
     def pad(self, config: StagedSymmetricDmmaConfig, problem: Problem) -> int:
-        """Return the elements of padding per contiguous line of X in shared memory: no bank conflicts.
+        """Return the padding of a line of X in shared memory, in elements, which avoids bank conflicts.
 
-        Threads that read at the same time read 8 elements along k of a few lines, or 4 elements 2 apart of more.
+        A line is a contiguous row or column of a k tile of X. If lines are along k, threads read 8 elements along k
+        of each of a few lines at the same time. If not, they read 4 elements of each of more lines, and these
+        elements are 2 apart.
         """
         if problem.contiguous[0] == "k":
             return 8 if config.block_k % 16 == 0 else 0
         return VECTOR_BYTES // problem.dtype.element_bytes
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[StagedSymmetricDmmaConfig, ...]:
-        """Return configurations with one tile for all of C, best first. Return none if C is larger than a tile.
+        """Return configurations with one tile for all of C, best first.
 
-        Return none either if C has at most 8 columns, or if the device has no fast f64 tensor cores.
+        Return none if C is larger than a tile, if C has at most 8 columns, or if the device has no fast f64 tensor
+        cores.
         """
         if not OCTET_COLUMNS < problem.m <= TILE[-1] or not has_f64_tensor_cores(limits, problem):
             return ()

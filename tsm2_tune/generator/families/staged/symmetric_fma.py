@@ -1,7 +1,8 @@
-"""X^T X of a tall and skinny X with fused multiply-adds: X passes through shared memory, half of C is computed.
+"""X^T X of a tall and skinny X with fused multiply-adds: X passes through shared memory.
 
-C is symmetric (Hermitian, if complex). The columns of X are divided into groups. A thread multiplies one pair of
-groups; a pair (i, j) replaces (j, i), and of a group times itself only half is computed.
+C is symmetric (Hermitian, if complex), and the kernel computes half of it. The columns of X are divided into groups.
+A thread multiplies the two groups of a pair. No thread multiplies the pair (j, i) if a thread multiplies the pair (i,
+j). Of a group times itself, only half is computed.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
     def fills_ring(self, config: StagedSymmetricFmaConfig) -> bool:
         """Return whether a k tile has work for every thread of a pipeline.
 
-        The work is products of two groups of columns, and products of a group with itself.
+        A thread's work is to multiply two groups of columns, or to multiply a group with itself.
         """
         pairs, halves = self.members(config), config.tile // config.lines // 2
         return (
@@ -84,7 +85,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         )
 
     def members(self, config: StagedSymmetricFmaConfig) -> int:
-        """Return the number of threads that multiply the pairs of groups of columns at one k."""
+        """Return the number of threads that multiply the pairs of groups of columns at the same k."""
         return (config.tile // config.lines) ** 2 // 2
 
     def team(self, config: StagedSymmetricFmaConfig) -> int:
@@ -99,9 +100,10 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         return lines**2 + lines * (lines + 1) // 2 + 2 * lines * config.step
 
     def pad(self, config: StagedSymmetricFmaConfig, problem: Problem) -> int:
-        """Return the elements of padding per contiguous line of X in shared memory: no bank conflicts.
+        """Return the padding of a line of X in shared memory, in elements, which avoids bank conflicts.
 
-        With it, lines of neighbouring groups begin in adjacent banks; in a wide tile also elements adjacent in k.
+        A line is a contiguous row or column of a k tile of X. With padding, lines of neighbouring groups begin in
+        adjacent banks. In a wide tile, elements adjacent in k are in adjacent banks too.
         """
         vector = VECTOR_BYTES // problem.dtype.element_bytes
         return vector if problem.contiguous[0] == "k" or config.tile >= 32 else 0
@@ -119,7 +121,10 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         most = VECTOR_BYTES // problem.dtype.element_bytes  # elements of a vector
 
         def step_and_blocks(copy: int) -> tuple[int, int]:
-            """Return `step`, and the most blocks per multiprocessor. With half a vector, three fit."""
+            """Return `step`, and the most blocks per multiprocessor.
+
+            Three blocks fit if a step is shorter than a vector.
+            """
             if not along_k:
                 return 1, 3
             return (max(most // 2, 1), 3) if copy > 0 and tile < TILE[-1] else (most, 2)

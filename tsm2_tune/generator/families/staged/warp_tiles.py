@@ -1,7 +1,7 @@
 """The base class of the staged kernels on the f64 tensor cores: for f64, f32 and complex numbers.
 
 A warp computes a warp tile of `strips` m16 tiles by `octets` n8 tiles, and loads its fragments from shared memory.
-These kernels also serve a C of many rows and at most 64 columns, and a C that is large in both directions.
+These kernels also compute a C that has many rows and at most 64 columns, and a C that is large in both directions.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class WarpTileKernel(FullKernel[W]):
         return WARP_THREADS * (config.block_m // rows) * (config.block_n // columns)
 
     def has_whole_teams(self, config: W) -> bool:
-        """Return whether a pipeline's threads divide evenly into k slices, each with an mma step in every k tile."""
+        """Return whether a pipeline's threads divide evenly into k slices with an mma step in every k tile."""
         team = self.team(config)
         return config.ring_threads % team == 0 and config.block_k * team >= config.ring_threads * DEPTH
 

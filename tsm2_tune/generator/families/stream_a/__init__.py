@@ -1,8 +1,8 @@
 """stream_a: a large A times a skinny B, or a tall A times a small B, at the bandwidth of device memory.
 
 A is read once, B is in shared memory, and rows of C are accumulated in registers. If C has too few rows to fill the
-device, blocks split k. The families differ in how a warp loads A: fma loads vectors of rows, dmma and mma16 load the
-fragments of tensor cores, and mma16_ring copies A to shared memory first.
+device, blocks split k. The families differ in how a warp loads A: fma loads vectors of rows, and dmma and mma16 load
+the fragments of tensor cores. mma16_ring copies A to shared memory first.
 """
 
 from tsm2_tune.generator.families.stream_a.dmma import StreamAComplexDmma, StreamADmma

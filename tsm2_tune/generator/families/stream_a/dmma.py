@@ -1,12 +1,12 @@
 """stream_a on the f64 tensor cores, for f64 and complex numbers.
 
 A's fragments are loaded from device memory straight into registers. The rows and columns of a fragment may be
-permuted if A, B and C agree. So the two rows of a lane are adjacent in a column-major A, its two columns in a
-row-major A, and one load has both.
+permuted if the permutations in A, B and C agree. So a lane's two rows of a fragment are adjacent in a column-major A,
+and its two columns are adjacent in a row-major A. One load moves both.
 
-A complex product is four real products. The real and imaginary parts of A are adjacent in memory, and one 16-byte
-load has both. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So they multiply
-c64 too, in double precision.
+A complex product is four real products. The real and imaginary parts of A are adjacent in memory, so a 16-byte load
+moves both parts. The f64 tensor cores are as fast as f32 FMAs and leave most of the issue slots free. So the kernel
+multiplies c64 on the f64 tensor cores too, in double precision.
 """
 
 from __future__ import annotations

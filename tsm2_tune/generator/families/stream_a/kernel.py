@@ -1,8 +1,9 @@
 """The base class of the stream_a families: search space, rules, launch, traffic and probe shapes.
 
 The kernel differs from the published TSM2 kernels in three ways. A thread has `prefetch` columns of A in registers,
-in `stages` groups. As soon as it has multiplied a group, it loads the next columns into it, so that loads are always
-in flight. Loads are 16 bytes wide. And blocks split k, since the rows of C alone do not fill a large GPU.
+in `stages` groups. As soon as the thread has multiplied a group, it loads the next columns into the group's
+registers, so that loads are always in flight. Loads are 16 bytes wide. And blocks split k, since the rows of C alone
+do not fill a large GPU.
 """
 
 from __future__ import annotations
@@ -43,13 +44,13 @@ class Options:
 
 
 def streaming_rules(options: Options, *own: Rule) -> tuple[Rule, ...]:
-    """Return the rules of a stream_a family with these options. `own` are rules of this family only."""
+    """Return the rules of a stream_a family with these options. `own` has the rules that no other family has."""
     prefetches = tuple(sorted({prefetch for prefetch, _ in options.prefetch_stages}))
     return columns_within_n(options.columns), prefetch_within_k(prefetches), *own, *SPLITTING_RULES
 
 
 def rows_within_m(**smallest: int) -> Rule:
-    """Return the rule that drops blocks of more rows than m, unless their tunables have the values in `smallest`.
+    """Return the rule that drops blocks of more rows than m, but keeps the smallest block.
 
     `smallest` maps the tunables that determine a block's rows to their least options.
     """
@@ -66,7 +67,7 @@ def rows_within_m(**smallest: int) -> Rule:
 class StreamA(Family[C]):
     """The base class of the stream_a families.
 
-    A family adds its options, rules and template, and the rows, registers and shared memory of a block.
+    A family defines its options, rules and template, and the rows, registers and shared memory of a block.
     """
 
     options: ClassVar[Options]
@@ -82,7 +83,7 @@ class StreamA(Family[C]):
     def tile_depth(self, config: C) -> int:
         """Return the number of rows of B in one of two shared-memory buffers, a multiple of `prefetch`.
 
-        If both buffers have room for all of B that a block needs, B is copied once.
+        If the two buffers together have room for all rows of B that a block needs, the block copies B only once.
         """
 
     @abstractmethod
@@ -164,10 +165,10 @@ class StreamA(Family[C]):
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three, B is copied to
-        shared memory once, and some splits are empty. In the last two, a split needs more of B than both buffers
-        hold. Rows of A are loaded as single elements, as vectors up to a partial prefetch, as whole vectors, and as
-        whole vectors before a partial tile. Verification also passes an aligned A with an odd leading dimension.
+        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three problems, B is
+        copied to shared memory once, and some splits are empty. In the last two, a split needs more rows of B than
+        both buffers hold. Some problems load A as single elements, and others load whole vectors, also before a
+        partial prefetch or a partial tile. Verification also passes an aligned A with an odd leading dimension.
         """
         rows, prefetch, odd = self.block_rows(config, problem), config.prefetch, self.odd_products
         deep = (2 * self.tile_depth(config) + prefetch) * config.splits

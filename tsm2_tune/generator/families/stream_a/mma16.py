@@ -1,9 +1,9 @@
 """stream_a on tensor cores in bf16, f16, TF32 and 3xTF32: A is loaded straight into registers.
 
-A lane loads 16 bytes at a time. For a row-major A these are elements of a fragment in another order, and B is copied
-to shared memory in the same order. For a column-major 16-bit A a register has two rows of one column, and byte
-permutations make two columns of one row. TF32 needs no permutation, since a register has one element. Sums are in
-f32, and C is rounded once.
+A lane loads 16 bytes at a time. For a row-major A, these bytes are elements of a fragment in another order than the
+mma instruction's, and B is copied to shared memory in the same order. For a column-major 16-bit A, a loaded register
+has two rows of one column, and byte permutations make registers with two columns of one row. TF32 needs no
+permutation, since a register has one element. Sums are in f32, and C is rounded once.
 """
 
 from __future__ import annotations
@@ -79,9 +79,9 @@ class Mma16(StreamA[Mma16Config]):
     def probe_shapes(self, config: Mma16Config, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.
 
-        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three, B is copied to
-        shared memory once, and some splits are empty. In the last three, a split needs more of B than both buffers
-        hold: k is whole prefetches, or ends with whole vectors, or ends with single elements.
+        Tiles of rows, groups of columns and splits of k are whole or partial. In the first three problems, B is
+        copied to shared memory once, and some splits are empty. In the last three, a split needs more rows of B than
+        both buffers hold: k is whole prefetches, or ends with whole vectors, or ends with single elements.
         """
         rows, prefetch = self.block_rows(config, problem), config.prefetch
         deep = (2 * self.tile_depth(config) + prefetch) * config.splits
@@ -97,9 +97,11 @@ class Mma16(StreamA[Mma16Config]):
     def one_wave_first(
         self, variants: Sequence[Mma16Config], problem: Problem, limits: DeviceLimits
     ) -> tuple[Mma16Config, ...]:
-        """Return the variants with the numbers of splits to try first, in turns one of each variant.
+        """Return each variant with the numbers of splits to try first.
 
-        The first number of splits is the largest with which all blocks are resident at the same time.
+        The variants alternate: first each variant with its first number of splits, then each variant with its second.
+        The first number is the largest with which all blocks are resident at the same time, unless that is at most
+        FEW_SPLITS.
         """
 
         def splits_of(variant: Mma16Config) -> list[int]:
@@ -157,7 +159,8 @@ class StreamAMma16(Mma16):
     def _proposals_of_short(self, problem: Problem, limits: DeviceLimits, columns: int) -> tuple[Mma16Config, ...]:
         """Return the proposals for a small k: several tiles of rows per block.
 
-        With few columns, the first proposals have so many that all blocks are resident at the same time.
+        If C has few columns, blocks of the first proposals have so many tiles that all blocks are resident at the
+        same time.
         """
         few = columns <= FEW_COLUMNS
         ahead: tuple[tuple[int, int], ...] = ((64, 4), (64, 1))
@@ -185,7 +188,7 @@ class StreamAMma16(Mma16):
 def _long_run(tiles: int, slots: int) -> int:
     """Return the number of row tiles per block with which the blocks nearly fill one wave of `slots` resident blocks.
 
-    Return 0 if no option does.
+    Return 0 if no option of the number nearly fills the wave.
     """
     return next((run for run in LONG_RUNS if LEAST_FILLED * slots <= -(-tiles // run) <= slots), 0)
 

@@ -1,7 +1,7 @@
 """stream_a on tensor cores in bf16, f16, TF32 and 3xTF32: A passes through a pipeline in shared memory.
 
-The kernel is for so many columns that their sums leave no registers to load A ahead. Each warp copies its own rows of
-A to shared memory with coalesced 16-byte accesses, and loads them from there as fragments.
+The kernel is for a C of so many columns that their sums leave no registers to load A ahead. Each warp copies its own
+rows of A to shared memory with coalesced 16-byte accesses, and loads them from there as fragments.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The configurations of the stream_a families. Only the tunable for rows of A differs."""
+"""The configurations of the stream_a families. They differ only in the tunable for rows of A."""
 
 from __future__ import annotations
 
