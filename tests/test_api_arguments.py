@@ -63,17 +63,17 @@ def test_problems_and_winners_are_of_types_of_numpy(database: str) -> None:
     ("call", "complaint"),
     [
         (lambda db: tsm2_tune.problems("8x8x8", dtype=np.int32), "unknown dtype 'int32': expected one of f32"),
-        (lambda db: tsm2_tune.problems("8x8x8", dtype=float), "dtype = <class 'float'>: expected a text, a type"),
-        (lambda db: tsm2_tune.problems("8x8x8", dtype=32), "dtype = 32: expected a text, a type of NumPy's, or sev"),
-        (lambda db: tsm2_tune.problems("8x8x8", op=1), "op = 1: expected a text or several"),
-        (lambda db: tsm2_tune.best(db, op=1), "op = 1: expected a text or several"),
+        (lambda db: tsm2_tune.problems("8x8x8", dtype=float), "dtype = <class 'float'>: expected a text, a NumPy"),
+        (lambda db: tsm2_tune.problems("8x8x8", dtype=32), "dtype = 32: expected a text, a NumPy type, or sev"),
+        (lambda db: tsm2_tune.problems("8x8x8", op=1), "op = 1: expected a text or several texts"),
+        (lambda db: tsm2_tune.best(db, op=1), "op = 1: expected a text or several texts"),
         (lambda db: tsm2_tune.best(None), "db = None: expected the name of a file"),
         (lambda db: tsm2_tune.export(None, format="csv"), "db = None: expected the name of a file"),
         (lambda db: tsm2_tune.export(db, format="csv", output=3), "output = 3: expected the name of a file"),
         (lambda db: tsm2_tune.export(db, format="csv", on_event=3), "on_event = 3: expected a function, or None"),
-        (lambda db: tsm2_tune.export(db, format="library"), "a library is no text: name a file that ends in .so"),
+        (lambda db: tsm2_tune.export(db, format="library"), "a library is binary: name a file that ends in .so"),
         (lambda db: tsm2_tune.export(db, format="csv", within=3),
-         "within = 3: expected a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"),
+         "within = 3: expected a share from 0.0 to 1.0, such as 0.03, or a percentage as text, such as '3%'"),
         (lambda db: tsm2_tune.export(db, format="csv", within=1), "within = 1: expected"),
         (lambda db: tsm2_tune.export(db, format="csv", within=1.5), "within = 1.5: expected"),
         (lambda db: tsm2_tune.tune("8x8x8", device="cpu", db=None), "db = None: expected the name of a file"),
@@ -109,7 +109,7 @@ def test_within_is_of_the_command_what_its_text_says(database: str) -> None:
 def test_no_product_is_worth_more_than_all() -> None:
     result = run("record", "--output", "-", "--worth", "200%", "--", "true")
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert "'200%' is no share: expected percent up to 100%, such as 3%" in result.output
+    assert "'200%' is no percentage: expected at most 100%, such as 3%" in result.output
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_spelling_of_many_configurations_has_no_source() -> None:
     result = run("source", spelling)
     assert (result.exit_code, result.output) == (
         2,
-        f"Error: configuration {spelling!r}: * stands for any launch number, and source prints the text of one"
-        " configuration: put a number in its place\n",
+        f"Error: configuration {spelling!r}: * stands for any launch number, but source prints only one"
+        " configuration: replace * by a number\n",
     )
 
 

@@ -309,8 +309,8 @@ def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--format", "module", "--within", "3%"), "--between adds kernels, and --within takes the fewest"),
-        (("--format", "csv"), "--between is for a module or a library: leave it out with --format csv"),
+        (("--format", "module", "--within", "3%"), "--between adds kernels, but --within chooses the fewest"),
+        (("--format", "csv"), "--between is only for a module or a library: leave it out with --format csv"),
     ],
 )
 def test_it_is_refused_where_it_means_nothing(store: Store, arguments: tuple[str, ...], sentence: str) -> None:

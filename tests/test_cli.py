@@ -72,8 +72,8 @@ def database(tmp_path: Path) -> str:
         (("source", "tsm2-v9"), f"tsm2 has no configuration 'tsm2-v9': an example is {V0}"),
         (
             ("source", "tsm2:version=v3,threads=128,columns=16,prefetchh=4"),
-            "tsm2 has no configuration 'tsm2:version=v3,threads=128,columns=16,prefetchh=4': 'prefetchh' is none of"
-            f" its tunables, did you mean prefetch; an example is {V0}",
+            "tsm2 has no configuration 'tsm2:version=v3,threads=128,columns=16,prefetchh=4': it has no tunable"
+            f" 'prefetchh', did you mean prefetch; an example is {V0}",
         ),
         (
             ("source", "stream_a_dmma:threads=64,strips=1,columns=8,prefetch=64,stages=2", "--dtype", "f32"),
@@ -84,7 +84,7 @@ def database(tmp_path: Path) -> str:
             ("source", "resident_b_fma:threads=64,vector_bytes=16,columns=2,prefetch=4,evict_first=7"),
             "evict_first is one of 0",
         ),
-        (("source", V0.replace("prefetch=1", "prefetch=4")), "each of its values is right, but not with the others"),
+        (("source", V0.replace("prefetch=1", "prefetch=4")), "each value is valid, but not their combination"),
         (("source", "nothing"), "unknown family 'nothing'"),
         (("best", "--db", "none.db"), "none.db"),
         (("export", "--db", "none.db", "--format", "csv", "--output", "-"), "none.db"),
@@ -241,9 +241,9 @@ def test_a_shapes_file_of_another_editor_is_read_right(content: bytes, tmp_path:
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (b"8x8x8\n\0\0\0\0", "it holds NUL characters"),
-        ("8x8x8\n".encode("utf-16-le"), "it holds NUL characters"),
-        ("8x8x8\n".encode("utf-16")[:-1], "it is no text"),
+        (b"8x8x8\n\0\0\0\0", "it contains NUL characters"),
+        ("8x8x8\n".encode("utf-16-le"), "it contains NUL characters"),
+        ("8x8x8\n".encode("utf-16")[:-1], "it is not text in UTF-8 or UTF-16"),
     ],
 )
 def test_a_damaged_shapes_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
@@ -271,7 +271,7 @@ def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path, monkeypatch: 
     reads, writes = os.pipe()
     os.write(writes, b"8x8x8\n")
     for name in (tmp_path / "fifo", f"/dev/fd/{reads}"):
-        with pytest.raises(InputError, match=r"has no end within 0\.2 s: write it whole"):
+        with pytest.raises(InputError, match=r"did not end within 0\.2 s: write the whole file first"):
             problems_of(f"@{name}", "f32", "nn", "column")
     os.close(reads)
     os.close(writes)

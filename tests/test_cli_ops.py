@@ -137,7 +137,9 @@ def test_math_makes_f32_another_type() -> None:
     for dtype in ("f64", "bf16", "f32,c64"):
         result = run("space", "--device", "h200", "--shapes", "8x8x8", "--math", "3xtf32", "--dtype", dtype)
         assert result.exit_code == 2
-        assert f"--math 3xtf32 with --dtype {dtype.split(',')[-1]}: it is for f32" in " ".join(result.output.split())
+        assert f"--math 3xtf32 with --dtype {dtype.split(',')[-1]}: this arithmetic is only for f32" in " ".join(
+            result.output.split()
+        )
 
 
 def test_conjugates_are_for_complex_types() -> None:
@@ -192,7 +194,7 @@ def test_no_source_is_printed_that_would_be_wrong(configuration: str, dtypes: tu
     right, wrong = (run("source", configuration, "--dtype", dtype, "--op", op) for dtype in dtypes)
     assert right.exit_code == 0
     assert (wrong.exit_code, wrong.output.count("\n")) == (2, 1)
-    assert f"has no kernel for {dtypes[1]} and op {op}, as a " in wrong.output
+    assert f"has no kernel for {dtypes[1]} and op {op}, because a " in wrong.output
 
 
 def test_the_source_of_a_complex_kernel_conjugates() -> None:
@@ -225,7 +227,7 @@ def test_gram_is_an_op_of_every_type() -> None:
         "--op",
         "gram",
     ).output
-    assert "B is A's matrix" in text
+    assert "B is the same as A" in text
     assert (
         run(
             "source",

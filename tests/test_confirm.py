@@ -218,6 +218,9 @@ def test_a_database_without_winners_here_is_refused(path: Path, store: Store) ->
     found = run("confirm", "--db", str(path))
     assert (found.exit_code, "has no winner of what was asked for on this device" in found.output) == (2, True)
     found = run("confirm", "--db", str(path), "--device", DEVICE)
-    assert (found.exit_code, "is not in this machine: run this where it is" in found.output) == (2, True)
+    assert (found.exit_code, "is not in this machine: run this on the machine that has it" in found.output) == (
+        2,
+        True,
+    )
     found = run("confirm", "--db", str(path), "--device", "\uff10")
     assert (found.exit_code, "no trial of the device '\uff10' in" in found.output) == (2, True)

@@ -181,14 +181,14 @@ def test_what_no_kernel_serves_is_named(path: Path) -> None:
 def test_a_share_that_is_none(spelt: str, database: str) -> None:
     result = run("export", "--db", database, "--within", spelt, "--format", "csv", "--output", "-")
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
-    assert "is no share: expected percent up to 1000%, such as 3%" in result.output
+    assert "is no percentage: expected at most 1000%, such as 3%" in result.output
 
 
 @pytest.mark.parametrize("option", ["--no-measure", "--wait"])
 def test_options_of_measuring_are_of_within(option: str, database: str) -> None:
     result = run("export", "--db", database, option, "--format", "csv", "--output", "-")
     assert result.exit_code == 2
-    assert "are for --within" in result.output
+    assert "are only for --within" in result.output
 
 
 def test_nothing_to_export_is_said_as_without_it(path: Path) -> None:

@@ -55,8 +55,8 @@ def test_thresholds_are_spelt_by_name() -> None:
         ("min-reuse=inf", "at least 0"),
         ("min-blocks-per-sm=1.5", "expected a whole number"),
         ("min-reuse=1,min_reuse=2", "guideline min_reuse is set twice"),
-        ("min-reuse=1,none", "none takes all thresholds away, so it stands first"),
-        ("none,none", "so it stands first"),
+        ("min-reuse=1,none", "none removes all thresholds, so it must come first"),
+        ("none,none", "so it must come first"),
     ],
 )
 def test_what_is_no_threshold_is_refused(text: str, complaint: str) -> None:

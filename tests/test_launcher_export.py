@@ -99,7 +99,7 @@ def test_it_is_of_a_module(tmp_path: Path, form: str) -> None:
     command = ["export", "--db", database(tmp_path), "--output", "-", "--format", form, "--launcher"]
     done = CliRunner().invoke(main, command)
     assert done.exit_code == 2
-    assert f"--launcher is for a module: leave it out with --format {form}" in done.output
+    assert f"--launcher is only for a module: leave it out with --format {form}" in done.output
 
 
 def test_what_builds_it_may_be_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

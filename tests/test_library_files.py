@@ -119,7 +119,7 @@ def test_winners_that_a_library_has_no_function_for(tmp_path: Path) -> None:
 def test_no_binaries_is_of_a_module(path: Path, tmp_path: Path) -> None:
     done = run("--db", str(path), "--no-binaries", "--output", str(tmp_path / "libtsm2.so"))
     assert done.exit_code == 2
-    assert "--no-binaries is for a module" in done.output
+    assert "--no-binaries is only for a module" in done.output
 
 
 def test_nothing_from_the_database_becomes_code(there: InProcess, tmp_path: Path) -> None:

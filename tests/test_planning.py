@@ -79,7 +79,7 @@ def test_what_does_not_fit_the_memory_is_said() -> None:
 
 def test_a_card_without_the_unit_is_refused() -> None:
     said = refused("model", "--device", "v100", "--shapes", "64x8x64", "--math", "tf32")
-    assert "v100 has no tensor cores for --math tf32, which came with compute capability 8.0" in said
+    assert "v100 has no tensor cores for --math tf32, which need compute capability 8.0 or newer" in said
 
 
 def test_rates_that_nothing_measured_have_their_source() -> None:
@@ -101,7 +101,7 @@ def test_a_database_that_has_no_rates_is_refused(database: str, tmp_path: Path) 
     said = refused("model", "--db", database, *shapes, "--device", "a100")
     assert f"no trial of the device 'NVIDIA A100-SXM4-80GB' in {database}: it has 'NVIDIA H200'" in said
     said = refused("model", "--db", database, *shapes, "--dtype", "bf16")
-    assert "no rate of bf16 was measured on h200" in said
+    assert "no peak rate of bf16 on h200" in said
     empty = tmp_path / "empty.db"
     with Store.open(empty, create=True):
         pass

@@ -84,7 +84,7 @@ def test_a_gram_matrix_is_of_one_matrix(
     assert problem.factors == general.factors == factors
     assert "".join(problem.contiguous) == contiguous == "".join(general.contiguous)
     assert problem.stored == stored
-    assert problem.storage == general.storage + "; B is A's matrix"
+    assert problem.storage == general.storage + "; B is the same as A"
     assert (problem.flops, general.flops) == (2 * 15 * 7, 2 * 25 * 7)  # each product once
     assert 2 * problem.read_bytes == general.read_bytes
     assert problem.written_bytes == general.written_bytes
@@ -106,7 +106,7 @@ def test_a_conjugated_gram_matrix_is_hermitian() -> None:
     [
         (
             (8, 8, 8, "f99"),
-            "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, of another math, tf32",
+            "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, with another arithmetic, tf32",
         ),
         ((8, 8, 8, "float32"), r"unknown dtype 'float32': expected .*; did you mean f32\?"),
         ((8, 8, 8, ["f32"]), r"dtype_name = \['f32'\]: expected a text"),

@@ -126,7 +126,7 @@ def test_the_bound_flips_where_the_intensity_passes_the_balance() -> None:
 
 
 def test_a_type_that_was_not_measured_is_refused() -> None:
-    with pytest.raises(InputError, match="no rate of f64 was measured on h200: tune there again"):
+    with pytest.raises(InputError, match="no peak rate of f64 on h200: tune there again"):
         roofline(Problem(8, 8, 8, "f64"), H200, Ceilings(4000.0, 3000.0, (("f32", 60000.0),)))
 
 

@@ -72,10 +72,10 @@ def test_where_there_is_none_it_is_said(command: tuple[str, ...], database: str)
         (("--dtype", "c64"), "--dtype f32, f64"),
         (("--shapes", "8x8x8"), "--shapes 10000000x8x8, 20480x16x20480"),
         (("--cache", "warm"), "--cache clean"),
-        (("--dtype", "f64", "--op", "tn"), "--op nn with the rest as asked"),
+        (("--dtype", "f64", "--op", "tn"), "--op nn if the other options stay the same"),
         (
             ("--dtype", "f64", "--shapes", "1e7x8x8"),
-            "--shapes 20480x16x20480 or --dtype f32 with the rest as asked",
+            "--shapes 20480x16x20480 or --dtype f32 if the other options stay the same",
         ),
         (("--dtype", "c64", "--op", "tn"), "--dtype f32, f64 or --op nn"),
     ],
@@ -144,7 +144,8 @@ def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: 
     assert run("best", "--db", str(path), "--device", "h100").exit_code == 0
     result = run("best", "--db", str(path), "--device", "nvidia")
     assert (result.exit_code, result.output) == (
-        2, f"Error: the device 'nvidia' may be 'NVIDIA H100 80GB HBM3' or 'NVIDIA H200' in {path}: name more of it\n"
+        2,
+        f"Error: the device 'nvidia' may be 'NVIDIA H100 80GB HBM3' or 'NVIDIA H200' in {path}: use a longer name\n",
     )  # fmt: skip
 
 

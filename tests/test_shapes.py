@@ -43,7 +43,7 @@ def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
         ("8x8x8:1\uff16:8", "'1\uff16' is no whole number"),
         ("10:30x10x10", "a range is FROM:TO:STEP"),
         ("9" * 5000 + "x8x8", "a number of 5000 characters"),
-        ("kx8xm", "a letter must stand"),
+        ("kx8xm", "a letter must refer"),
         ("mx8x8", "refer to itself"),
         ("30:10:10x8x8", "empty or endless"),
         ("10:30:0x8x8", "at least 1"),

@@ -85,5 +85,5 @@ def _target(selection: Selection, store: Store) -> target.Target:
     name = selection.device_in(store)
     spec = target.spec_of(name or asked)
     if spec is None:
-        raise DeviceError(f"the device {name!r} is not in this machine: run this where it is")
+        raise DeviceError(f"the device {name!r} is not in this machine: run this on the machine that has it")
     return target.find_target(spec)

@@ -98,7 +98,7 @@ def export(
     selection = selected(device, products, dtype, op, cache, layout)
     path = None if output is None else file_name("output", output)
     if path is None and format == "library":
-        raise InputError("a library is no text: name a file that ends in .so, such as libtsm2.so, as the output")
+        raise InputError("a library is binary: name a file that ends in .so, such as libtsm2.so")
     if path is not None:
         exports.refuse_database(path, name)  # before the slow reading of winners
         refuse = exports.refuse_output if format == "library" else exports.refuse_unwritable
@@ -181,21 +181,23 @@ def contradiction(
 ) -> str | None:
     """Return a sentence that names options which exclude one another; None if there are none."""
     if family is not None and format not in EXCHANGE:
-        return f"--family is for --format {' and '.join(EXCHANGE)}: winners are those of all families"
+        return (
+            f"--family is only for --format {' and '.join(EXCHANGE)}: other formats have the winners of all families"
+        )
     if format == "library" and not binaries:
-        return "--no-binaries is for a module: a library is nothing but binaries"
+        return "--no-binaries is only for a module: a library consists of binaries"
     if allow_unverified and (format not in PACKS or not binaries):
-        return "--allow-unverified is for binaries in a module or a library: leave it out"
+        return "--allow-unverified is only for binaries in a module or a library: leave it out"
     if within is None and (not measure or wait):
-        return "--no-measure and --wait are for --within: nothing is measured without it"
+        return "--no-measure and --wait are only for --within: without it, nothing is measured"
     if within is not None and format in (TRIALS, *EXCHANGE):
         return f"--within chooses kernels, and --format {format} has all trials: leave one out"
     if launcher and format != "module":
-        return f"--launcher is for a module: leave it out with --format {format}"
+        return f"--launcher is only for a module: leave it out with --format {format}"
     if between and within is not None:
-        return "--between adds kernels, and --within takes the fewest: name one of them"
+        return "--between adds kernels, but --within chooses the fewest: use only one of them"
     if between and format not in PACKS:
-        return f"--between is for a module or a library: leave it out with --format {format}"
+        return f"--between is only for a module or a library: leave it out with --format {format}"
     return None
 
 

@@ -69,9 +69,10 @@ _LINE_END = re.compile(r"\r\n|\r|\n")
 _SPACED = re.compile(r" *([xX]) *")
 _PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
 OP_SYNTAX = (
-    "Two letters, for A and B, as in BLAS: n is not transposed, t transposed, and for complex types c conjugate"
-    " transposed, j conjugated. A third letter, t, says that C is row-major. x for B says that B is A, as in BLAS's"
-    f" syrk and herk: tx is X^T X, cx is X^H X, and {GRAM} is the one of both that fits the type."
+    "Two letters, for A and B, as in BLAS: n means not transposed, t transposed, and for complex types c conjugate"
+    " transposed, j conjugated. A third letter t means that C is row-major. An x for B means that B is the same"
+    f" matrix as A, as in BLAS's syrk and herk: tx is X^T X, cx is X^H X, and {GRAM} is tx for real types and cx"
+    " for complex types."
 )
 
 Texts = str | Iterable[str]  # a text with commas, or several texts
@@ -88,7 +89,7 @@ def texts(what: str, value: Texts) -> str:
     try:
         return plain_text(what, value) if isinstance(value, str) else ",".join(value)
     except TypeError:
-        raise InputError(f"{what} = {shown(value)}: expected a text or several") from None
+        raise InputError(f"{what} = {shown(value)}: expected a text or several texts") from None
 
 
 def dtype_texts(value: ElementTypes) -> str:
@@ -101,7 +102,7 @@ def dtype_texts(value: ElementTypes) -> str:
         several: Iterable[Any] = [value] if is_one else value  # type: ignore[assignment]
         return ",".join(map(_element_name, several))
     except TypeError:
-        raise InputError(f"dtype = {shown(value)}: expected a text, a type of NumPy's, or several") from None
+        raise InputError(f"dtype = {shown(value)}: expected a text, a NumPy type, or several of these") from None
 
 
 def _element_name(one: Any) -> str:
@@ -259,14 +260,14 @@ def dtype_with(math: str, name: str) -> str:
     """Return the name of the Dtype with this element type and arithmetic. Raise InputError if there is none."""
     name = canonical_dtype(name)
     if name in MATHS:
-        raise InputError(f"unknown dtype {name!r}: that is how f32 may be multiplied: --dtype f32 --math {name}")
+        raise InputError(f"unknown dtype {name!r}: it is an arithmetic, not a type; use --dtype f32 --math {name}")
     if name not in ELEMENT_TYPES:
         raise unknown_dtype(name)
     known = {dtype.element_name: dtype.name for dtype in DTYPES.values() if dtype.math == math}
     if name not in known:
         raise InputError(
-            f"--math {math} with --dtype {name}: it is for {' and '.join(known)} alone;"
-            " name that, or leave --math out"
+            f"--math {math} with --dtype {name}: this arithmetic is only for {' and '.join(known)};"
+            " change --dtype, or leave --math out"
         )
     return known[name]
 
@@ -300,7 +301,7 @@ def op_in(layout: str, op: str) -> str:
     if not re.fullmatch(f"[{letters}][{letters}{SAME}]", op):
         raise InputError(
             f"op {op!r} with --layout row: expected two of the letters {', '.join(OP_LETTERS)}, for A and B,"
-            f" or {SAME} for B if that is A's matrix; --layout sets the order of C"
+            f" or {SAME} for B if it is the same matrix as A; --layout sets the order of C"
         )
     return op.translate(OPPOSITE) + "t"
 
@@ -313,7 +314,7 @@ def thresholds_of(guidelines: str | Thresholds | None) -> Thresholds:
     if isinstance(guidelines, Mapping):
         guidelines = ",".join(f"{name}={_number(name, value)}" for name, value in guidelines.items())
     elif not isinstance(guidelines, str | None):
-        raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or thresholds by their names")
+        raise InputError(f"guidelines = {shown(guidelines)}: expected a text, or a mapping from names to thresholds")
     text = guidelines or ""
     known = [*(option_name(field.name) for field in fields(Guidelines)), NO_GUIDELINES]
     for name in filter(None, (item.partition("=")[0].strip() for item in text.split(","))):
@@ -330,7 +331,7 @@ def share_of(text: str, most: float) -> float:
     """Return a percentage such as 3% or 0.5% as a share. Raise InputError if it exceeds `most` or is invalid."""
     found = _PERCENT.fullmatch(text)
     if found is None or float(found[1]) > 100 * most:
-        raise InputError(f"{text!r} is no share: expected percent up to {100 * most:g}%, such as 3%")
+        raise InputError(f"{text!r} is no percentage: expected at most {100 * most:g}%, such as 3%")
     return float(found[1]) / 100
 
 
@@ -349,7 +350,7 @@ def checked_share(what: str, value: float | str | None, most: float) -> float | 
         share = -1.0
     if share == 0 or (0 < share <= min(most, 1) and not isinstance(value, Integral)):  # int 1 may mean 1 %
         return share
-    expected = "a share from 0.0 to 1.0, such as 0.03, which is 3 %, or a text such as '3%'"
+    expected = "a share from 0.0 to 1.0, such as 0.03, or a percentage as text, such as '3%'"
     raise InputError(f"{what} = {shown(value)}: expected {expected}")
 
 
@@ -409,9 +410,9 @@ def _shapes_text(name: str) -> str:
     try:
         text = content.decode("utf-16" if is_utf16 else "utf-8")
     except UnicodeDecodeError:
-        raise InputError(f"shapes file {name!r} cannot be read: it is no text") from None
+        raise InputError(f"shapes file {name!r} cannot be read: it is not text in UTF-8 or UTF-16") from None
     if "\0" in text:
-        raise InputError(f"shapes file {name!r} cannot be read: it holds NUL characters; write it again as UTF-8")
+        raise InputError(f"shapes file {name!r} cannot be read: it contains NUL characters; save it as UTF-8")
     return text.replace("\ufeff", "")  # concatenated files have marks in the middle too
 
 
@@ -434,7 +435,7 @@ def _shapes_content(name: str) -> bytes:
         finally:
             os.close(number)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
         raise InputError(f"shapes file {name!r} cannot be read: {reason}") from None
 
 
@@ -453,5 +454,5 @@ def _content(number: int, name: str) -> bytes:
         if len(content) > MOST_SHAPES_BYTES:
             raise InputError(f"shapes file {name!r} has more than {MOST_SHAPES_BYTES} bytes: name fewer shapes")
     raise InputError(
-        f"shapes file {name!r} has no end within {MOST_SHAPES_SECONDS:g} s: write it whole, then name it"
+        f"shapes file {name!r} did not end within {MOST_SHAPES_SECONDS:g} s: write the whole file first, then name it"
     )

@@ -60,7 +60,7 @@ def _page_text(name: str, value: str) -> str:
     """Return the text as a str. Raise InputError for another value, and for characters that HTML cannot contain."""
     text = plain_text(name, value)
     if re.search(r"[\x00-\x08\x0b-\x1f\ud800-\udfff]", text):
-        raise InputError(f"{name} = {text!r}: it has characters that a page cannot hold")
+        raise InputError(f"{name} = {text!r}: it contains characters that HTML cannot represent")
     return text
 
 

@@ -78,7 +78,7 @@ class Selection:
             name: {value(*one) for one in stored if one[0] in others and others.cache in (None, one[1])}
             for name, (others, value) in kinds.items()
         }
-        rest = " with the rest as asked" if len(kinds) > 1 and any(there.values()) else ""
+        rest = " if the other options stay the same" if len(kinds) > 1 and any(there.values()) else ""
         if not any(there.values()):
             there = {name: {value(*one) for one in stored} for name, (_, value) in kinds.items()}
         known = (f"{name} {_few(values)}" for name, values in there.items() if values)
@@ -101,7 +101,7 @@ class Selection:
             return parts_of[0]  # such as NVIDIA H100 80GB HBM3 if h100 is selected
         if parts_of:
             raise InputError(
-                f"the device {name!r} may be {' or '.join(map(repr, parts_of))} in {store.path}: name more of it"
+                f"the device {name!r} may be {' or '.join(map(repr, parts_of))} in {store.path}: use a longer name"
             )
         raise InputError(
             f"no trial of the device {name!r} in {store.path}: it has {', '.join(map(repr, devices)) or 'none'}"

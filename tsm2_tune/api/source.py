@@ -66,8 +66,8 @@ def source_of(
     family = FAMILIES[family_name]
     if "*" in configuration:
         raise InputError(
-            f"configuration {configuration!r}: * stands for any launch number, and source prints the text of one"
-            " configuration: put a number in its place"
+            f"configuration {configuration!r}: * stands for any launch number, but source prints only one"
+            " configuration: replace * by a number"
         )
     ways = list(_ways(family, dtype, math, op, layout))
     supported = {way: found for way in ways if (found := _supported(family, way)) is not None}
@@ -90,8 +90,8 @@ def source_of(
             return Found(render(problem, config).text, way.options(*given))
     way, problem = next(iter(known.items()))
     raise InputError(
-        f"{config.text} has no kernel for {problem.dtype_name} and op {way.op}, as {unfit(family, config, problem)}:"
-        " choose another configuration, --dtype, --math or --op"
+        f"{config.text} has no kernel for {problem.dtype_name} and op {way.op},"
+        f" because {unfit(family, config, problem)}: choose another configuration, --dtype, --math or --op"
     )
 
 
@@ -129,13 +129,13 @@ def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: s
         if not unknown:
             return example
         near = nearest_name(unknown, tunable_words(family.config_type))
-        return f"{unknown!r} is none of its tunables{f', did you mean {near}' if near else ''}; {example}"
+        return f"it has no tunable {unknown!r}{f', did you mean {near}' if near else ''}; {example}"
     every = list(islice(family.configurations(), MOST_LOOKED_AT))
     if len(every) == MOST_LOOKED_AT:  # there may be millions
-        return "its values do not go together; tsm2-tune space --list names all"
+        return "its values cannot be combined; tsm2-tune space --list prints all configurations"
     for one in declared(type(config)):
         known = sorted({*one.tunable.late, *(other.tunables[one.name] for other in every)})
         if config.tunables[one.name] not in known:
             name = one.word if one.word == one.name else f"{one.name} in {one.word}="
             return f"{name} is one of {', '.join(format_value(one, value) for value in known)}"
-    return "each of its values is right, but not with the others; tsm2-tune space --list names all"
+    return "each value is valid, but not their combination; tsm2-tune space --list prints all configurations"

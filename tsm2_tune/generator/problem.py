@@ -207,7 +207,7 @@ def dtype_named(name: str) -> Dtype:
     """Return the Dtype called `name`. Raise InputError, with a suggestion, for an unknown name."""
     if not isinstance(name, str) or name not in DTYPES:
         others = ", ".join(one for one in DTYPES if one not in ELEMENT_TYPES)
-        raise unknown_dtype(name, f", or, of another math, {others}")
+        raise unknown_dtype(name, f", or, with another arithmetic, {others}")
     return DTYPES[name]
 
 
@@ -265,8 +265,9 @@ class Problem:
         letters = "".join(OP_LETTERS)
         if not re.fullmatch(f"[{letters}][{letters}{SAME}]t?", self.op):
             raise InputError(
-                f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, such as nn or tn,"
-                f" and a third t where C is row-major; {SAME} for the second where B is A's own matrix"
+                f"unknown op {self.op!r}: expected two of the letters {', '.join(OP_LETTERS)}, for A and B, such as"
+                f" nn or tn, and a third letter t if C is row-major; {SAME} instead of B's letter if B is the same"
+                " matrix as A"
             )
         if self.is_gram and self.m != self.n:
             raise InputError(f"shape {self.shape} with op {self.op}: a matrix times itself has m = n")
@@ -323,7 +324,7 @@ class Problem:
             for names, major in ((columns, "column-major"), (rows, "row-major"), (conjugated, "conjugated"))
             if names
         ]
-        return "; ".join([*parts, *(["B is A's matrix"] if self.is_gram else [])])
+        return "; ".join([*parts, *(["B is the same as A"] if self.is_gram else [])])
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:

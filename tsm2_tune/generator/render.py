@@ -115,8 +115,8 @@ def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
     if isinstance(value, str):
         if not allowed.fullmatch(value):
             raise InputError(
-                f"{value[:40]!r} cannot be printed into {template}, which takes one line of plain characters:"
-                " use what `tsm2-tune space --list` and `best` spell"
+                f"{value[:40]!r} cannot be inserted into {template}, which accepts one line of plain characters:"
+                " use a text that `tsm2-tune space --list` or `best` prints"
             )
     elif isinstance(value, Mapping):
         _refuse_others(tuple(value.values()), allowed, template)
@@ -126,4 +126,4 @@ def _refuse_others(value: Any, allowed: re.Pattern[str], template: str) -> None:
         for one in value:
             _refuse_others(one, allowed, template)
     elif not isinstance(value, int | float | None):
-        raise TypeError(f"{template}: a template prints no {type(value).__name__}")
+        raise TypeError(f"{template}: a template accepts no value of type {type(value).__name__}")

@@ -54,7 +54,7 @@ def _parse_item(item: str) -> list[Shape]:
             values[name] = _parse_dimension(text, item)
     free = {name: value for name, value in values.items() if isinstance(value, list)}
     if any(isinstance(value, str) and value not in free for value in values.values()):
-        raise InputError(f"shape {item!r}: a letter must stand for a dimension that has numbers")
+        raise InputError(f"shape {item!r}: a letter must refer to a dimension that is given as numbers")
     count = 1
     for value in free.values():
         count *= len(value)
@@ -94,7 +94,7 @@ def _parse_number(text: str, item: str) -> int:
     """Parse a dimension of at least 1, such as 20480, 1e7 or 1.5e6. Raise InputError for another text."""
     if len(text) > MOST_CHARACTERS:
         raise InputError(
-            f"shape {item[:MOST_CHARACTERS]!r}...: a number of {len(text)} characters;"
+            f"shape {item[:MOST_CHARACTERS]!r}...: a number of {len(text)} characters is too long;"
             f" a dimension must be at least 1, at most {LARGEST_DIMENSION}"
         )
     if not re.fullmatch(r"-?\d+(\.\d+)?(e\+?\d{1,2})?", text, re.ASCII):

@@ -22,12 +22,12 @@ SOURCES = {
     "calculator": "CUDA Occupancy Calculator and cuda_occupancy.h of CUDA 7.0",
     "occupancy.h": "cuda_occupancy.h of CUDA 13.0",
     "latency-guide": "CUDA C Programming Guide 4.2, Multiprocessor Level: 22 clocks for arithmetic,"
-    " 400 to 800 for memory (the middle is taken)",
+    " 400 to 800 for memory (the mean is used)",
     "arafa": "Arafa et al., Instructions' Latencies Characterization for NVIDIA GPGPUs, arXiv:1905.08778",
     "luo": "Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, arXiv:2402.13499",
     "dewing": "github.com/markdewing/AI_kernels, latency: main memory, pointer chase",
     "neighbour": "latency taken from the architecture before it",
-    "assumed": "no table says it: a plain value, which a comment names",
+    "assumed": "no published value: an estimate, which a comment explains",
 }
 
 

@@ -81,8 +81,8 @@ def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roof
     gflops = dict(ceilings.gflops).get(problem.dtype_name)
     if gflops is None:
         raise InputError(
-            f"no rate of {problem.dtype_name} was measured on {limits.name}: tune there again with this version,"
-            " or leave --db out"
+            f"the database has no peak rate of {problem.dtype_name} on {limits.name}: tune there again with this"
+            " version, or leave --db out"
         )
     memory_us, arithmetic_us = ceilings.memory_us(problem), ceilings.arithmetic_us(problem)
     gbytes_per_s = problem.least_bytes / memory_us * 1e-3
@@ -169,7 +169,7 @@ def _check_unit(dtype: Dtype, limits: DeviceLimits) -> None:
     capability = limits.compute_capability
     if dtype.name in TF32_DTYPES and capability != HOST and "tf32" not in tensor_fmas(capability):
         raise InputError(
-            f"{limits.name} has no tensor cores for --math {dtype.name}, which came with compute capability 8.0:"
+            f"{limits.name} has no tensor cores for --math {dtype.name}, which need compute capability 8.0 or newer:"
             " leave --math out or name another --device"
         )
 

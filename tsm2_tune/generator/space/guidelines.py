@@ -59,7 +59,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
     known = {field.name: field.type for field in fields(Guidelines)}
     items = [item for item in map(str.strip, text.split(",")) if item]
     if NO_GUIDELINES in items[1:]:
-        raise InputError(f"guidelines {text!r}: {NO_GUIDELINES} takes all thresholds away, so it stands first")
+        raise InputError(f"guidelines {text!r}: {NO_GUIDELINES} removes all thresholds, so it must come first")
     start = dict.fromkeys(known, 0) if NO_GUIDELINES in items else {}
     values: dict[str, float] = {}
     for item in items[1:] if start else items:
@@ -69,7 +69,7 @@ def parse_thresholds(text: str) -> dict[str, float]:
             names = ", ".join(map(option_name, known))
             raise InputError(f"unknown guideline {name.strip()!r}: expected one of {names}, or {NO_GUIDELINES}")
         if key in values:
-            raise InputError(f"guideline {name.strip()} is set twice: say it once")
+            raise InputError(f"guideline {name.strip()} is set twice: set it once")
         values[key] = _threshold(name.strip(), value, whole=known[key] == "int")
     return start | values
 

@@ -93,7 +93,7 @@ def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:
-        raise InputError(f"cannot read {file} ({error}): install tsm2-tune anew") from None
+        raise InputError(f"cannot read {file} ({error}): reinstall tsm2-tune") from None
     found: dict[str, list[tuple[int, str]]] = {}
     for number, line in enumerate(text.splitlines(), start=1):
         if line and not line.startswith("#"):
@@ -115,7 +115,7 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
             except (ValueError, InputError):
                 raise InputError(
                     f"{file}, line {number}: expected a card, type, op, m, n, k and configurations with their times:"
-                    " install tsm2-tune anew"
+                    " reinstall tsm2-tune"
                 ) from None
     return tuple(found)
 
