@@ -13,7 +13,7 @@ _FOLDER = files("tsm2_tune") / "kernels"
 
 
 def with_headers(text: str) -> str:
-    """Return the CUDA text with each included header, nested ones too, inserted once.
+    """Return the CUDA text with each header that it includes, directly or indirectly, inserted once.
 
     The header of the element type replaces the `#include` that names it. All other headers are inserted together, at
     the first of the other `#include`s.
@@ -34,7 +34,7 @@ def header(name: str) -> str:
 
 
 def _needed(text: str) -> dict[str, None]:
-    """Return the names of the headers that the text includes, nested ones too.
+    """Return the names of the headers that the text includes, directly or indirectly.
 
     The headers that a header includes come before it.
     """
@@ -46,7 +46,7 @@ def _needed(text: str) -> dict[str, None]:
 
 @cache
 def _needed_by(name: str) -> dict[str, None]:
-    """Return the names of the headers that the header `name` includes, nested ones too, and then `name`."""
+    """Return the names of the headers that the header `name` includes, directly or indirectly, and then `name`."""
     return _needed(_read(name)) | {name: None}
 
 

@@ -31,9 +31,10 @@ def occupancy(limits: DeviceLimits, *, threads: int, registers: int, smem_bytes:
     """Return the occupancy of a kernel with `threads` and `smem_bytes` per block and `registers` per thread.
 
     `smem_bytes` is static and dynamic shared memory together, without the driver's reserved bytes. The result is 0
-    blocks if the kernel exceeds a limit per block or thread. It equals the result of the CUDA driver function
-    cuOccupancyMaxActiveBlocksPerMultiprocessor for a kernel that has opted in to large shared memory and lets the
-    driver divide the memory between shared memory and L1 cache. `architecture.py` cites the sources of the limits.
+    blocks if the kernel exceeds a limit per block or thread. The number of blocks equals the result of the CUDA
+    driver function cuOccupancyMaxActiveBlocksPerMultiprocessor for a kernel that has opted in to large shared memory
+    and lets the driver divide the memory between shared memory and L1 cache. `architecture.py` cites the sources of
+    the limits.
     """
     if threads < 1 or registers < 0 or smem_bytes < 0:
         raise ValueError(f"no kernel has {threads} threads, {registers} registers, {smem_bytes} shared bytes")

@@ -74,7 +74,8 @@ class Roofline:
 def roofline(problem: Problem, limits: DeviceLimits, ceilings: Ceilings) -> Roofline:
     """Return the roofline of the problem on a device with these peak rates.
 
-    Raise InputError if the device cannot compute the problem's element type, or if `ceilings` has no rate for it.
+    Raise InputError if the device cannot compute the problem's element type, or if `ceilings` has no rate for the
+    type.
     """
     _check_unit(problem.dtype, limits)
     unit, _ = _fastest(problem.dtype, *_rates(limits))

@@ -103,7 +103,7 @@ def lines_of(file: Path) -> dict[str, tuple[tuple[int, str], ...]]:
 
 @cache
 def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
-    """Return the measured problems of an element type, then those of SIMILAR_DTYPES, in the order of the file.
+    """Return the measured problems of an element type, then of its SIMILAR_DTYPES, in the order of the file.
 
     Raise InputError for an invalid line.
     """

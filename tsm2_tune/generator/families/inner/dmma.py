@@ -49,9 +49,9 @@ class InnerDmmaConfig(InnerConfig):
 
     @property
     def strip_rows(self) -> int:
-        """The rows of a strip: those of the larger mma instruction.
+        """The rows of a strip, which are the rows of an mma instruction.
 
-        If the tile has fewer rows, they are those of the smaller mma instruction.
+        The strip uses the larger mma instruction if the tile has enough rows for it, and the smaller one if not.
         """
         return min(self.most_strip_rows, self.block_m)
 

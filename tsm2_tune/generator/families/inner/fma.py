@@ -38,7 +38,7 @@ class InnerFmaConfig(InnerConfig):
 
 
 def team(config: InnerFmaConfig) -> int:
-    """Return the number of threads that share a tile of C: those of one k slice."""
+    """Return the number of threads of one k slice, which share a tile of C."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 

@@ -94,7 +94,7 @@ class InnerFmaRingConfig(InnerConfig):
 
 
 def team(config: InnerFmaRingConfig) -> int:
-    """Return the number of threads that share a tile of C: those of one k slice."""
+    """Return the number of threads of one k slice, which share a tile of C."""
     return (config.block_m // config.rows) * (config.block_n // config.columns)
 
 
