@@ -88,7 +88,7 @@ def all_drawn() -> dict[str, str]:
     parts |= {"reached": gains.short_table(gained_at_all)}
     parts |= {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))}
     beside = json.loads(BESIDE.read_text(encoding="utf-8"))
-    parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in it was verified."}
+    parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}
     parts |= scale.drawn(scale.Campaign(10_000, 1_000, 5), scale.recorded())
     parts |= {"scale-simulated": scale_simulation.table(scale.recorded())}

@@ -20,7 +20,7 @@ TIMED = (
     "cublas",
     "cublaslt",
 )  # a row has these contestants' times with a clean and with a dirty L2
-BY_KIND = "By kind, with the L2 clean, `gemm`:"
+BY_KIND = "Kernels that `gemm` chooses by prediction, by kind of product, with the L2 clean:"
 
 
 def vendor_us(row: Row) -> float | None:
@@ -246,16 +246,16 @@ def what_it_is(found: Row) -> str:
     pack, draw = found["pack_facts"], found["draw"]
     vendor = "No vendor was measured"
     if found["cublas"]:
-        vendor = "*cuBLAS* is the faster one of cuBLAS and cuBLASLt's algorithms, its *own routine* cublas<t>gemm"
+        vendor = "*cuBLAS* is cublas<t>gemm, its *own routine*, or an algorithm of cuBLASLt if that is faster"
     fallback = found["fallback_library"]
     left = f"The *fallback* passes a product to {fallback}" if fallback else "There was no library to fall back to"
     seconds = found["search_seconds"]
-    search = f"Searches took {seconds:g} s a shape" if seconds else "No shape was searched"
-    search += f" and ended by {found['searched_at']}" if "searched_at" in found else ""
+    search = f"The search of each shape took {seconds:g} s" if seconds else "No shape was searched"
+    search += f", and the last search ended by {found['searched_at']}" if "searched_at" in found else ""
     return (
-        f"{len(rows)} shapes were measured, of {draw['each']} drawn for each regime, element type and layout (seed"
-        f" {draw['seed']}). The pack has {pack['winners']} tuned shapes and {pack['kernels']} kernels. {search}."
-        f" {vendor}. {left}. {len(found['skipped'])} shapes could not be measured."
+        f"{len(rows)} shapes were measured. The draw has {draw['each']} shapes for each regime, element type and"
+        f" layout (seed {draw['seed']}). The pack has {pack['winners']} tuned shapes and {pack['kernels']} kernels."
+        f" {search}. {vendor}. {left}. {len(found['skipped'])} shapes could not be measured."
     )
 
 
@@ -283,7 +283,7 @@ def of_plans(rows: Sequence[Row]) -> str:
     seconds = [row["plan_seconds"] for row in rows]
     to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
     return (
-        "The same with `plan(a, b, out, measure=True)`, which times up to twenty launches and the vendor on the"
-        f" arrays: {len(rows)} shapes, for {to_vendor} of which the vendor was fastest. Making a plan took"
+        "Kernels that `plan(a, b, out, measure=True)` chooses by timing up to twenty launches and the vendor on the"
+        f" arrays. Of {len(rows)} shapes the vendor was fastest for {to_vendor}. Making a plan took"
         f" {1e3 * statistics.median(seconds):.0f} ms (median) and {max(seconds):.2f} s at most."
     )

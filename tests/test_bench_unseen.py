@@ -244,7 +244,7 @@ def test_a_run_on_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert "was measured with pack" in refused.output
     searched = run("--searched-in", "u.json", "--output", "again.json")  # beside another pack
     assert searched.exit_code == 0, searched.output
-    assert "Searches took 0.1 s a shape and ended by" in searched.output
+    assert "The search of each shape took 0.1 s, and the last search ended by" in searched.output
     (again,) = json.loads(Path("again.json").read_text())["rows"]
     assert (again["regime"], again["search_configuration"]) == ("T", second["search_configuration"])
     assert again["search_us"] > 0

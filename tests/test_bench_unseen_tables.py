@@ -109,7 +109,7 @@ def test_parts_are_joined(tmp_path: Path) -> None:
     for name, n in (("1", 8), ("2", 9)):
         ResultFile(tmp_path / name, FACTS | OF_AN_UNSEEN_RUN).add(measured(n=n))
     joined((tmp_path / "1", tmp_path / "2"), tmp_path / "all").write()
-    assert "2 shapes were measured, of 1 drawn" in tables(read_unseen(tmp_path / "all"))
+    assert "2 shapes were measured. The draw has 1 shapes" in tables(read_unseen(tmp_path / "all"))
     ResultFile(tmp_path / "3", FACTS | OF_AN_UNSEEN_RUN | {"pack": "another"}).add(measured(n=10))
     with pytest.raises(InputError, match="was measured with pack 'another'"):
         joined((tmp_path / "1", tmp_path / "3"), tmp_path / "all")
