@@ -10,10 +10,11 @@ import pytest
 import tsm2_tune
 
 PACKAGE = Path(tsm2_tune.__file__).parent
-LIBRARY, LAUNCHER = PACKAGE / "tuner/export/c", PACKAGE / "tuner/export/launcher"
+CORE, LIBRARY, LAUNCHER = PACKAGE / "core", PACKAGE / "tuner/export/c", PACKAGE / "tuner/export/launcher"
 PROGRAMS = {
-    "library": [LIBRARY],
-    "launcher": [LIBRARY, LAUNCHER],
+    "core": [CORE],
+    "library": [CORE, LIBRARY],
+    "launcher": [CORE, LAUNCHER],
     "stand-in": [PACKAGE / "interpose/c"],
     "kernels": [PACKAGE / "kernels", PACKAGE / "kernels/mma"],
     "emulator": [PACKAGE / "tuner/device/emulator/include"],

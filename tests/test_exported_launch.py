@@ -275,9 +275,7 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str, ha
     problems = [Problem(4096, 8, 512, "f32", op) for op in ("nn", "tn", "nt", "ntt", "ttt")]
     problems.append(Problem(4096, 8, 512, "c64", "cn"))
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    rows, sources = found
-    chosen = [(row, sources[row.trial_id]) for row in rows]
-    imported(exported("module", found, launcher=launcher_binary(chosen) if has_launcher else None), tmp_path)
+    imported(exported("module", found, launcher=launcher_binary() if has_launcher else None), tmp_path)
     command = [sys.executable, "-m", "tests.exported_on_gpu", str(tmp_path / "best_kernels.py"), library]
     at = Path(__file__).parents[1]
     try:

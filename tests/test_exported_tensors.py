@@ -49,8 +49,12 @@ def module_of_all(
 
 @pytest.fixture
 def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The same before a driver that records, as `driver`; nothing is compiled."""
+    """The module with a driver that records, as `driver`; nothing is compiled.
+
+    The module logs its choices, so that Python makes them: the launcher starts repeated calls only.
+    """
     driver = RecordingDriver()
+    monkeypatch.setattr(module_of_all.log, "isEnabledFor", lambda level: True)
     monkeypatch.setattr(module_of_all, "cuda", lambda: driver)
     module_of_all.plans.clear()
     module_of_all.starters.clear()

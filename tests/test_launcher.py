@@ -45,7 +45,11 @@ def pair(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> tuple[Modul
 
 
 def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
-    """The module before a driver of its own, as `driver`; it has started nothing yet."""
+    """Return the module with a driver of its own, as `driver`, and empty caches.
+
+    It logs its choices, so that Python makes them: the launcher starts repeated calls only.
+    """
+    patch.setattr(module.log, "isEnabledFor", lambda level: True)
     driver = Driver()
     for name in ("plans", "starters", "launchers", "workspaces"):
         getattr(module, name).clear()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from dataclasses import astuple
 from functools import cache
 from pathlib import Path
@@ -12,14 +13,18 @@ from typing import Any
 
 import pytest
 
+import tsm2_tune
 from tests.fabricated import GPU, Winners, exported, imported, trial, tuning_run, winners
 from tests.kept_objects import keep
-from tests.library_calls import H200, Call, random_calls, tried
+from tests.library_calls import Call, random_calls
 from tests.test_library_choice import arrays, everything
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.runtime.elements import DTYPES
 from tsm2_tune.runtime.launcher import TYPES_IN_C
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+
+PACKAGE = Path(tsm2_tune.__file__).parent
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -32,9 +37,8 @@ def modules(folder: Path, found: Winners, known: Known) -> tuple[ModuleType, Mod
 
 def texts(found: Winners, known: Known) -> tuple[str, str]:
     """Return the text of the module without the compiled launcher and with it."""
-    rows, sources = found
-    binary = launcher_binary([(row, sources[row.trial_id]) for row in rows], known)
-    return exported("module", found, known=known), exported("module", found, known=known, launcher=binary)
+    compiled = exported("module", found, known=known, launcher=launcher_binary())
+    return exported("module", found, known=known), compiled
 
 
 def modules_of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
@@ -109,29 +113,21 @@ def test_the_choice_is_the_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert len(by_python) < 0.8 * sum(bool(numbers) for _, numbers in made) or device != GPU
 
 
-def test_python_chooses_where_the_launcher_has_other_winners(tmp_path: Path) -> None:
-    """One that was built for none, or for more; and for the kernels that the library has no function for."""
-    others = [tried(Problem(64, 4, k, "f32"), median_us=k) for k in (64, 128)]
-    found, sources = winners(tmp_path, *others)
-    for rows in ((), found[:1]):
-        binary = launcher_binary([(row, sources[row.trial_id]) for row in rows])
-        module = imported(exported("module", (found, sources), launcher=binary), tmp_path)
-        assert module.launcher().winner_count == len(rows)
-        call = Call("f32", "NN", 64, 4, 128, ldc=64)
-        product = module.Product.of(*arrays(call), conjugates=(False, False), math=None)
-        assert module.choose(product, H200.identity.name).winner.k == 128
-
-
 def test_types_are_numbered_alike() -> None:
-    header = (Path(__file__).parents[1] / "tsm2_tune/tuner/export/c/tsm2.h").read_text()
-    named = ", ".join(f"TSM2_{name.upper()} = {number}" for number, name in enumerate(TYPES_IN_C))
-    assert f"typedef enum {{ {named} }} tsm2_type;" in header
+    core, library = (
+        (PACKAGE / name).read_text(encoding="utf-8") for name in ("core/core.h", "tuner/export/c/tsm2.h")
+    )
+    in_core = re.search(r"enum core_type \{(.*?)CORE_TYPES", core, re.DOTALL)
+    assert in_core is not None
+    assert re.findall(r"CORE_(\w+),", in_core[1]) == [name.upper() for name in TYPES_IN_C]
+    named = ", ".join(f"TSM2_{name.upper()} = {number}" for number, name in enumerate(DTYPES))
+    assert f"typedef enum {{ {named} }} tsm2_type;" in library
 
 
 def test_what_is_no_description_of_a_product_is_refused(tmp_path: Path) -> None:
     found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32"))))
     _, compiled = modules(tmp_path, (found, sources), NOTHING_KNOWN)
-    right = (0, (64, 4, 64), (64, 0), (64, 0), (64, 0), (False, False), False, GPU)
+    right = (0, (64, 4, 64), (64, 0), (64, 0), (64, 0), False, (False, False), False, GPU)
     assert compiled.launcher().choose(*right)[0] == 0
     assert compiled.launcher().choose(*right[:-1], "another")[4] == 1
     rng = random.Random(0)
@@ -146,5 +142,5 @@ def test_what_is_no_description_of_a_product_is_refused(tmp_path: Path) -> None:
 
 
 def is_fine(at: int, wrong: Any) -> bool:
-    """Anything is true or false; and any text is a device."""
-    return at == 6 or (at == 7 and isinstance(wrong, str))
+    """Return whether the value is a truth value, as any is, or the name of a device; None is the host."""
+    return at in (5, 7) or (at == 8 and (wrong is None or isinstance(wrong, str)))

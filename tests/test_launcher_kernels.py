@@ -25,7 +25,7 @@ def launcher_of_all_kernels(module: ModuleType, array: Tensor, of_type: int = 0)
     like_torch = (exchange(), (Tensor, Parameter), int, int, int)
     made = module.launcher().Launcher(lambda *_: "plain", *like_torch, {key: endless}, int)
     returns_0 = ctypes.cast(ctypes.CDLL(None).sched_yield, ctypes.c_void_p).value
-    for kernel in itertools.product(range(module.launcher().winner_count), (0, 1)):
+    for kernel in itertools.product(range(len(module.WINNERS)), (0, 1)):
         assert made.know(array, H200.identity.name, of_type, {}, kernel, (returns_0, 1), key)
     return made
 
@@ -61,7 +61,7 @@ def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(pair: tuple[Mod
 
 def test_what_is_no_kernel_is_not_taken(pair: tuple[ModuleType, ModuleType]) -> None:
     made = pair[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
-    (a, _, _), count = products(pair[1], 1)[0], pair[1].launcher().winner_count
+    (a, _, _), count = products(pair[1], 1)[0], len(pair[1].WINNERS)
     sound = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
     assert made.know(*sound)
     for at, wrong in [(2, -1), (2, 6), (4, (-1, 0)), (4, (count, 0)), (4, (0, 2)), (4, (0, -1)), (5, (0, 1)),

@@ -159,7 +159,8 @@ def test_the_header_compiles(tmp_path: Path, language: str, standard: str) -> No
 
 @pytest.mark.parametrize("file", sorted(file.name for file in SOURCES.iterdir() if file.name.endswith(".c")))
 def test_the_c_texts_are_clean(tmp_path: Path, file: str) -> None:
-    command = ["cc", *STRICT, "-std=c11", "-O2", "-c", str(SOURCES / file), "-o", str(tmp_path / "text.o")]
+    options = (*STRICT, "-std=c11", "-O2", f"-I{SOURCES.parents[2] / 'core'}")
+    command = ["cc", *options, "-c", str(SOURCES / file), "-o", str(tmp_path / "text.o")]
     subprocess.run(command, check=True)
 
 

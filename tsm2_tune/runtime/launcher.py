@@ -12,18 +12,18 @@ import logging
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import is_torchs, torch_stream
-from tsm2_tune.runtime.choice.winners import Match, Winner
+from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import unpacked
 from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspaces
-from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS, log
+from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS, MATHS, log
 from tsm2_tune.runtime.launch_plan import (
     ADDRESSES_AT,
     ALPHA_AT,
@@ -34,7 +34,7 @@ from tsm2_tune.runtime.launch_plan import (
     Plan,
     Slot,
 )
-from tsm2_tune.runtime.module_data import LAUNCHER, WINNERS
+from tsm2_tune.runtime.module_data import LAUNCHER, PACK, WINNERS
 from tsm2_tune.runtime.plan_cache import (
     Starter,
     by_vendor,
@@ -46,7 +46,7 @@ from tsm2_tune.runtime.plan_cache import (
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # the launcher uses the stable ABI of this Python version
-TYPES_IN_C = tuple(DTYPES)  # in the order of the C enum tsm2_type
+TYPES_IN_C = (*DTYPES, *MATHS.values())  # in the order of core_type
 
 launchers: dict[type, Any] = {}  # type of `a` -> Launcher object
 
@@ -80,7 +80,9 @@ def launcher() -> Any:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-    except (ImportError, OSError) as error:  # such as another libc, or a system that forbids executable memory files
+        assert PACK is not None  # an export writes both
+        module.open_pack(unpacked(PACK[1], PACK[0], "the pack of the compiled launcher"))
+    except (ImportError, OSError) as error:  # another C library, or a system that forbids executable memory files
         log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None
     return module
@@ -89,46 +91,39 @@ def launcher() -> Any:
 def compiled_match(
     name: str,
     shape: tuple[int, int, int],
-    leading: Iterable[Iterable[tuple[str, int]]],
+    leading: Sequence[Mapping[str, int]],
     conjugates: tuple[bool, bool],
     is_gram: bool,
-    device: str,
+    device: str | None,
 ) -> Match | None:
-    """Choose the kernel in C. Return the same Match as the Python code; None if the launcher cannot choose.
+    """Return the core's choice; None if there is no launcher, or no kernel for the product.
 
-    `leading` has for a, b and out the pairs of storage order ("n" or "t") and leading dimension.
+    `leading` are the leading dimensions of a, b and, if it exists, out by their storage orders. `device` is the name
+    of a GPU, or None for the host.
     """
-    made, winners = launcher(), _winners_in_c()
-    if made is None or made.winner_count != len(winners) or name not in TYPES_IN_C:
+    made = launcher()
+    if made is None:
         return None
-    lds = [(of.get("n", 0), of.get("t", 0)) for of in map(dict, leading)]
+    lds = [(of.get("n", 0), of.get("t", 0)) for of in leading]
     if any(min(of) < 0 or max(of) == 0 for of in lds):
         return None
-    found = made.choose(TYPES_IN_C.index(name), shape, *lds, conjugates, is_gram, device)
+    makes_out = len(lds) == 2
+    of_out = (0, 0) if makes_out else lds[2]
+    found = made.choose(TYPES_IN_C.index(name), shape, lds[0], lds[1], of_out, makes_out, conjugates, is_gram, device)
     if found is None:
         return None
-    at, rows, splits, distance, is_of_other, is_swapped, us, vendor_us = found
-    winner = winners[at]
+    at, rows, splits, distance, is_of_other, is_transposed, us, vendor_us = found
+    winner = WINNERS[at]
     launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
     launch = launch if splits == launch.splits else launch.with_splits(splits)
-    across = (shape[1], shape[0], shape[2]) if is_swapped else None
+    across = (shape[1], shape[0], shape[2]) if is_transposed else None
     return Match(winner, launch, distance, device if is_of_other else None, across, us or None, vendor_us or None)
 
 
 @cache
-def _winners_in_c() -> tuple[Winner, ...]:
-    """Return the winners that the launcher's C tables contain, in the order of these tables."""
-    return tuple(w for w in WINNERS if not w.on_host and w.dtype in TYPES_IN_C)
-
-
-@cache
-def _places_in_c() -> dict[int, int]:
-    """Return a dict: id(winner) -> index of the winner in the launcher's C tables.
-
-    The dict is empty if the tables were compiled for another set of winners.
-    """
-    winners = _winners_in_c()
-    return {id(w): at for at, w in enumerate(winners)} if launcher().winner_count == len(winners) else {}
+def _numbers_in_c() -> dict[int, int]:
+    """Return id of a winner -> its index in the pack."""
+    return {id(w): at for at, w in enumerate(WINNERS)}
 
 
 def compiled_torch_starter(torch: Any, kind: type) -> Starter:
@@ -187,9 +182,11 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     )  # fmt: skip
     plan.slots.append(slot)
     found = plan.match.winner
-    place = _places_in_c().get(id(found))
-    if place is not None and not log.isEnabledFor(logging.DEBUG):  # the launcher does not log its choices
-        kernel = (place, INDEX_WIDTHS.index(plan.index_bits))
+    number = _numbers_in_c().get(id(found))
+    if (
+        number is not None and found.dtype in DTYPES and not log.isEnabledFor(logging.DEBUG)
+    ):  # the launcher does not log its choices
+        kernel = (number, INDEX_WIDTHS.index(plan.index_bits))
         type_of_out = new_out[1] if is_torchs(a) else a.dtype
         name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)
         made.know(a, name, of_type, type_of_out, kernel, (launch, plan.kernel), key)

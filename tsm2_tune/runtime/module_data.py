@@ -11,5 +11,6 @@ KERNELS: dict[str, tuple[str, str]] = {}  # `Winner.digest` -> SHA-256 and packe
 CUBINS: dict[
     tuple[str, int, str], tuple[str, str]
 ] = {}  # (`Winner.digest`, index width in bits, architecture) -> SHA-256 and packed cubin
+PACK: tuple[str, str] | None = None  # digest and data of the winners for the core, in their order
 LAUNCHER: tuple[str, str, str] | None = None  # platform, SHA-256 and packed shared library
 IDENTITY = ""  # digest of the exported file

@@ -1,4 +1,4 @@
-"""Choose a tuned kernel (a `Winner`) and its launch for a product. `tuner/export/c/choose.c` does the same in C."""
+"""Choose a tuned kernel (a `Winner`) and its launch for a product. `core/choose.c` does the same in C."""
 
 from __future__ import annotations
 
@@ -135,7 +135,8 @@ def _chosen_match(
     leading dimension for each of the matrix's storage orders. The compiled launcher, which makes the same choice in
     C, is tried first.
     """
-    compiled = None if device is None else _by_launcher(name, shape, orders, leading, conjugates, is_gram, device)
+    given = [dict(zip(order, ld, strict=True)) for order, ld in zip(orders, leading, strict=True)]
+    compiled = compiled_match(name, shape, given, conjugates, is_gram, device)
     if compiled is not None:
         return compiled
     as_is, across = _candidates(name, orders, conjugates, is_gram, device is None)
@@ -151,44 +152,6 @@ def _chosen_match(
         return other
     is_better = other.distance < found.distance if on_host else _is_faster(other, found)
     return other if is_better else found
-
-
-def _by_launcher(
-    name: str,
-    shape: Shape,
-    orders: Orders,
-    leading: tuple[tuple[int, ...], ...],
-    conjugates: tuple[bool, bool],
-    is_gram: bool,
-    device: str,
-) -> Match | None:
-    """Choose with the compiled launcher. Return None if there is no launcher, or if it cannot choose.
-
-    The launcher assumes that a new `out` is column-major. It is therefore not called if no kernel writes such an
-    `out`.
-    """
-    lds = [tuple(zip(*of, strict=True)) for of in zip(orders, leading, strict=True)]
-    if len(orders) == 2:
-        is_vector = min(shape[:2]) == 1
-        if not is_vector and not _have_columns(name, orders, conjugates, is_gram, device):
-            return None
-        lds.append((("n", shape[0]), ("t", shape[1])) if is_vector else (("n", shape[0]),))
-    return compiled_match(name, shape, lds, conjugates, is_gram, device)
-
-
-@lru_cache(maxsize=4096)
-def _have_columns(name: str, orders: Orders, conjugates: tuple[bool, bool], is_gram: bool, device: str) -> bool:
-    """Return whether this device has kernels that write a column-major `out`.
-
-    Among the kernels for the product there must be such a kernel, and also among the kernels for the transposed
-    product. If there are no kernels at all for one of these two products, only the kernels for the other product
-    count. Return False if b is the transpose of a.
-    """
-    as_is, across = _candidates(name, orders, conjugates, is_gram, on_host=False)
-    wanted = [
-        [w.orders[2] == order and w.device == device for w in of] for of, order in ((as_is, "n"), (across, "t"))
-    ]
-    return not is_gram and all(map(any, filter(None, wanted)))
 
 
 def _leading(orders: Orders, leading: tuple[tuple[int, ...], ...]) -> tuple[Leading, Leading]:

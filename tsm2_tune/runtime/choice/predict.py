@@ -4,7 +4,7 @@ A kernel's time has three parts: the fixed start of any launch; adding up the pa
 which grows with the shape. The body is the root of the sum of the squares of three times, because they overlap in
 part: memory traffic, arithmetic, and the serial part of the tiles. Memory traffic and arithmetic take longer if
 multiprocessors are idle. The prediction is corrected by the ratio of measured to predicted times, interpolated from
-measured shapes (interpolation.py). `tuner/export/c/predict.c` computes the same in C.
+measured shapes (interpolation.py). `core/predict.c` computes the same in C.
 
 All kernels for a product are evaluated at once. Arrays have a row for each kernel, and a column for each launch or
 for each measured shape.

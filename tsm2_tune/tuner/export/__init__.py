@@ -107,9 +107,9 @@ def export(
     generates, and ToolMissing if a tool that builds the launcher is missing.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    has_launcher = launcher and bool(rows) and format_name == "module"
-    if has_launcher:
-        launcher_binary()  # raises ToolMissing before the slow steps
+    compiled: bytes | None = None
+    if launcher and rows and format_name == "module":
+        compiled = launcher_binary()  # before what may take long
     rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
@@ -129,5 +129,5 @@ def export(
         database=str(store.path),
         known=known,
         cubins=cubins,
-        launcher=launcher_binary([(row, sources[row.trial_id]) for row in rows], known) if has_launcher else None,
+        launcher=compiled,
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
@@ -13,13 +12,10 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
-from tsm2_tune.runtime.choice.choose import measured_of, vendor_of
-from tsm2_tune.runtime.choice.interpolation import Interpolated, Routines
-from tsm2_tune.runtime.choice.predict import Division, Kernels
-from tsm2_tune.runtime.choice.winners import Winner, work_of
-from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.export.core_pack import core_pack, core_texts
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
 from tsm2_tune.tuner.export.cubins import key_of
 from tsm2_tune.tuner.export.measured_times import Known, known_of
@@ -33,9 +29,9 @@ from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, wr
 SOURCES = resources.files("tsm2_tune.tuner.export") / "c"
 BESIDE = {".h": "tsm2.h", ".f90": "tsm2.f90"}  # suffix of a file written with the library -> its source
 LIBRARY_SUFFIXES = (*BESIDE, ".so")
-PACK, BINARIES = "pack.c", "pack.bin"
+PACK, CORE, BINARIES = "library_pack.c", "core.bin", "cubins.bin"
 ALIGNMENT = 64  # of each cubin, in bytes
-EXACT = "-ffp-contract=off"  # no fused multiply-add, so that C chooses the same kernels as Python
+EXACT = "-ffp-contract=off"  # no fused multiply-add, so that all processors choose the same kernels
 FLAGS = (
     "-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra",
     EXACT,
@@ -43,17 +39,6 @@ FLAGS = (
 # Without the default libraries, because a C++ compiler would link the C++ library.
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lm", "-lc", "-lgcc")
-LAUNCH = (
-    "threads",
-    "rows_per_block",
-    "smem_bytes",
-    "columns_per_block",
-    "splits",
-    "flat_splits",
-    "persistent",
-    "has_workspace",
-)
-
 Winners = Sequence[tuple[BestRow, KernelSource]]
 
 
@@ -151,8 +136,12 @@ def _keys(row: BestRow) -> list[tuple[str, int, str]]:
 
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
-    """Return the bytes of the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
-    return built(pack_text(winners, cubins, known), b"".join(_aligned(cubins)), name)
+    """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
+    chosen = [winner(row, source, known) for row, source in winners]
+    about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
+    core = core_pack(chosen, known.cards)
+    text = pack_text(chosen, about, cubins, len(core))
+    return built({PACK: text.encode(), CORE: core, BINARIES: b"".join(_aligned(cubins))}, name)
 
 
 def _aligned(cubins: Cubins) -> Iterator[bytes]:
@@ -160,14 +149,10 @@ def _aligned(cubins: Cubins) -> Iterator[bytes]:
         yield binary + bytes(-len(binary) % ALIGNMENT)
 
 
-def built(pack: str, binaries: bytes, name: str) -> bytes:
-    """Compile the shared object `name` with the text of pack.c and the bytes of the cubins. Return its bytes.
-
-    Raise ToolMissing if the compiler is missing or fails.
-    """
-    texts = c_texts(SOURCES)
-    sources = [file for file in sorted((*texts, PACK)) if file.endswith(".c")]
-    files = {**texts, PACK: pack.encode(), BINARIES: binaries}
+def built(pack: Mapping[str, bytes], name: str) -> bytes:
+    """Build the shared object of this name with the files of its pack. Raise ToolMissing if that fails."""
+    files = {**core_texts(), **c_texts(SOURCES), **pack}
+    sources = sorted(file for file in files if file.endswith(".c"))
     return shared_object(files, lambda folder, output: _command(folder, sources, output, name), "library")
 
 
@@ -179,96 +164,24 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
     return [*command, *as_c(folder / file for file in sources), *LIBRARIES]
 
 
-# The text of pack.c
+# The text of library_pack.c
 
 
-def pack_text(winners: Winners, cubins: Cubins | None, known: Known) -> str:
-    """Return the text of pack.c: C tables of winners, GPU rates and cubins; no table of cubins if `cubins` is None.
-
-    Texts from the database become C string literals.
-    """
-    kernels = {digest: number for number, digest in enumerate(dict.fromkeys(row.source_digest for row, _ in winners))}
-    about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
-    points: list[list[str]] = []
-    packed = [_row(row, source, kernels[row.source_digest], known, points) for row, source in winners]
+def pack_text(winners: Sequence[Winner], about: Iterable[str], cubins: Cubins, core_bytes: int) -> str:
+    """Return library_pack.c. Texts from the database become string literals."""
+    codes = {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
     return filled(
         "library_pack.c.jinja",
         {
             "version": __version__,
-            "rows": packed,
-            "cards": [_card(card) for card in known.cards.values()],
-            "points": points,
-            "cubins": list(_cubin_rows(kernels, cubins or {})),
+            "cubins": list(_cubin_rows(codes, cubins)),
             "about": [literal(f"{line}\n") for line in (f"tsm2-tune {__version__}", *about)],
             "alignment": ALIGNMENT,
-            "file": None if cubins is None else BINARIES,
+            "core_bytes": core_bytes,
+            "files": [("pack_core_bytes", CORE), ("pack_cubin_bytes", BINARIES)],
         },
         OF_LITERALS,
     )
-
-
-def _card(card: Card) -> list[str]:
-    """Return the C initializers of `struct card` in pack.h: the measured rates of a GPU."""
-    gflops = _list(repr(card.gflops.get(dtype, 0.0)) for dtype in ELEMENT_TYPES)
-    return [str(card.sms), repr(card.read_gbytes_per_s), repr(card.copy_gbytes_per_s), gflops]
-
-
-def _expected(w: Winner, known: Known, points: list[list[str]]) -> list[str]:
-    """Return the C initializers of `struct winner` in pack.h, from the member `card` on.
-
-    They are the data that predict the winner's time. Its measured points are appended to `points`.
-    """
-    cards = known.cards
-    if w.device not in cards:
-        return ["-1", "{0}", "0.0", "0.0", "0.0", "0", "0", "0", "0"]
-    card = cards[w.device]
-    work = work_of(w, (w.m, w.n, w.k), card)
-    first_vendor, vendors = len(points), vendor_of(w)
-    if vendors:
-        works = [work_of(w, shape, card, of_vendor=True) for shape, _ in vendors]
-        points += _points(Routines(works, [us for _, us in vendors]).interpolated)
-    first = len(points)
-    busy = [0.0, 0.0, 0.0]
-    if w.division is not None:
-        kernels = Kernels([w.division], [w.launch], [work], [measured_of(w, card)], card)
-        points += _points(kernels.interpolated)
-        busy = [float(kernels.at_work[0, 0]), float(kernels.busy[0, 0]), kernels.waves_won(0)]
-    return [
-        str(list(cards).index(w.device)),
-        _list(repr(+getattr(w.division, field.name)) for field in fields(Division))
-        if w.division
-        else "{0}",  # unary plus converts True to 1
-        *map(repr, busy),
-        str(first_vendor),
-        str(len(vendors)),
-        str(first),
-        str(len(points) - first),
-    ]
-
-
-def _points(interpolated: Interpolated) -> list[list[str]]:
-    """Return the C initializers of `struct point` in pack.h, for the first kernel of `interpolated`."""
-    return [list(map(repr, point)) for point in interpolated.points(0)]
-
-
-def _row(row: BestRow, source: KernelSource, kernel: int, known: Known, points: list[list[str]]) -> list[str]:
-    """Return the C initializers of `struct winner` in pack.h. The winner's points are appended to `points`."""
-    w = winner(row, source, known)
-    vendor = [literal(w.vendor_routine or ""), repr(w.vendor_us)] if w.x_cublas is not None else ["NULL", "0.0"]
-    return [
-        *(literal(text) for text in (w.device, w.op, w.config, w.cache)),
-        f"TSM2_{w.dtype.upper()}",
-        _list("ROW_MAJOR" if order == "t" else "COLUMN_MAJOR" for order in w.orders),
-        _list(str(int(one)) for one in w.conjugates),
-        str(int(w.is_gram)),
-        *(str(extent) for extent in (w.m, w.n, w.k)),
-        repr(w.median_us),
-        *vendor,
-        str(kernel),
-        literal(w.kernel),
-        _list(str(int(getattr(w.launch, name))) for name in LAUNCH),
-        *_expected(w, known, points),
-    ]
 
 
 def _list(members: Iterator[str]) -> str:
@@ -276,7 +189,7 @@ def _list(members: Iterator[str]) -> str:
 
 
 def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str]]:
-    """Yield the C initializers of `struct cubin` in pack.h for each cubin."""
+    """Yield the members of pack.h's `struct cubin`. `kernels` are indices of CUDA texts by their digests."""
     offset = 0
     for ((digest, bits, architecture), binary), aligned in zip(cubins.items(), _aligned(cubins), strict=True):
         sha256 = _list(str(byte) for byte in hashlib.sha256(binary).digest())

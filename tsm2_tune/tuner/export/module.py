@@ -15,6 +15,7 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.launcher import launcher_place
 from tsm2_tune.tuner.export.bundle import runtime_parts
+from tsm2_tune.tuner.export.core_pack import core_pack
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.export.measured_times import Known
 from tsm2_tune.tuner.export.tables import facts
@@ -57,7 +58,8 @@ def module_text(
     cubins = cubins or {}
     texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
-    winners = [asdict(winner(row, sources[row.trial_id], known)) for row in rows]
+    winners = [winner(row, sources[row.trial_id], known) for row in rows]
+    pack = b"" if launcher is None else core_pack(winners, known.cards)
     head = filled(
         "module_head.py.jinja",
         {
@@ -71,10 +73,11 @@ def module_text(
     data = filled(
         "module.py.jinja",
         {
-            "rows": [ascii(json.dumps(one, allow_nan=False)) for one in winners],
+            "rows": [ascii(json.dumps(asdict(one), allow_nan=False)) for one in winners],
             "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
             "kernels": [(ascii(name), _digest(text), packed(text)) for name, text in texts.items()],
             "cubins": [(ascii(key), _digest(binary), packed(binary)) for key, binary in cubins.items()],
+            "pack": (_digest(pack), packed(pack)),
             "launcher": None if launcher is None else (ascii(launcher_place()), _digest(launcher), packed(launcher)),
         },
         OF_LITERALS,

@@ -55,7 +55,7 @@ static tsm2_status check_address(tsm2_handle handle, int number, const char *nam
 
 tsm2_status check_addresses(tsm2_handle handle, const struct call *call)
 {
-    const int64_t bytes = element_bytes(call->type);
+    const int64_t bytes = core_element_bytes((int)call->type);
     TRY(check_address(handle, ALPHA, "alpha", call->alpha, 1));
     if (call->k > 0) {
         TRY(check_address(handle, A, "A", call->A, bytes));

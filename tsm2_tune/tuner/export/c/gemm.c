@@ -1,11 +1,8 @@
 /* Products: their choice, their launch. */
 
-#include <limits.h>
 #include <string.h>
 
 #include "handle.h"
-#include "predict.h"
-#include "launch.h"
 
 enum { ARGUMENTS = 13 };
 
@@ -19,41 +16,45 @@ union argument {
 
 /* The property of a matrix on which the choice depends, in a storage order: that it does not have this order, or the
    widest vector, of a power of two of bytes, of which its lines are multiples. */
-enum { KINDS_OF_LINES = 6 };
-static int kind_of_lines(const struct product *product, int x, int order)
+enum { KINDS_OF_LINES = 6, WIDEST_VECTOR_BYTES = 16 };
+static int kind_of_lines(const struct core_product *product, int x, int order)
 {
     int kind = 1;
-    const int64_t ld = product->matrices[x].ld[order], bytes = ld * element_bytes((tsm2_type)product->type);
-    for (int vector = 2; vector <= VECTOR_BYTES && bytes % vector == 0; vector *= 2)
+    const int64_t ld = product->ld[x][order], bytes = ld * core_element_bytes(product->type);
+    for (int vector = 2; vector <= WIDEST_VECTOR_BYTES && bytes % vector == 0; vector *= 2)
         ++kind;
     return ld == 0 ? 0 : kind;
 }
 
-/* The winner for the product, from the cache of choices or chosen now. */
-static struct match chosen(tsm2_handle handle, const struct product *product)
+/* The choice for the product, from the cache of choices or made now. Products with other leading
+   dimensions may share an entry, so these are set anew. */
+static struct core_choice chosen(tsm2_handle handle, const struct core_product *product)
 {
-    struct cached_choice now = {{product->m, product->n, product->k, product->type}, {.winner = NULL}};
+    struct cached_choice now = {{product->m, product->n, product->k, product->type}, {0}};
     int64_t facts = product->is_gram;
     uint64_t place = 0;
-    for (int x = 0; x < 3; ++x)
-        for (int order = 0; order < ORDERS; ++order)
+    for (int x = 0; x < CORE_MATRICES; ++x)
+        for (int order = 0; order < CORE_ORDERS; ++order)
             facts = facts * KINDS_OF_LINES + kind_of_lines(product, x, order);
-    now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 8;
+    now.key[3] += (facts * 4 + product->conjugates[0] * 2 + product->conjugates[1]) * 16;
     for (int i = 0; i < 4; ++i)
         place = (place ^ (uint64_t)now.key[i]) * 0x9e3779b97f4a7c15u;
     struct cached_choice *first = &handle->choices[(place >> 32) % (CHOICES / WAYS) * WAYS], *free = NULL;
     for (int way = 0; way < WAYS; ++way) {
-        if (first[way].match.winner == NULL)
+        if (first[way].choice.reason == CORE_NO_KERNEL)
             free = free == NULL ? &first[way] : free;
-        else if (memcmp(first[way].key, now.key, sizeof now.key) == 0)
-            return first[way].match;
+        else if (memcmp(first[way].key, now.key, sizeof now.key) == 0) {
+            struct core_choice found = first[way].choice;
+            core_set_leading_dimensions(handle->pack, product, &found);
+            return found;
+        }
     }
-    now.match = choose(product, handle->device);
+    now.choice = core_choose(handle->pack, product, handle->device_index);
     if (free == NULL)
         free = &first[handle->evictions++ % WAYS];
-    if (now.match.winner != NULL)
+    if (now.choice.reason != CORE_NO_KERNEL)
         *free = now;
-    return now.match;
+    return now.choice;
 }
 
 static union argument index_of(int64_t value, int width)
@@ -80,43 +81,41 @@ static union argument factor_of(const void *factor, int64_t bytes)
     return argument;
 }
 
-/* Start the winner's kernel. */
-static tsm2_status start(tsm2_handle handle, const struct call *call, const struct product *oriented,
-                         const struct match *match)
+/* Start the chosen kernel. */
+static tsm2_status start(tsm2_handle handle, const struct call *call, const struct core_choice *choice)
 {
-    const struct winner *winner = match->winner;
-    const struct launch *launch = &match->launch;
-    const uint64_t x = launch_blocks_x(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
-    if (x > INT_MAX)
-        return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has", winner->config);
-    const int width = index_width(oriented, winner);
+    const struct core_kernel *kernel = &handle->pack->kernels[choice->kernel];
+    const int width = choice->index_bits == 64;
     cu_function function = NULL;
-    TRY(load_kernel(handle, winner, width, &function));
+    if (choice->is_too_large)
+        return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has, or more workspace than a memory",
+                    core_text(handle->pack, kernel->configuration));
+    TRY(load_kernel(handle, choice->kernel, width, &function));
     struct workspace workspace = {0, 0, 0, 0};
-    if (launch->has_workspace)
-        TRY(take_workspace(handle, partials_bytes(launch, oriented), counters_bytes(launch, oriented), &workspace));
-    const struct matrix *a = &oriented->matrices[0], *b = &oriented->matrices[1], *c = &oriented->matrices[2];
+    if (kernel->has_workspace)
+        TRY(take_workspace(handle, choice->partials_bytes, choice->counters_bytes, &workspace));
+    const void *a = choice->is_transposed ? call->B : call->A, *b = choice->is_transposed ? call->A : call->B;
     union argument arguments[ARGUMENTS] = {
-        index_of(oriented->m, width),
-        index_of(oriented->n, width),
-        index_of(oriented->k, width),
-        factor_of(call->alpha, sum_bytes(call->type)),
-        address_of((uintptr_t)a->address),
-        index_of(a->ld[winner->orders[0]], width),
-        address_of((uintptr_t)b->address),
-        index_of(b->ld[winner->orders[1]], width),
-        factor_of(call->beta, sum_bytes(call->type)),
-        address_of((uintptr_t)c->address),
-        index_of(c->ld[winner->orders[2]], width),
+        index_of(choice->extents[0], width),
+        index_of(choice->extents[1], width),
+        index_of(choice->extents[2], width),
+        factor_of(call->alpha, core_sum_bytes((int)call->type)),
+        address_of((uintptr_t)a),
+        index_of(choice->ld[CORE_A], width),
+        address_of((uintptr_t)b),
+        index_of(choice->ld[CORE_B], width),
+        factor_of(call->beta, core_sum_bytes((int)call->type)),
+        address_of((uintptr_t)call->C),
+        index_of(choice->ld[CORE_C], width),
         address_of(workspace.partials),
         address_of(workspace.counters),
     };
     void *parameters[ARGUMENTS];
     for (int i = 0; i < ARGUMENTS; ++i)
         parameters[i] = &arguments[i];
-    const cu_result result =
-        handle->driver.launch(function, (unsigned)x, (unsigned)launch_blocks_y(launch), 1, (unsigned)launch->threads, 1,
-                              1, (unsigned)launch->smem_bytes, handle->stream, parameters, NULL);
+    const cu_result result = handle->driver.launch(function, choice->grid[0], choice->grid[1], 1,
+                                                   (unsigned)kernel->threads, 1, 1, (unsigned)kernel->smem_bytes,
+                                                   handle->stream, parameters, NULL);
     return answered(handle, "cuLaunchKernel", result);
 }
 
@@ -125,11 +124,11 @@ static int is_number(const struct call *call, const void *factor, double number)
 {
     if (call->type == TSM2_F64 || call->type == TSM2_C128) {
         double parts[2] = {0, 0};
-        memcpy(parts, factor, (size_t)sum_bytes(call->type));
+        memcpy(parts, factor, (size_t)core_sum_bytes((int)call->type));
         return parts[0] == number && parts[1] == 0;
     }
     float parts[2] = {0, 0};
-    memcpy(parts, factor, (size_t)sum_bytes(call->type));
+    memcpy(parts, factor, (size_t)core_sum_bytes((int)call->type));
     return (double)parts[0] == number && parts[1] == 0;
 }
 
@@ -140,30 +139,27 @@ static tsm2_status scale(tsm2_handle handle, const struct call *call)
         return TSM2_SUCCESS;
     if (!is_number(call, call->beta, 0))
         return fail(handle, TSM2_NOT_SUPPORTED, "no kernel scales C: with k = 0 or alpha = 0 beta must be 0 or 1");
-    const size_t bytes = (size_t)element_bytes(call->type);
+    const size_t bytes = (size_t)core_element_bytes((int)call->type);
     const size_t pitch = (size_t)call->ldc * bytes, width = (size_t)call->m * bytes, height = (size_t)call->n;
     return answered(handle, "cuMemsetD2D8Async",
                     handle->driver.set_lines((uintptr_t)call->C, pitch, 0, width, height, handle->stream));
 }
 
-/* Find the product, as the winner computes it, and the match. The product has elements. */
-static tsm2_status find(tsm2_handle handle, const struct call *call, struct product *oriented, struct match *match)
+/* Choose a kernel for the call. Its product has elements. */
+static tsm2_status find(tsm2_handle handle, const struct call *call, struct core_choice *choice)
 {
-    *oriented = product_of(call);
-    *match = chosen(handle, oriented);
-    if (match->winner == NULL) {
-        describe_lack(call, handle->error, sizeof handle->error);
+    const struct core_product product = product_of(call);
+    *choice = chosen(handle, &product);
+    if (choice->reason == CORE_NO_KERNEL) {
+        describe_lack(handle->pack, call, handle->error, sizeof handle->error);
         return TSM2_NOT_SUPPORTED;
     }
-    if (match->swapped)
-        *oriented = transposed_product(oriented);
     return TSM2_SUCCESS;
 }
 
 static tsm2_status multiply(tsm2_handle handle, struct call call)
 {
-    struct product oriented;
-    struct match match = {.winner = NULL};
+    struct core_choice choice;
     if (handle == NULL)
         return TSM2_INVALID_VALUE;
     handle->error[0] = '\0';
@@ -173,11 +169,10 @@ static tsm2_status multiply(tsm2_handle handle, struct call call)
     TRY(check_addresses(handle, &call));
     const int reads = call.k > 0 && !is_number(&call, call.alpha, 0);
     if (reads)
-        TRY(find(handle, &call, &oriented, &match));
+        TRY(find(handle, &call, &choice));
     int has_entered;
     TRY(enter(handle, &has_entered));
-    const tsm2_status status =
-        reads ? start(handle, &call, &oriented, &match) : scale(handle, &call);
+    const tsm2_status status = reads ? start(handle, &call, &choice) : scale(handle, &call);
     return leave(handle, has_entered, status);
 }
 
@@ -199,7 +194,7 @@ PRODUCT(bf16, TSM2_BF16, float, void)
 PRODUCT(f16, TSM2_F16, float, void)
 
 /* Find what a call would start, without starting it. */
-static tsm2_status ask(tsm2_handle handle, const struct call *call, struct product *oriented, struct match *match)
+static tsm2_status ask(tsm2_handle handle, const struct call *call, struct core_choice *choice)
 {
     handle->error[0] = '\0';
     if ((int)call->type < TSM2_F32 || call->type > TSM2_F16)
@@ -207,7 +202,7 @@ static tsm2_status ask(tsm2_handle handle, const struct call *call, struct produ
     TRY(check_shapes(handle, call));
     if (call->m == 0 || call->n == 0 || call->k == 0)
         return fail(handle, TSM2_NOT_SUPPORTED, "an extent is 0: no kernel computes that");
-    return find(handle, call, oriented, match);
+    return find(handle, call, choice);
 }
 
 EXPORTED tsm2_status tsm2_choice(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb,
@@ -215,13 +210,12 @@ EXPORTED tsm2_status tsm2_choice(tsm2_handle handle, tsm2_type type, tsm2_operat
                                  int64_t ldb, int64_t ldc, char *text, size_t bytes)
 {
     const struct call call = {type, transa, transb, m, n, k, NULL, A, lda, B, ldb, NULL, NULL, ldc};
-    struct product oriented;
-    struct match match;
+    struct core_choice choice;
     if (handle == NULL || text == NULL || bytes == 0)
         return TSM2_INVALID_VALUE;
     text[0] = '\0';
-    TRY(ask(handle, &call, &oriented, &match));
-    describe_match(&match, handle->device, text, bytes);
+    TRY(ask(handle, &call, &choice));
+    core_explain(handle->pack, &choice, handle->device, text, bytes);
     return TSM2_SUCCESS;
 }
 
@@ -230,17 +224,16 @@ EXPORTED tsm2_status tsm2_compare(tsm2_handle handle, tsm2_type type, tsm2_opera
                                   int64_t ldb, int64_t ldc, double *us, double *cublas_us, int *is_slower)
 {
     const struct call call = {type, transa, transb, m, n, k, NULL, A, lda, B, ldb, NULL, NULL, ldc};
-    struct product oriented;
-    struct match match;
+    struct core_choice choice;
     if (handle == NULL || us == NULL || cublas_us == NULL || is_slower == NULL)
         return TSM2_INVALID_VALUE;
     *us = *cublas_us = 0;
     *is_slower = 1;
-    TRY(ask(handle, &call, &oriented, &match));
-    TRY(find_kernel(handle, match.winner, index_width(&oriented, match.winner)));
-    *us = match.expected_us;
-    *cublas_us = match.vendor_us;
-    *is_slower = loses(&match);
+    TRY(ask(handle, &call, &choice));
+    TRY(find_kernel(handle, choice.kernel, choice.index_bits == 64));
+    *us = choice.us;
+    *cublas_us = choice.vendor_us;
+    *is_slower = choice.is_vendors;
     return TSM2_SUCCESS;
 }
 
@@ -249,13 +242,11 @@ EXPORTED tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm
                                          int64_t lda, const void *B, int64_t ldb, int64_t ldc, size_t *bytes)
 {
     const struct call call = {type, transa, transb, m, n, k, NULL, A, lda, B, ldb, NULL, NULL, ldc};
-    struct product oriented;
-    struct match match;
+    struct core_choice choice;
     if (handle == NULL || bytes == NULL)
         return TSM2_INVALID_VALUE;
     *bytes = 0;
-    TRY(ask(handle, &call, &oriented, &match));
-    const struct launch *launch = &match.launch;
-    *bytes = whole_workspace_bytes(partials_bytes(launch, &oriented), counters_bytes(launch, &oriented));
+    TRY(ask(handle, &call, &choice));
+    *bytes = whole_workspace_bytes(choice.partials_bytes, choice.counters_bytes);
     return TSM2_SUCCESS;
 }

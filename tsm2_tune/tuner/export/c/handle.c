@@ -33,15 +33,16 @@ static tsm2_status read_device(tsm2_handle handle)
 /* Find the binaries for this GPU. */
 static void find_cubins(tsm2_handle handle)
 {
-    for (int i = 0; i < pack_winner_count; ++i)
+    const int count = (int)handle->pack->header->kernel_count;
+    for (int i = 0; i < count; ++i)
         for (int width = 0; width < INDEX_WIDTHS; ++width)
             handle->cubins[i][width] = -1;
     for (int at = 0; at < pack_cubin_count; ++at) {
         const struct cubin *cubin = &pack_cubins[at];
         if (strcmp(cubin->architecture, handle->architecture) != 0)
             continue;
-        for (int i = 0; i < pack_winner_count; ++i)
-            if (pack_winners[i].kernel == cubin->kernel)
+        for (int i = 0; i < count; ++i)
+            if ((int)handle->pack->kernels[i].code == cubin->code)
                 handle->cubins[i][cubin->width] = at;
     }
 }
@@ -115,7 +116,8 @@ static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
     tsm2_handle made = calloc(1, sizeof *made);
     if (made == NULL)
         return none_made(TSM2_OUT_OF_MEMORY, tsm2_status_text(TSM2_OUT_OF_MEMORY));
-    made->cubins = calloc((size_t)pack_winner_count, sizeof *made->cubins);
+    made->pack = library_pack();
+    made->cubins = made->pack == NULL ? NULL : calloc(made->pack->header->kernel_count, sizeof *made->cubins);
     made->functions = calloc((size_t)pack_cubin_count, sizeof *made->functions);
     tsm2_status status = TSM2_SUCCESS;
     if (made->cubins == NULL || made->functions == NULL)
@@ -133,6 +135,7 @@ static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
         free_handle(made);
         return status;
     }
+    made->device_index = core_device_index(made->pack, made->device);
     find_cubins(made);
     *handle = made;
     why_none[0] = '\0';

@@ -6,6 +6,7 @@
 #include <pthread.h>
 
 #include "driver.h"
+#include "pack.h"
 #include "product.h"
 
 #define EXPORTED __attribute__((visibility("default"))) /* all else is hidden */
@@ -30,15 +31,17 @@ struct kernels {
 /* An entry of the cache of choices. */
 struct cached_choice {
     int64_t key[4];
-    struct match match; /* no winner: the entry is free */
+    struct core_choice choice; /* CORE_NO_KERNEL: the entry is free */
 };
 
 struct tsm2_state {
     struct driver driver;
+    const struct core_pack *pack;
     cu_context context; /* in which it was created */
     cu_stream stream;
     char device[256], architecture[16];
-    int (*cubins)[INDEX_WIDTHS]; /* by winner and index width; -1: none for this GPU */
+    int device_index;            /* in the pack, or CORE_OTHER_GPU */
+    int (*cubins)[INDEX_WIDTHS]; /* by kernel and index width; -1: none for this GPU */
     struct kernels *kernels;
     cu_function *functions; /* by cubin, for those that this handle has used; else NULL */
     struct workspace own, given; /* `given`: the caller's, if it has bytes */
@@ -71,11 +74,14 @@ tsm2_status check_addresses(tsm2_handle handle, const struct call *call);
 
 /* load.c */
 
-/* Return success if the library has a binary of the winner's kernel for this GPU. */
-tsm2_status find_kernel(tsm2_handle handle, const struct winner *winner, int width);
+/* Return the library's pack, which the first call opens; NULL: no memory. */
+const struct core_pack *library_pack(void);
 
-/* Load the winner's kernel for an index of this width, if it is not loaded. */
-tsm2_status load_kernel(tsm2_handle handle, const struct winner *winner, int width, cu_function *function);
+/* Return success if the library has a binary of the kernel for this GPU. */
+tsm2_status find_kernel(tsm2_handle handle, int kernel, int width);
+
+/* Load the kernel for an index of this width, if it is not loaded. */
+tsm2_status load_kernel(tsm2_handle handle, int kernel, int width, cu_function *function);
 
 /* workspace.c */
 

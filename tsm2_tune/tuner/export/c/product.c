@@ -1,98 +1,74 @@
 #include "product.h"
 
-#include "launch.h"
+#include <stdio.h>
+#include <string.h>
 
-int64_t element_bytes(tsm2_type type)
+/* Set the leading dimensions of a column-major matrix, which is transposed as an operand if `across`. A matrix with an
+   extent of 1 may be row-major too: the step along that extent means nothing. */
+static void set_ld(int64_t ld[CORE_ORDERS], int64_t rows, int64_t columns, int64_t given, int across)
 {
-    static const int64_t bytes[] = {4, 8, 8, 16, 2, 2};
-    return bytes[type];
+    ld[across ? CORE_ROW_MAJOR : CORE_COLUMN_MAJOR] = columns == 1 ? rows : given;
+    ld[across ? CORE_COLUMN_MAJOR : CORE_ROW_MAJOR] = columns == 1 ? 1 : rows == 1 && given == 1 ? columns : 0;
 }
 
-int64_t sum_bytes(tsm2_type type) { return type == TSM2_BF16 || type == TSM2_F16 ? 4 : element_bytes(type); }
-
-static struct matrix transposed(struct matrix x)
+/* Whether B is A transposed, in the same memory. */
+static int is_gram(const struct call *call, const struct core_product *product)
 {
-    const struct matrix across = {x.address, x.columns, x.rows, {x.ld[ROW_MAJOR], x.ld[COLUMN_MAJOR]}};
-    return across;
+    return call->A == call->B && product->m == product->n &&
+           product->ld[CORE_A][CORE_COLUMN_MAJOR] == product->ld[CORE_B][CORE_ROW_MAJOR] &&
+           product->ld[CORE_A][CORE_ROW_MAJOR] == product->ld[CORE_B][CORE_COLUMN_MAJOR];
 }
 
-/* The matrix of a column-major argument. One with an extent of 1 may be row-major too: the step along that extent
-   says nothing. */
-static struct matrix stored(const void *address, int64_t rows, int64_t columns, int64_t ld)
+struct core_product product_of(const struct call *call)
 {
-    struct matrix x = {address, rows, columns, {columns == 1 ? rows : ld, 0}};
-    if (columns == 1)
-        x.ld[ROW_MAJOR] = 1;
-    else if (rows == 1 && ld == 1)
-        x.ld[ROW_MAJOR] = columns;
-    return x;
-}
-
-static struct matrix operand(const void *address, int64_t rows, int64_t columns, int64_t ld, tsm2_operation operation)
-{
-    if (operation == TSM2_N)
-        return stored(address, rows, columns, ld);
-    return transposed(stored(address, columns, rows, ld));
-}
-
-static int same_matrix(const struct matrix *x, const struct matrix *y)
-{
-    return x->address == y->address && x->rows == y->rows && x->columns == y->columns &&
-           x->ld[COLUMN_MAJOR] == y->ld[COLUMN_MAJOR] && x->ld[ROW_MAJOR] == y->ld[ROW_MAJOR];
-}
-
-struct product product_of(const struct call *call)
-{
+    const int across_a = call->transa != TSM2_N, across_b = call->transb != TSM2_N;
     const int is_complex = call->type == TSM2_C64 || call->type == TSM2_C128;
-    struct product product = {
-        .type = (int)call->type,
-        .m = call->m,
-        .n = call->n,
-        .k = call->k,
-        .matrices = {operand(call->A, call->m, call->k, call->lda, call->transa),
-                     operand(call->B, call->k, call->n, call->ldb, call->transb),
-                     stored(call->C, call->m, call->n, call->ldc)},
-        .conjugates = {is_complex && call->transa == TSM2_C, is_complex && call->transb == TSM2_C},
-    };
-    const struct matrix across = transposed(product.matrices[0]);
-    product.is_gram = same_matrix(&across, &product.matrices[1]);
+    const int64_t m = call->m, n = call->n, k = call->k;
+    struct core_product product;
+    memset(&product, 0, sizeof product);
+    product.m = m, product.n = n, product.k = k;
+    product.batch_count = 1;
+    product.type = (int32_t)call->type;
+    set_ld(product.ld[CORE_A], across_a ? k : m, across_a ? m : k, call->lda, across_a);
+    set_ld(product.ld[CORE_B], across_b ? n : k, across_b ? k : n, call->ldb, across_b);
+    set_ld(product.ld[CORE_C], m, n, call->ldc, 0);
+    product.conjugates[0] = is_complex && call->transa == TSM2_C;
+    product.conjugates[1] = is_complex && call->transb == TSM2_C;
+    product.is_gram = is_gram(call, &product);
     return product;
 }
 
-struct product transposed_product(const struct product *product)
+/* Whether no kernel before this one has its type and op. */
+static int is_first_of_op(const struct core_pack *pack, uint32_t at)
 {
-    const struct product across = {
-        .type = product->type,
-        .m = product->n,
-        .n = product->m,
-        .k = product->k,
-        .matrices = {transposed(product->matrices[1]), transposed(product->matrices[0]),
-                     transposed(product->matrices[2])},
-        .conjugates = {product->conjugates[1], product->conjugates[0]},
-        .is_gram = 0,
-    };
-    return across;
+    for (uint32_t i = 0; i < at; ++i)
+        if (pack->kernels[i].type == pack->kernels[at].type &&
+            strcmp(core_text(pack, pack->kernels[i].op), core_text(pack, pack->kernels[at].op)) == 0)
+            return 0;
+    return 1;
 }
 
-int index_width(const struct product *oriented, const struct winner *winner)
+/* Append a text as far as there is room. */
+static void add(char *text, size_t bytes, const char *more)
 {
-    int64_t most = oriented->m > oriented->k ? oriented->m : oriented->k;
-    int is_wide = most > LARGEST_32_BIT_OFFSET / 2;
-    for (int x = 0; x < 3; ++x) {
-        const struct matrix *matrix = &oriented->matrices[x];
-        const int order = winner->orders[x];
-        is_wide |= matrix->ld[order] * (order == COLUMN_MAJOR ? matrix->columns : matrix->rows) > LARGEST_32_BIT_OFFSET;
-    }
-    return is_wide;
+    const size_t has = strlen(text);
+    snprintf(text + has, bytes - has, "%s", more);
 }
 
-uint64_t partials_bytes(const struct launch *launch, const struct product *oriented)
+void describe_lack(const struct core_pack *pack, const struct call *call, char *text, size_t bytes)
 {
-    const uint64_t elements = launch_partial_elements(launch, (uint64_t)oriented->m, (uint64_t)oriented->n);
-    return elements * (uint64_t)sum_bytes((tsm2_type)oriented->type);
-}
-
-uint64_t counters_bytes(const struct launch *launch, const struct product *oriented)
-{
-    return launch_counters(launch, (uint64_t)oriented->m, (uint64_t)oriented->n) * 4;
+    static const char *const names[] = {"f32", "f64", "c64", "c128", "bf16", "f16"};
+    const int is_complex = call->type == TSM2_C64 || call->type == TSM2_C128;
+    const char letters[] = {'n', 't', is_complex ? 'c' : 't'};
+    const char op[] = {letters[call->transa], letters[call->transb], '\0'};
+    int found = 0;
+    snprintf(text, bytes, "no %s kernel for op %s is in this library, only for ", names[call->type], op);
+    for (uint32_t at = 0; at < pack->header->kernel_count; ++at)
+        if (pack->kernels[at].type == (int)call->type && is_first_of_op(pack, at)) {
+            add(text, bytes, found++ ? ", " : "");
+            add(text, bytes, core_text(pack, pack->kernels[at].op));
+        }
+    add(text, bytes, found ? "" : "other types");
+    const size_t has = strlen(text);
+    snprintf(text + has, bytes - has, ": tune with --dtype %s --op %s and export again", names[call->type], op);
 }

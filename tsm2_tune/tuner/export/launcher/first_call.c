@@ -5,8 +5,6 @@
 
 #include <float.h>
 
-#include "match.h"
-
 /* An entry's slot: CUlaunchConfig, then the kernel's arguments; runtime/launch_plan.py has the same layout. */
 struct slot {
     uint32_t grid[3], block[3], smem_bytes, padding;
@@ -92,44 +90,46 @@ static uint64_t span(int64_t rows, int64_t columns, const int64_t ld[2], int64_t
     return (uint64_t)(((lines - 1) * (ld[0] != 0 ? ld[0] : ld[1]) + elements) * element_bytes);
 }
 
-/* Fill the request for the choice. False if Python has to decide. */
-static bool read_request(const struct launcher *self, const struct call *call, int type, struct request *request)
+/* Fill the product for the choice. False if Python has to decide. */
+static bool read_product(const struct launcher *self, const struct call *call, int type, struct core_product *product)
 {
     const struct matrix *a = &call->key.matrices[A], *b = &call->key.matrices[B], *out = &call->key.matrices[OUT];
-    const int64_t bytes = bytes_of_element(type);
-    memset(request, 0, sizeof *request);
-    request->type = type;
-    request->has_out = call->key.has_out;
-    for (int which = A; which < (request->has_out ? MATRICES : OUT); ++which)
-        if (!read_orders(self, &call->key.matrices[which], bytes, request->ld[which]) ||
+    const int64_t bytes = core_element_bytes(type);
+    memset(product, 0, sizeof *product);
+    product->type = type;
+    product->batch_count = 1;
+    product->makes_c = !call->key.has_out;
+    for (int which = A; which < (product->makes_c ? OUT : MATRICES); ++which)
+        if (!read_orders(self, &call->key.matrices[which], bytes, product->ld[which]) ||
             call->at[which] % (uint64_t)bytes != 0)
             return false;
-    request->m = a->extents[0];
-    request->n = b->extents[1];
-    request->k = a->extents[1];
-    request->is_gram = call->key.is_same && request->m == request->n && request->ld[A][0] == request->ld[B][1] &&
-                       request->ld[A][1] == request->ld[B][0];
-    return b->extents[0] == request->k && request->m <= MOST_ELEMENTS / request->n &&
-           (!request->has_out || (out->extents[0] == request->m && out->extents[1] == request->n));
+    product->m = a->extents[0];
+    product->n = b->extents[1];
+    product->k = a->extents[1];
+    product->is_gram = call->key.is_same && product->m == product->n && product->ld[A][0] == product->ld[B][1] &&
+                       product->ld[A][1] == product->ld[B][0];
+    return b->extents[0] == product->k && product->m <= MOST_ELEMENTS / product->n &&
+           (product->makes_c || (out->extents[0] == product->m && out->extents[1] == product->n));
 }
 
 static void put(struct slot *slot, int which, int64_t value) { memcpy(slot->arguments[which], &value, sizeof value); }
 
 /* Fill the entry's slot, and the places of what changes in it. */
-static void lay_out(struct entry *entry, const struct decision *decision)
+static void lay_out(struct entry *entry, const struct core_choice *choice)
 {
-    const struct slot bare = {.grid = {decision->blocks[0], decision->blocks[1], 1},
-                              .block = {decision->threads, 1, 1},
-                              .smem_bytes = decision->smem_bytes};
+    const struct core_kernel *kernel = &opened_pack()->kernels[choice->kernel];
+    const struct slot bare = {.grid = {choice->grid[0], choice->grid[1], 1},
+                              .block = {(uint32_t)kernel->threads, 1, 1},
+                              .smem_bytes = (uint32_t)kernel->smem_bytes};
     struct slot slot = bare;
     const bool is_double = entry->largest > FLT_MAX;
     const double one = 1;
     const float one_of_float = 1;
     for (int which = 0; which < 3; ++which)
-        put(&slot, M + which, decision->extents[which]);
-    put(&slot, LDA, decision->ld[A]);
-    put(&slot, LDB, decision->ld[B]);
-    put(&slot, LDC, decision->ld[OUT]);
+        put(&slot, M + which, choice->extents[which]);
+    put(&slot, LDA, choice->ld[CORE_A]);
+    put(&slot, LDB, choice->ld[CORE_B]);
+    put(&slot, LDC, choice->ld[CORE_C]);
     memcpy(slot.arguments[ALPHA_OF], is_double ? (const void *)&one : (const void *)&one_of_float,
            is_double ? sizeof one : sizeof one_of_float);
     memcpy(entry->slot, &slot, sizeof slot);
@@ -140,8 +140,8 @@ static void lay_out(struct entry *entry, const struct decision *decision)
     entry->at_factors[1] = at_argument(BETA_OF);
     entry->at_stream = offsetof(struct slot, stream);
     entry->at_workspace = at_argument(PARTIALS);
-    const int first = entry->at_matrices[decision->is_swapped ? B : A];
-    const int second = entry->at_matrices[decision->is_swapped ? A : B];
+    const int first = entry->at_matrices[choice->is_transposed ? B : A];
+    const int second = entry->at_matrices[choice->is_transposed ? A : B];
     const int parameters[] = {at_argument(M),   at_argument(N),   at_argument(K),       at_argument(ALPHA_OF),
                               first,            at_argument(LDA), second,               at_argument(LDB),
                               at_argument(BETA_OF), entry->at_matrices[OUT], at_argument(LDC), at_argument(PARTIALS),
@@ -153,9 +153,10 @@ static void lay_out(struct entry *entry, const struct decision *decision)
 
 /* How an `out` like the product's is made: the arguments of make_out. `new_out` is held by the entry. False, and an
    exception, where memory lacks. */
-static bool put_new_out(const struct launcher *self, struct entry *entry, const struct request *request, bool is_row_major)
+static bool put_new_out(const struct launcher *self, struct entry *entry, const struct core_product *product,
+                        bool is_row_major)
 {
-    const long long m = request->m, n = request->n;
+    const long long m = product->m, n = product->n;
     if (self->exchange != NULL) {
         entry->shape_of_out =
             Py_BuildValue("((LL)(LL))", m, n, is_row_major ? n : 1LL, is_row_major ? 1LL : m);
@@ -166,10 +167,11 @@ static bool put_new_out(const struct launcher *self, struct entry *entry, const 
     return entry->shape_of_out != NULL && entry->type_of_out != NULL;
 }
 
-/* An entry of the decision, held once. NULL, and an exception, where memory lacks. Other Python code may run, and change
+/* An entry of the choice, held once. NULL, and an exception, where memory lacks. Other Python code may run, and change
    what is known of the home, as soon as a Python object is made here. */
-static struct entry *made_entry(const struct launcher *self, const struct call *call, const struct request *request,
-                                const struct decision *decision, const struct home *home, void *kernel)
+static struct entry *made_entry(const struct launcher *self, const struct call *call,
+                                const struct core_product *product, const struct core_choice *choice,
+                                const struct home *home, void *kernel)
 {
     struct entry *entry = PyMem_Calloc(1, sizeof *entry);
     if (entry == NULL)
@@ -177,21 +179,22 @@ static struct entry *made_entry(const struct launcher *self, const struct call *
     entry->references = 1;
     entry->launch = home->launch;
     entry->kernel = kernel;
-    entry->type_of_out = Py_NewRef(home->new_out[request->type]); /* keeps the key's type alive */
+    entry->type_of_out = Py_NewRef(home->new_out[product->type]); /* keeps the key's type alive */
     memcpy(&entry->key, &call->key, sizeof call->key);
-    entry->scalar = "fdFDff"[request->type]; /* type of the factors, as NumPy's character */
+    entry->scalar = "fdFDff"[product->type]; /* type of the factors, as NumPy's character */
     entry->largest = entry->scalar == 'd' || entry->scalar == 'D' ? DBL_MAX : FLT_MAX;
-    const int64_t rows[] = {request->m, request->k, request->m}, columns[] = {request->k, request->n, request->n};
-    for (int which = A; which < (request->has_out ? MATRICES : OUT); ++which)
-        entry->spans[which] = span(rows[which], columns[which], request->ld[which], bytes_of_element(request->type));
+    const int64_t rows[] = {product->m, product->k, product->m}, columns[] = {product->k, product->n, product->n};
+    for (int which = A; which < (product->makes_c ? OUT : MATRICES); ++which)
+        entry->spans[which] = span(rows[which], columns[which], product->ld[which], core_element_bytes(product->type));
     if (kernel == NULL)
         return entry;
-    lay_out(entry, decision);
-    for (int part = 0; part < WORKSPACE_PARTS; ++part)
-        entry->needed_bytes[part] = decision->workspace_bytes[part];
-    entry->workspace = Py_NewRef(decision->workspace_bytes[0] > 0 ? home->workspace : Py_None);
-    entry->alignment_mask = (uint64_t)bytes_of_element(request->type) - 1;
-    if (!put_new_out(self, entry, request, decision->is_row_major)) {
+    lay_out(entry, choice);
+    entry->needed_bytes[0] = choice->partials_bytes;
+    entry->needed_bytes[1] = choice->counters_bytes;
+    entry->workspace = Py_NewRef(choice->partials_bytes > 0 ? home->workspace : Py_None);
+    entry->alignment_mask = (uint64_t)core_element_bytes(product->type) - 1;
+    const bool is_row_major = opened_pack()->kernels[choice->kernel].orders[CORE_C] == CORE_ROW_MAJOR;
+    if (!put_new_out(self, entry, product, is_row_major != choice->is_transposed)) {
         drop(entry);
         return NULL;
     }
@@ -202,23 +205,29 @@ struct entry *first_entry(struct launcher *self, const struct call *call, PyObje
 {
     const struct home *home = home_of(self, call->key.device_type, call->key.device);
     const int type = home == NULL ? -1 : type_of(home, call->key.type);
-    struct request request;
-    struct decision decision;
+    const struct core_pack *pack = opened_pack();
+    struct core_product product;
     bool falls_back;
-    if (type < 0 || !is_plain_call(asked, &falls_back) || !read_request(self, call, type, &request) ||
-        !decide(&request, home->name, &decision))
+    if (type < 0 || pack == NULL || !is_plain_call(asked, &falls_back) || !read_product(self, call, type, &product))
         return NULL;
-    const bool is_vendors = falls_back && decision.is_vendors;
-    void *kernel = is_vendors ? NULL : home->kernels[decision.winner * INDEX_WIDTHS_HERE + decision.width];
+    const struct core_choice choice = core_choose(pack, &product, core_device_index(pack, home->name));
+    if (choice.reason == CORE_NO_KERNEL || choice.is_too_large)
+        return NULL;
+    const bool is_vendors = falls_back && choice.is_vendors;
+    const int at = choice.kernel * INDEX_WIDTHS_HERE + (choice.index_bits == 64);
+    void *kernel = is_vendors ? NULL : home->kernels[at];
     if (kernel == NULL && !is_vendors)
         return NULL; /* not loaded */
-    struct entry *entry = made_entry(self, call, &request, &decision, home, kernel);
+    struct entry *entry = made_entry(self, call, &product, &choice, home, kernel);
     if (entry != NULL) {
         ++entry->references; /* the caller's: dropping an entry may run code that clears the table */
         put_entry(self, entry, asked);
     }
     return entry;
 }
+
+/* The kernels of the pack; 0 if it is not open. */
+static int kernel_count(void) { return opened_pack() == NULL ? 0 : (int)opened_pack()->header->kernel_count; }
 
 /* Clear the home of a device. */
 static void clear_home(struct home *home)
@@ -251,7 +260,7 @@ static struct home *home_in(struct launcher *self, const struct array_info *info
         if (is_same != 0)
             return is_same < 0 ? NULL : home;
     }
-    void **kernels = PyMem_Calloc((size_t)winners_here() * INDEX_WIDTHS_HERE, sizeof *kernels);
+    void **kernels = PyMem_Calloc((size_t)kernel_count() * INDEX_WIDTHS_HERE, sizeof *kernels);
     if (kernels == NULL) {
         PyErr_NoMemory();
         return NULL;
@@ -274,13 +283,13 @@ PyObject *know(PyObject *object, PyObject *arguments)
     struct launcher *self = (struct launcher *)object;
     PyObject *array, *workspace, *new_out;
     const char *name;
-    int type, winner, width;
+    int type, number, width;
     unsigned long long launch, kernel;
     struct array_info info;
-    if (!PyArg_ParseTuple(arguments, "OsiO(ii)(KK)O!", &array, &name, &type, &new_out, &winner, &width, &launch, &kernel,
+    if (!PyArg_ParseTuple(arguments, "OsiO(ii)(KK)O!", &array, &name, &type, &new_out, &number, &width, &launch, &kernel,
                           &PyTuple_Type, &workspace))
         return NULL;
-    const bool is_one = type >= 0 && type < TYPES && winner >= 0 && winner < winners_here() && width >= 0 &&
+    const bool is_one = type >= 0 && type < TYPES && number >= 0 && number < kernel_count() && width >= 0 &&
                         width < INDEX_WIDTHS_HERE && launch != 0 && kernel != 0 && strlen(name) < MOST_NAME_BYTES;
     if (!is_one) {
         PyErr_SetString(PyExc_ValueError, "know: this is no kernel");
@@ -298,7 +307,7 @@ PyObject *know(PyObject *object, PyObject *arguments)
     }
     memcpy(home->name, name, strlen(name) + 1);
     home->launch = (launch_function)(uintptr_t)launch;
-    home->kernels[winner * INDEX_WIDTHS_HERE + width] = (void *)(uintptr_t)kernel;
+    home->kernels[number * INDEX_WIDTHS_HERE + width] = (void *)(uintptr_t)kernel;
     home->types[type] = info.type;
     PyObject *before = home->new_out[type];
     home->new_out[type] = Py_NewRef(new_out);

@@ -13,6 +13,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "core.h"
 #include "dlpack_exchange.h"
 
 enum { A, B, OUT, MATRICES };
@@ -72,7 +73,7 @@ struct home { /* a device, and the kernels loaded in the context of its arrays *
     char name[MOST_NAME_BYTES];  /* the GPU's */
     PyObject *workspace;         /* key of its legacy stream's workspace */
     launch_function launch;
-    void **kernels;              /* by winner and index width; NULL: not loaded */
+    void **kernels;              /* by the pack's kernel and index width; NULL: not loaded */
     uint64_t types[TYPES];       /* as in a key, where new_out is not NULL */
     PyObject *new_out[TYPES];    /* tensors: keyword arguments of make_out; CuPy's arrays: their dtype */
 };
@@ -96,6 +97,18 @@ struct call {
     uint64_t at[MATRICES];
     struct entry *entry;
 };
+
+/* choice.c */
+
+/* The module's pack; NULL: it is not open. */
+const struct core_pack *opened_pack(void);
+
+/* open_pack(bytes): open the pack, which `choose` and first calls use. ValueError says what is wrong with it. */
+PyObject *open_pack(PyObject *module, PyObject *bytes);
+
+/* choose(type, (m, n, k), (ld, ld) of a, of b and of out, makes_out, (conj_a, conj_b), is_gram, device): None, or the
+   kernel's index, rows_per_block, splits, distance, is_of_other_device, is_transposed, us, vendor_us. */
+PyObject *choose_kernel(PyObject *module, PyObject *arguments);
 
 /* arrays.c */
 

@@ -2,13 +2,11 @@
 
 #include "launcher.h"
 
-#include "match.h"
-
 PyDoc_STRVAR(start_text, "start(a, b, out, alpha, beta, asked, stream): start the product, or ask the plain starter to");
 PyDoc_STRVAR(add_text, "add(a, b, out, asked, start, addresses, slot, places, parameters, spans, factors, workspace, new_out):\n"
                        "products like this one, which Python's short way knows, are started here from now on");
 
-PyDoc_STRVAR(know_text, "know(array, name, type, new_out, (winner, width), (launch, kernel), workspace): a winner's kernel that\n"
+PyDoc_STRVAR(know_text, "know(array, name, type, new_out, (number, width), (launch, kernel), workspace): a loaded kernel that\n"
                         "is loaded where arrays like this one are: first products of such arrays are started here from now on");
 
 static const char *const name_texts[NAMES] = {"requires_grad", "is_neg",    "is_conj",     "shape",     "_c_contiguous",
@@ -116,13 +114,15 @@ static int execute(PyObject *module)
     PyObject *type = PyType_FromModuleAndSpec(module, &specification, NULL);
     const int result = type == NULL ? -1 : PyModule_AddType(module, (PyTypeObject *)type);
     Py_XDECREF(type);
-    return result < 0 ? result : PyModule_AddIntConstant(module, "winner_count", winners_here());
+    return result;
 }
 
-PyDoc_STRVAR(choose_text, "choose(type, extents, ld_of_a, ld_of_b, ld_of_out, conjugates, is_gram, device): place of the "
-                          "winner, rows_per_block, splits, distance, of_other_device, swapped, expected_us, vendor_us");
-static PyMethodDef functions[] = {{"choose", choose_winner, METH_VARARGS, choose_text}, {NULL, NULL, 0, NULL}};
-
+PyDoc_STRVAR(open_text, "open_pack(bytes): open the pack among whose kernels `choose` and first calls choose");
+PyDoc_STRVAR(choose_text, "choose(type, extents, ld_of_a, ld_of_b, ld_of_out, makes_out, conjugates, is_gram, device): index "
+                          "of the kernel, rows_per_block, splits, distance, is_of_other_device, is_transposed, us, vendor_us");
+static PyMethodDef functions[] = {{"open_pack", open_pack, METH_O, open_text},
+                                  {"choose", choose_kernel, METH_VARARGS, choose_text},
+                                  {NULL, NULL, 0, NULL}};
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};
 static struct PyModuleDef definition = {

@@ -1,0 +1,320 @@
+/* Choose a kernel and its launch for a product. */
+
+#include "model.h"
+
+#include <limits.h>
+#include <math.h>
+#include <string.h>
+
+enum { GROUP_SPLITS = 16 };
+#define LARGEST_32_BIT_OFFSET 2143289344 /* elements: 2**31 - 2**22; beyond it a kernel needs 64-bit indices */
+#define LARGEST_BYTES 0x1p62
+
+/* --- Which kernels fit --- */
+
+/* The kernels among which the times decide. */
+struct candidates {
+    const struct core_pack *pack;
+    const struct core_product *product;
+    int device;  /* index */
+    int c_order; /* -1: any */
+};
+
+int core_fits(const struct core_pack *pack, int at, const struct core_product *product, int c_order)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    return kernel->type == product->type && product->ld[CORE_A][kernel->orders[CORE_A]] != 0 &&
+           product->ld[CORE_B][kernel->orders[CORE_B]] != 0 && kernel->conjugates[0] == product->conjugates[0] &&
+           kernel->conjugates[1] == product->conjugates[1] && (product->is_gram || !kernel->is_gram) &&
+           (product->makes_c || product->ld[CORE_C][kernel->orders[CORE_C]] != 0) &&
+           (c_order < 0 || kernel->orders[CORE_C] == c_order || kernel->is_gram);
+}
+
+/* Return the index of the next candidate from `at` on; the number of kernels if there is none. */
+static int next_candidate(const struct candidates *of, int at)
+{
+    const int count = (int)of->pack->header->kernel_count;
+    while (at < count && !((int)of->pack->kernels[at].device == of->device &&
+                           core_fits(of->pack, at, of->product, of->c_order)))
+        ++at;
+    return at;
+}
+
+static int has_candidate(const struct candidates *of) { return next_candidate(of, 0) < (int)of->pack->header->kernel_count; }
+
+/* Find the candidates: kernels of the device, or else of the first device with one that fits; with a C that is allocated
+   later, those for the wanted order if there are any. Return whether there are candidates. */
+static int find_candidates(const struct core_pack *pack, const struct core_product *product, int device, int wanted,
+                           struct candidates *found)
+{
+    const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
+    found->pack = pack, found->product = product, found->device = -1, found->c_order = -1;
+    for (int at = 0; at < (int)pack->header->kernel_count; ++at) {
+        const int own = (int)pack->kernels[at].device;
+        const int is_wanted = found->device < 0 || (own == device && found->device != device);
+        if (is_wanted && pack->devices[own].is_host == is_host && core_fits(pack, at, product, -1))
+            found->device = own;
+    }
+    if (found->device < 0)
+        return 0;
+    if (product->makes_c && product->m > 1 && product->n > 1) {
+        found->c_order = wanted;
+        if (!has_candidate(found))
+            found->c_order = -1;
+    }
+    return 1;
+}
+
+/* --- The best of them --- */
+
+static double distance_to(const struct core_pack *pack, int at, const struct core_product *product)
+{
+    const struct core_fit *fit = &pack->fits[at];
+    const double m = fit->log_m - log((double)product->m), n = fit->log_n - log((double)product->n);
+    const double k = fit->log_k - log((double)product->k);
+    return sqrt(m * m + n * n + k * k);
+}
+
+static int is_its_shape(const struct core_kernel *kernel, const struct core_product *product)
+{
+    return kernel->m == product->m && kernel->n == product->n && kernel->k == product->k;
+}
+
+/* Whether kernel a comes before b if they are equally near, or have equal predicted times. */
+static int comes_before(const struct core_pack *pack, int a, int b)
+{
+    const struct core_kernel *x = &pack->kernels[a], *y = &pack->kernels[b];
+    return x->is_gram != y->is_gram ? x->is_gram : x->us < y->us;
+}
+
+/* Set the candidate whose shape is nearest. Return whether the times of all candidates can be predicted. */
+static int choose_nearest(const struct candidates *of, struct core_choice *choice)
+{
+    const struct core_pack *pack = of->pack;
+    int are_predicted = 1;
+    choice->kernel = -1;
+    for (int at = next_candidate(of, 0); at < (int)pack->header->kernel_count; at = next_candidate(of, at + 1)) {
+        const double distance = is_its_shape(&pack->kernels[at], of->product) ? 0 : distance_to(pack, at, of->product);
+        are_predicted &= is_predicted(pack, at);
+        if (choice->kernel < 0 || distance < choice->distance ||
+            (distance == choice->distance && comes_before(pack, at, choice->kernel))) {
+            choice->kernel = at;
+            choice->distance = distance;
+        }
+    }
+    choice->rows_per_block = pack->kernels[choice->kernel].rows_per_block;
+    choice->splits = pack->kernels[choice->kernel].splits;
+    return are_predicted;
+}
+
+/* Set the candidate with the least predicted time, penalized by its distance from measured shapes. */
+static void choose_fastest(const struct candidates *of, struct core_choice *choice)
+{
+    const struct core_pack *pack = of->pack;
+    double best_us = HUGE_VAL;
+    int best = -1;
+    for (int at = next_candidate(of, 0); at < (int)pack->header->kernel_count; at = next_candidate(of, at + 1)) {
+        int32_t rows, splits;
+        double penalized_us;
+        const double us = core_predict(pack, at, of->product, &rows, &splits, &penalized_us);
+        if (best < 0 || penalized_us < best_us || (penalized_us == best_us && comes_before(pack, at, best))) {
+            best_us = penalized_us;
+            best = at;
+            choice->us = us;
+            choice->rows_per_block = rows;
+            choice->splits = splits;
+        }
+    }
+    choice->kernel = best;
+    choice->distance = distance_to(pack, best, of->product);
+}
+
+double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product, int32_t *rows_per_block,
+                    int32_t *splits, double *penalized_us)
+{
+    *penalized_us = 0;
+    if (!is_predicted(pack, kernel))
+        return 0;
+    const struct work work = work_of(pack, kernel, product);
+    double distance;
+    const double us = least_us(pack, kernel, &work, rows_per_block, splits, &distance);
+    *penalized_us = us * distance_penalty(pack, kernel, distance);
+    return us;
+}
+
+/* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate whose
+   shape is nearest. */
+static double predicted_vendor_us(const struct candidates *of, int nearest)
+{
+    const struct core_pack *pack = of->pack;
+    const struct work work = vendor_work_of(pack, nearest, of->product), apart = with_vectors_apart(work);
+    const double plain_us = plain_vendor_us(&work);
+    struct average average = {0, 0, HUGE_VAL};
+    for (int at = next_candidate(of, 0); at < (int)pack->header->kernel_count; at = next_candidate(of, at + 1))
+        for (int i = 0; i < pack->fits[at].vendor_point_count; ++i)
+            add_point(&average, &pack->vendor_points[pack->fits[at].first_vendor_point + i], &apart, plain_us);
+    return average.weights > 0 ? vendor_us(&average, &work) : 0;
+}
+
+/* Choose for the product as it is. `wanted` is the order of a C that is allocated later. */
+static struct core_choice choose_as_is(const struct core_pack *pack, const struct core_product *product, int device,
+                                       int wanted)
+{
+    struct core_choice choice;
+    struct candidates of;
+    memset(&choice, 0, sizeof choice);
+    if (!find_candidates(pack, product, device, wanted, &of))
+        return choice;
+    const int are_predicted = choose_nearest(&of, &choice), is_host = pack->devices[of.device].is_host;
+    const int nearest = choice.kernel;
+    choice.reason = CORE_NEAREST;
+    choice.is_of_other_device = !is_host && of.device != device;
+    if (is_its_shape(&pack->kernels[nearest], product)) {
+        choice.reason = CORE_TUNED;
+        choice.us = is_host ? 0 : pack->kernels[nearest].us;
+        choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;
+    } else if (are_predicted) {
+        choose_fastest(&of, &choice);
+        choice.reason = CORE_PREDICTED;
+        choice.us = is_host ? 0 : choice.us;
+        choice.vendor_us = is_host ? 0 : predicted_vendor_us(&of, nearest);
+    }
+    return choice;
+}
+
+/* --- The transposed product --- */
+
+static struct core_product transposed(const struct core_product *product)
+{
+    static const int from[CORE_MATRICES] = {CORE_B, CORE_A, CORE_C};
+    struct core_product across = *product;
+    across.m = product->n, across.n = product->m;
+    across.conjugates[0] = product->conjugates[1], across.conjugates[1] = product->conjugates[0];
+    across.is_gram = 0;
+    for (int x = 0; x < CORE_MATRICES; ++x) {
+        across.ld[x][CORE_COLUMN_MAJOR] = product->ld[from[x]][CORE_ROW_MAJOR];
+        across.ld[x][CORE_ROW_MAJOR] = product->ld[from[x]][CORE_COLUMN_MAJOR];
+    }
+    return across;
+}
+
+/* Whether the transposed product's choice is better than the product's own. A kernel of the device is not replaced by
+   another device's. On a host, whose times are not compared, the nearer shape is better. */
+static int is_better(const struct core_choice *across, const struct core_choice *as_is, int is_host)
+{
+    if (is_host)
+        return across->distance < as_is->distance;
+    return across->us > 0 && across->us < as_is->us && (!across->is_of_other_device || as_is->is_of_other_device);
+}
+
+/* --- Launches --- */
+
+static uint64_t quotient_up(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+
+/* Whether offsets need 64 bits. `ld` are the kernel's. */
+static int needs_64_bits(const struct core_kernel *kernel, const int64_t extents[3], const int64_t ld[CORE_MATRICES])
+{
+    const int64_t m = extents[0], n = extents[1], k = extents[2], longest = m > k ? m : k;
+    const int64_t rows[CORE_MATRICES] = {m, k, m}, columns[CORE_MATRICES] = {k, n, n};
+    int is_needed = longest > LARGEST_32_BIT_OFFSET / 2;
+    for (int x = 0; x < CORE_MATRICES; ++x) {
+        const int64_t lines = kernel->orders[x] == CORE_ROW_MAJOR ? rows[x] : columns[x];
+        is_needed |= (double)ld[x] * (double)lines > (double)LARGEST_32_BIT_OFFSET;
+    }
+    return is_needed;
+}
+
+/* Set the grid and the workspace for the extents of the choice. Return false, with parts of them set, if they are too
+   large. */
+static int set_launch(const struct core_kernel *kernel, struct core_choice *choice)
+{
+    const uint64_t m = (uint64_t)choice->extents[0], n = (uint64_t)choice->extents[1];
+    const uint64_t rows = (uint64_t)choice->rows_per_block, splits = (uint64_t)choice->splits;
+    const uint64_t columns = kernel->columns_per_block > 0 ? (uint64_t)kernel->columns_per_block : n;
+    const uint64_t down = quotient_up(m, rows), across = quotient_up(n, columns), tiles = down * across;
+    if ((double)down * (double)across > (double)INT_MAX)
+        return 0;
+    choice->grid[0] = (uint32_t)(kernel->is_persistent ? splits : tiles);
+    choice->grid[1] = (uint32_t)(kernel->is_persistent ? 1 : splits);
+    if (choice->grid[1] > MOST_SPLITS)
+        return 0;
+    if (!kernel->has_workspace)
+        return 1;
+    /* Beyond flat_splits, groups of splits are added up first. A persistent block has at most two incomplete tiles. */
+    const uint64_t groups = splits > (uint64_t)kernel->flat_splits ? quotient_up(splits, GROUP_SPLITS) : 0;
+    const uint64_t sums =
+        kernel->is_persistent ? splits + (tiles < splits ? tiles : splits) : (splits + groups) * tiles;
+    const uint64_t sum_bytes = (uint64_t)core_sum_bytes(kernel->type);
+    if ((double)sums * (double)rows * (double)columns * (double)sum_bytes > LARGEST_BYTES)
+        return 0;
+    choice->partials_bytes = sums * rows * columns * sum_bytes;
+    choice->counters_bytes = 4 * (kernel->is_persistent ? 2 * splits : tiles * (1 + groups));
+    return 1;
+}
+
+/* --- The choice --- */
+
+/* Whether cuBLAS is faster, or predicted to be nearly as fast. */
+static int is_vendors(const struct core_kernel *kernel, const struct core_choice *choice)
+{
+    if (choice->us <= 0)
+        return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
+    if (choice->reason == CORE_TUNED)
+        return choice->vendor_us > 0 && choice->vendor_us < choice->us;
+    const double beyond = choice->distance > KNOWN_WITHIN ? choice->distance - KNOWN_WITHIN : 0;
+    return choice->vendor_us > 0 && choice->vendor_us < LEAST_GAIN * exp(FAR_GAIN * beyond) * choice->us;
+}
+
+/* Set the leading dimensions of the product as the kernel computes it, and the index width. */
+static void set_ld(const struct core_kernel *kernel, const struct core_product *product, struct core_choice *choice)
+{
+    for (int x = 0; x < CORE_MATRICES; ++x)
+        choice->ld[x] = product->ld[x][kernel->orders[x]];
+    if (product->makes_c)
+        choice->ld[CORE_C] = kernel->orders[CORE_C] == CORE_ROW_MAJOR ? product->n : product->m;
+    choice->index_bits = needs_64_bits(kernel, choice->extents, choice->ld) ? 64 : 32;
+}
+
+void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
+                                 struct core_choice *choice)
+{
+    const struct core_product across = transposed(product);
+    set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &across : product, choice);
+}
+
+/* Complete the choice for the product as its kernel computes it. */
+static struct core_choice completed(const struct core_pack *pack, const struct core_product *product,
+                                    struct core_choice choice)
+{
+    const struct core_kernel *kernel = &pack->kernels[choice.kernel];
+    choice.extents[0] = product->m, choice.extents[1] = product->n, choice.extents[2] = product->k;
+    set_ld(kernel, product, &choice);
+    choice.is_vendors = is_vendors(kernel, &choice);
+    if (!set_launch(kernel, &choice)) {
+        choice.is_too_large = 1;
+        choice.grid[0] = choice.grid[1] = 0;
+        choice.partials_bytes = choice.counters_bytes = 0;
+    }
+    return choice;
+}
+
+struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device)
+{
+    const struct core_product across = transposed(product);
+    const int is_host = device == CORE_HOST;
+    struct core_choice none;
+    memset(&none, 0, sizeof none);
+    if (product->type < 0 || product->type >= CORE_TYPES || product->m < 1 || product->n < 1 || product->k < 1 ||
+        product->batch_count != 1 || device < CORE_HOST || device >= (int)pack->header->device_count)
+        return none;
+    const struct core_choice as_is = choose_as_is(pack, product, device, CORE_COLUMN_MAJOR);
+    const int is_wide = product->m < product->n; /* kernels are made for a tall C */
+    if (as_is.reason != CORE_NO_KERNEL && (!is_wide || as_is.reason == CORE_TUNED || (as_is.us <= 0 && !is_host)))
+        return completed(pack, product, as_is);
+    struct core_choice of_across = choose_as_is(pack, &across, device, CORE_ROW_MAJOR);
+    of_across.is_transposed = 1;
+    if (of_across.reason != CORE_NO_KERNEL &&
+        (as_is.reason == CORE_NO_KERNEL || is_better(&of_across, &as_is, is_host)))
+        return completed(pack, &across, of_across);
+    return as_is.reason == CORE_NO_KERNEL ? none : completed(pack, product, as_is);
+}

@@ -1,0 +1,208 @@
+/* Check a pack, and prepare it for choices. */
+
+#include "model.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Sizes that a pack's writer relies on. */
+typedef char header_is_32_bytes[sizeof(struct core_header) == 32 ? 1 : -1];
+typedef char device_is_112_bytes[sizeof(struct core_device) == 112 ? 1 : -1];
+typedef char kernel_is_216_bytes[sizeof(struct core_kernel) == 216 ? 1 : -1];
+typedef char time_is_40_bytes[sizeof(struct core_time) == 40 ? 1 : -1];
+
+/* Bounds of CUDA, and of what a device may be. They keep arithmetic on a pack's numbers in range. */
+enum { MOST_THREADS = 1024, MOST_SMEM_BYTES = 1 << 20, MOST_MULTIPROCESSORS = 1 << 16, MOST_RESIDENT = 64 };
+enum { MOST_RECORDS = 1 << 24 }; /* of one table */
+#define LARGEST_EXTENT 0x1p62
+#define LEAST_NUMBER 1e-9
+#define LARGEST_NUMBER 1e12
+
+/* The bytes of each part of a pack. */
+struct layout {
+    size_t devices, kernels, times, vendor_times, texts, end; /* offsets */
+};
+
+static int read_layout(const void *bytes, size_t size, struct layout *layout)
+{
+    const struct core_header *header = (const struct core_header *)bytes;
+    if ((uintptr_t)bytes % sizeof(int64_t) != 0 || size < sizeof *header || memcmp(header->magic, CORE_MAGIC, sizeof header->magic) != 0 ||
+        header->version != CORE_PACK_VERSION || header->device_count > MOST_RECORDS ||
+        header->kernel_count > MOST_RECORDS || header->time_count > MOST_RECORDS ||
+        header->vendor_time_count > MOST_RECORDS)
+        return 0;
+    layout->devices = sizeof *header;
+    layout->kernels = layout->devices + header->device_count * sizeof(struct core_device);
+    layout->times = layout->kernels + header->kernel_count * sizeof(struct core_kernel);
+    layout->vendor_times = layout->times + header->time_count * sizeof(struct core_time);
+    layout->texts = layout->vendor_times + header->vendor_time_count * sizeof(struct core_time);
+    layout->end = layout->texts + header->text_bytes;
+    return layout->end == size;
+}
+
+static size_t whole(size_t bytes) { return (bytes + 7) / 8 * 8; }
+
+size_t core_memory_bytes(const void *bytes, size_t size)
+{
+    struct layout layout;
+    if (!read_layout(bytes, size, &layout))
+        return 0;
+    const struct core_header *header = (const struct core_header *)bytes;
+    const size_t points = 2 * (size_t)header->kernel_count + header->time_count + header->vendor_time_count;
+    return whole(header->kernel_count * sizeof(struct core_fit)) + points * sizeof(struct core_point) + 8;
+}
+
+static int is_in(double number, double least, double most) { return number >= least && number <= most; }
+static int is_flag(int32_t number) { return number == 0 || number == 1; }
+static int is_extent(int64_t extent) { return extent >= 1 && (double)extent <= LARGEST_EXTENT; }
+static int is_rate(double rate) { return rate == 0 || is_in(rate, LEAST_NUMBER, LARGEST_NUMBER); }
+static int is_time(double us) { return is_in(us, LEAST_NUMBER, LARGEST_NUMBER); }
+
+/* Whether texts begin at this offset. The last one is known to end. */
+static int is_text(const struct core_pack *pack, uint32_t offset) { return offset < pack->header->text_bytes; }
+
+static const char *device_fault(const struct core_pack *pack, const struct core_device *device)
+{
+    int are_rates = is_rate(device->read_gbytes_per_s) && is_rate(device->copy_gbytes_per_s) &&
+                    (device->copy_gbytes_per_s > 0) == (device->read_gbytes_per_s > 0);
+    for (int type = 0; type < CORE_TYPES; ++type)
+        are_rates &= is_rate(device->gflops[type]);
+    if (!are_rates)
+        return "a device's rate is out of range";
+    if (device->multiprocessors < 1 || device->multiprocessors > MOST_MULTIPROCESSORS || !is_flag(device->is_host))
+        return "a device's number of multiprocessors is out of range";
+    return is_text(pack, device->name) ? NULL : "a device has no name";
+}
+
+static const char *division_fault(const struct core_kernel *kernel)
+{
+    const int32_t extents[] = {kernel->tile_n, kernel->k_step, kernel->k_per_pass, kernel->k_of_resident_b,
+                               kernel->n_padding};
+    if (kernel->resident == 0) /* it is not predicted: the rest is not read */
+        return NULL;
+    for (size_t i = 0; i < sizeof extents / sizeof *extents; ++i)
+        if (extents[i] < 0)
+            return "an extent of a kernel's tile is negative";
+    if (kernel->resident < 0 || kernel->resident > MOST_RESIDENT || kernel->tile_m < 1 || kernel->tile_m > MOST_ROWS ||
+        kernel->k_padding < 1 || kernel->vector_bytes < 1 || kernel->vector_bytes > MOST_THREADS ||
+        !is_flag(kernel->is_pipelined) || !is_flag(kernel->has_vectors_of_c))
+        return "a kernel's tile is out of range";
+    if (!is_in(kernel->odd_lines, 1e-3, 1e3) || !is_in(kernel->arithmetic_rate, 1e-3, 1e3) ||
+        !is_in(kernel->cached_rate, 1e-3, 1e3))
+        return "a kernel's rate is out of range";
+    return NULL;
+}
+
+static const char *launch_fault(const struct core_kernel *kernel)
+{
+    if (kernel->threads < 1 || kernel->threads > MOST_THREADS || kernel->smem_bytes < 0 ||
+        kernel->smem_bytes > MOST_SMEM_BYTES)
+        return "a kernel's threads or shared memory are out of range";
+    if (kernel->rows_per_block < 1 || kernel->rows_per_block > MOST_ROWS || kernel->columns_per_block < 0 ||
+        kernel->splits < 1 || (!kernel->is_persistent && kernel->splits > MOST_SPLITS) || kernel->flat_splits < 0)
+        return "a kernel's launch is out of range";
+    if (!is_flag(kernel->is_persistent) || !is_flag(kernel->has_workspace) ||
+        (kernel->splits > 1 && !kernel->has_workspace))
+        return "a kernel with splits has no workspace";
+    return NULL;
+}
+
+static const char *times_fault(const struct core_time *times, uint32_t count, int is_vendors)
+{
+    for (uint32_t i = 0; i < count; ++i) {
+        const struct core_time *time = &times[i];
+        if (!is_extent(time->m) || !is_extent(time->n) || !is_extent(time->k) || !is_time(time->us))
+            return "a measured time, or its shape, is out of range";
+        if (!is_vendors && (time->rows_per_block < 1 || time->rows_per_block > MOST_ROWS || time->splits < 1))
+            return "the launch of a measured time is out of range";
+    }
+    return NULL;
+}
+
+static const char *kernel_fault(const struct core_pack *pack, const struct core_kernel *kernel)
+{
+    const uint32_t texts[] = {kernel->op, kernel->configuration, kernel->l2_state, kernel->entry,
+                              kernel->vendor_routine};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; ++i)
+        if (!is_text(pack, texts[i]))
+            return "a kernel's text is out of range";
+    if (kernel->device >= pack->header->device_count)
+        return "a kernel's device is out of range";
+    if (!is_extent(kernel->m) || !is_extent(kernel->n) || !is_extent(kernel->k) || !is_time(kernel->us) ||
+        (kernel->vendor_us != 0 && !is_time(kernel->vendor_us)))
+        return "a kernel's shape or time is out of range";
+    if (kernel->type < 0 || kernel->type >= CORE_TYPES || !is_flag(kernel->orders[0]) || !is_flag(kernel->orders[1]) ||
+        !is_flag(kernel->orders[2]) || !is_flag(kernel->conjugates[0]) || !is_flag(kernel->conjugates[1]) ||
+        !is_flag(kernel->is_gram) || (kernel->is_gram && kernel->m != kernel->n))
+        return "a kernel's type or op is out of range";
+    const char *fault = launch_fault(kernel);
+    return fault != NULL ? fault : division_fault(kernel);
+}
+
+/* Check all kernels. Their times have to follow each other without gaps. */
+static const char *kernels_fault(const struct core_pack *pack)
+{
+    uint32_t time = 0, vendor_time = 0;
+    for (uint32_t i = 0; i < pack->header->kernel_count; ++i) {
+        const struct core_kernel *kernel = &pack->kernels[i];
+        const char *fault = kernel_fault(pack, kernel);
+        if (fault != NULL)
+            return fault;
+        if (kernel->first_time != time || kernel->time_count > pack->header->time_count - time ||
+            kernel->first_vendor_time != vendor_time ||
+            kernel->vendor_time_count > pack->header->vendor_time_count - vendor_time)
+            return "a kernel's times are out of range";
+        time += kernel->time_count;
+        vendor_time += kernel->vendor_time_count;
+    }
+    return NULL;
+}
+
+static const char *pack_fault(const struct core_pack *pack)
+{
+    const uint32_t text_bytes = pack->header->text_bytes;
+    const char *fault = NULL;
+    if (text_bytes == 0 || pack->texts[text_bytes - 1] != '\0')
+        return "the last text does not end";
+    for (uint32_t i = 0; i < pack->header->device_count && fault == NULL; ++i)
+        fault = device_fault(pack, &pack->devices[i]);
+    if (fault == NULL)
+        fault = times_fault(pack->times, pack->header->time_count, 0);
+    if (fault == NULL)
+        fault = times_fault(pack->vendor_times, pack->header->vendor_time_count, 1);
+    return fault != NULL ? fault : kernels_fault(pack);
+}
+
+const char *core_open(const void *bytes, size_t size, void *memory, struct core_pack *pack)
+{
+    const char *start = (const char *)bytes;
+    struct layout layout;
+    memset(pack, 0, sizeof *pack);
+    if (!read_layout(bytes, size, &layout))
+        return "these bytes are no pack of this version";
+    struct core_pack opened;
+    opened.header = (const struct core_header *)bytes;
+    opened.devices = (const struct core_device *)(start + layout.devices);
+    opened.kernels = (const struct core_kernel *)(start + layout.kernels);
+    opened.times = (const struct core_time *)(start + layout.times);
+    opened.vendor_times = (const struct core_time *)(start + layout.vendor_times);
+    opened.texts = start + layout.texts;
+    opened.fits = (struct core_fit *)memory;
+    opened.points = (struct core_point *)((char *)memory + whole(opened.header->kernel_count * sizeof(struct core_fit)));
+    opened.vendor_points = opened.points + opened.header->kernel_count + opened.header->time_count;
+    const char *fault = pack_fault(&opened);
+    int point = 0, vendor_point = 0;
+    for (uint32_t i = 0; i < opened.header->kernel_count && fault == NULL; ++i)
+        fault = fit_kernel(&opened, (int)i, &point, &vendor_point);
+    if (fault == NULL)
+        *pack = opened;
+    return fault;
+}
+
+int core_device_index(const struct core_pack *pack, const char *name)
+{
+    for (uint32_t i = 0; i < pack->header->device_count; ++i)
+        if (strcmp(core_text(pack, pack->devices[i].name), name) == 0)
+            return (int)i;
+    return CORE_OTHER_GPU;
+}

@@ -1,0 +1,457 @@
+/* Predict a kernel's time for a product.
+
+   A time is the sum of three parts: the start of a launch (start_us), the sums of its splits (sums_us), and its body
+   (body_us). The body is the root of the sum of squares of three times that overlap in part: memory traffic,
+   arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The result is
+   multiplied by the ratio of measured to predicted times, averaged over the kernel's measured shapes. */
+
+#include "model.h"
+
+#include <math.h>
+#include <string.h>
+
+/* As fmin and fmax, for numbers that are not NaN. Compilers inline them without -ffast-math. */
+static double least(double a, double b) { return a < b ? a : b; }
+static double most(double a, double b) { return a > b ? a : b; }
+
+static double or_unbounded(int32_t extent) { return extent > 0 ? (double)extent : UNBOUNDED; }
+
+static const struct core_device *device_of(const struct core_pack *pack, int kernel)
+{
+    return &pack->devices[pack->kernels[kernel].device];
+}
+
+int is_predicted(const struct core_pack *pack, int kernel)
+{
+    return device_of(pack, kernel)->read_gbytes_per_s > 0 && pack->kernels[kernel].resident > 0;
+}
+
+/* --- Work --- */
+
+int64_t core_element_bytes(int type)
+{
+    static const int64_t bytes[CORE_TYPES] = {4, 8, 8, 16, 2, 2, 4, 4, 4, 8};
+    return bytes[type];
+}
+
+int64_t core_sum_bytes(int type) { return type == CORE_BF16 || type == CORE_F16 ? 4 : core_element_bytes(type); }
+
+/* Whether lines of matrix x (columns if it is column-major) are not multiples of a vector. */
+static int is_odd(const struct core_kernel *kernel, const struct core_product *product, int x, int32_t vector_bytes)
+{
+    const int64_t rows = x == CORE_B ? product->k : product->m, columns = x == CORE_A ? product->k : product->n;
+    const int order = kernel->orders[x];
+    const int64_t lines = order == CORE_ROW_MAJOR ? rows : columns, length = order == CORE_ROW_MAJOR ? columns : rows;
+    const int64_t ld = product->ld[x][order] != 0 ? product->ld[x][order] : length;
+    return lines > 1 && (ld % vector_bytes) * core_element_bytes(product->type) % vector_bytes != 0;
+}
+
+static struct work work_with(const struct core_pack *pack, int kernel, const struct core_product *product,
+                             int has_odd_lines)
+{
+    const struct core_device *device = device_of(pack, kernel);
+    const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
+    struct work work;
+    work.m = m, work.n = n, work.k = k;
+    work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
+    work.has_odd_lines = has_odd_lines;
+    const double read = m * k + (pack->kernels[kernel].is_gram ? 0 : k * n), written = m * n;
+    const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
+    const double us_of_written = most(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
+    work.memory_us = (double)core_element_bytes(product->type) * (read * us_of_read + written * us_of_written);
+    const int is_complex = product->type == CORE_C64 || product->type == CORE_C128;
+    const double gflops = device->gflops[product->type], flops = (is_complex ? 8.0 : 2.0) * m * n * k;
+    work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
+    return work;
+}
+
+struct work work_of(const struct core_pack *pack, int kernel, const struct core_product *product)
+{
+    const struct core_kernel *own = &pack->kernels[kernel];
+    const int other = own->has_vectors_of_c ? CORE_C : CORE_B;
+    return work_with(pack, kernel, product,
+                     is_odd(own, product, CORE_A, own->vector_bytes) || is_odd(own, product, other, own->vector_bytes));
+}
+
+struct work vendor_work_of(const struct core_pack *pack, int kernel, const struct core_product *product)
+{
+    const struct core_kernel *own = &pack->kernels[kernel];
+    return work_with(pack, kernel, product,
+                     is_odd(own, product, CORE_A, VECTOR_BYTES) || is_odd(own, product, CORE_B, VECTOR_BYTES));
+}
+
+/* --- A launch, and its time from the device's rates alone --- */
+
+/* A kernel's tiles for a work. */
+struct tiles {
+    double m, n;    /* extents of a tile */
+    double down, across, along_k; /* numbers of tiles of C in m and n, and of steps along k */
+    double steps;   /* of all tiles */
+};
+
+static struct tiles tiles_of(const struct core_kernel *kernel, const struct work *work)
+{
+    struct tiles tiles;
+    tiles.m = kernel->tile_m;
+    tiles.n = or_unbounded(kernel->tile_n);
+    tiles.down = ceil(work->m / tiles.m);
+    tiles.across = ceil(work->n / tiles.n);
+    tiles.along_k = ceil(work->k / or_unbounded(kernel->k_step));
+    tiles.steps = tiles.down * tiles.across * tiles.along_k;
+    return tiles;
+}
+
+/* A launch that is tried. */
+struct trial {
+    double rows;   /* of C, per block */
+    double splits; /* of k; blocks of the grid if it is persistent */
+    double blocks; /* that have work */
+};
+
+static double blocks_across(const struct core_kernel *kernel, const struct work *work)
+{
+    return ceil(work->n / or_unbounded(kernel->columns_per_block));
+}
+
+static struct trial trial_of(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                             double rows, double splits)
+{
+    struct trial trial;
+    trial.rows = rows;
+    trial.splits = splits;
+    if (kernel->is_persistent)
+        trial.blocks = least(splits, tiles->steps);
+    else
+        trial.blocks = ceil(work->m / rows) * blocks_across(kernel, work) * splits;
+    return trial;
+}
+
+static double us_per_byte(const struct core_pack *pack, int kernel)
+{
+    const double bytes = (double)core_element_bytes(pack->kernels[kernel].type);
+    return bytes * 1e-3 / device_of(pack, kernel)->read_gbytes_per_s; /* of an element's bytes */
+}
+
+/* The sums of splits: every block writes its partial sums, and the last block of a tile reads them. */
+static double sums_us(const struct core_pack *pack, int at, const struct tiles *tiles, const struct work *work,
+                      const struct trial *trial)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    if (!kernel->has_workspace || (kernel->is_persistent && work->k <= or_unbounded(kernel->k_step)))
+        return 0;
+    const double rows = least(kernel->is_persistent ? tiles->m : trial->rows, work->m);
+    const double sums = rows * least(tiles->n, work->n) * trial->blocks;
+    return SUMS_US + 2 / SUMS_RATE * us_per_byte(pack, at) * sums;
+}
+
+/* Memory traffic: A is read for every column of tiles, B for every row of tiles unless a block keeps it, and C is read
+   and written again by every pass over k. */
+static double traffic_us(const struct core_pack *pack, int at, const struct tiles *tiles, const struct work *work,
+                         const struct trial *trial)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    const double m = work->m, n = work->n, k = work->k;
+    const int keeps_b = !kernel->is_persistent && k <= or_unbounded(kernel->k_of_resident_b) * trial->splits;
+    const double b_reads = keeps_b ? ceil(m / trial->rows) : tiles->down;
+    const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
+    const double rewritten = 2 * floor((k - 1) / or_unbounded(kernel->k_per_pass)) * m * n;
+    const double slower = CACHED_RATE / kernel->cached_rate; /* than is typical */
+    return work->memory_us + us_per_byte(pack, at) * slower * (reread / CACHED_RATE + rewritten);
+}
+
+/* Arithmetic: of whole tiles, with n and k padded. */
+static double arithmetic_us(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
+{
+    const double m = work->m, n = work->n, k = work->k;
+    const double n_padding = most(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
+    const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
+    const double whole = tiles->down * tiles->m * padded;
+    return work->arithmetic_us / kernel->arithmetic_rate * (whole / (m * n * k));
+}
+
+/* The work of the busiest multiprocessor over the mean. */
+static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct trial *trial,
+                        double multiprocessors)
+{
+    const double steps = kernel->is_persistent ? tiles->steps : tiles->along_k;
+    const double parts = kernel->is_persistent ? trial->blocks : trial->splits;
+    const double share = ceil(steps / parts) * parts / steps; /* of the longest block */
+    const double waves = ceil(trial->blocks / (multiprocessors * kernel->resident));
+    const double blocks = waves > 1 ? waves * kernel->resident : ceil(trial->blocks / multiprocessors);
+    return share * blocks * multiprocessors / trial->blocks;
+}
+
+/* The slowdown of a multiprocessor with so many times fewer blocks than at the kernel's shape. */
+static double slowdown(const struct core_kernel *kernel, double fewer)
+{
+    const double few = most(fewer, 1 / MOST_BLOCKS);
+    const double slower = sqrt(1.0 + ENOUGH_BLOCKS * few * (ENOUGH_BLOCKS * few)) / sqrt(1.0 + ENOUGH_BLOCKS * ENOUGH_BLOCKS);
+    return most(few / (kernel->is_persistent ? 1.0 : FEW_BLOCKS), slower);
+}
+
+/* Resident blocks per multiprocessor, weighted by how full their tiles are: these load memory. Persistent blocks count
+   fully, since their loads go on to the next tile. */
+static double loading_blocks(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                             const struct trial *trial, double multiprocessors)
+{
+    const double filled = kernel->is_persistent ? 1.0 : work->m / (tiles->down * tiles->m);
+    return least(trial->blocks / multiprocessors, kernel->resident) * filled;
+}
+
+/* Resident blocks of a multiprocessor that has any: these compute. */
+static double busy_blocks(const struct core_kernel *kernel, const struct trial *trial, double multiprocessors)
+{
+    return least(most(trial->blocks / multiprocessors, 1.0), kernel->resident);
+}
+
+/* Tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block counts one
+   tile. */
+static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                            const struct trial *trial, double multiprocessors)
+{
+    const double at_once = least(trial->blocks, multiprocessors * kernel->resident);
+    const double each = tiles->down * tiles->across * (kernel->is_persistent ? 1.0 : trial->splits) / at_once;
+    return (kernel->is_pipelined ? 1.0 : most(each, 1.0)) * ceil(work->k / or_unbounded(kernel->k_per_pass));
+}
+
+static double body_us(const struct core_pack *pack, int at, const struct tiles *tiles, const struct work *work,
+                      const struct trial *trial)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_fit *fit = &pack->fits[at];
+    const double multiprocessors = device_of(pack, at)->multiprocessors;
+    const double uneven = imbalance(kernel, tiles, trial, multiprocessors);
+    const double idle = trial->blocks > multiprocessors ? 1 + UNEVEN * (uneven - 1) : 1;
+    const double loading = fit->loading_blocks / loading_blocks(kernel, tiles, work, trial, multiprocessors);
+    const double busy = fit->busy_blocks / busy_blocks(kernel, trial, multiprocessors);
+    const double memory = traffic_us(pack, at, tiles, work, trial) * (idle * slowdown(kernel, loading));
+    const double arithmetic = arithmetic_us(kernel, tiles, work) * (uneven * slowdown(kernel, busy));
+    const double serial = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, trial, multiprocessors) - 1);
+    const double body = sqrt(memory * memory + arithmetic * arithmetic + serial * serial);
+    return (work->has_odd_lines != 0 ? kernel->odd_lines : 1.0) * body;
+}
+
+/* The time from the device's rates alone. */
+static double plain_us(const struct core_pack *pack, int kernel, const struct tiles *tiles, const struct work *work,
+                       const struct trial *trial)
+{
+    return (START_US + sums_us(pack, kernel, tiles, work, trial)) + body_us(pack, kernel, tiles, work, trial);
+}
+
+/* --- Launches to try --- */
+
+enum { OPTIONS = 10 };
+static const double blocks_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24}; /* per multiprocessor */
+
+/* Rows of a block: as at the kernel's shape, or fewer, so that every multiprocessor has its resident blocks. */
+static double rows_of_block(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                            double multiprocessors)
+{
+    if (kernel->rows_per_block <= kernel->tile_m)
+        return kernel->rows_per_block;
+    const double blocks = tiles->down * blocks_across(kernel, work) * kernel->splits;
+    const double filling = floor(blocks / (multiprocessors * kernel->resident));
+    return most(least(floor(kernel->rows_per_block / tiles->m), filling), 1) * tiles->m;
+}
+
+/* Splits that give each multiprocessor so many blocks, or just fewer. */
+static double splits_for(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                         double rows, double each, double multiprocessors)
+{
+    if (!kernel->has_workspace)
+        return 1;
+    if (kernel->is_persistent)
+        return least(least(each, most(floor(kernel->splits / multiprocessors), 1)) * multiprocessors, tiles->steps);
+    const double blocks = ceil(work->m / rows) * blocks_across(kernel, work);
+    return least(most(floor(each * multiprocessors / blocks), 1), least(tiles->along_k, MOST_SPLITS));
+}
+
+/* Launches of a kernel whose blocks had several tiles and were all resident at its shape: `more` times the fewest splits
+   that keep B, and as many rows as make all blocks resident. */
+static void keep_resident(const struct core_kernel *kernel, const struct core_fit *fit, const struct tiles *tiles,
+                          const struct work *work, double more, double multiprocessors, double *rows, double *splits)
+{
+    const double fewest = ceil(work->k / or_unbounded(kernel->k_of_resident_b));
+    *splits = kernel->has_workspace ? least(fewest * more, least(tiles->along_k, MOST_SPLITS)) : 1;
+    const double each = ceil(tiles->down * blocks_across(kernel, work) * *splits / (multiprocessors * fit->waves));
+    *rows = least(most(each, 1), least(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
+}
+
+/* The least time from rates alone, and its launch: the one with the fewest blocks among equals. */
+static double best_trial(const struct core_pack *pack, int at, const struct work *work, int32_t *rows, int32_t *splits)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_fit *fit = &pack->fits[at];
+    const double multiprocessors = device_of(pack, at)->multiprocessors;
+    const struct tiles tiles = tiles_of(kernel, work);
+    const double rows_won = rows_of_block(kernel, &tiles, work, multiprocessors);
+    double least_time = HUGE_VAL, rows_before = 0, splits_before = 0;
+    *rows = kernel->rows_per_block;
+    *splits = kernel->splits;
+    for (int i = 0; i < OPTIONS; ++i) {
+        double rows_now = rows_won, splits_now = 1;
+        if (fit->waves > 0)
+            keep_resident(kernel, fit, &tiles, work, blocks_tried[i], multiprocessors, &rows_now, &splits_now);
+        else
+            splits_now = splits_for(kernel, &tiles, work, rows_won, blocks_tried[i], multiprocessors);
+        if (rows_now == rows_before && splits_now == splits_before)
+            continue;
+        rows_before = rows_now, splits_before = splits_now;
+        const struct trial trial = trial_of(kernel, &tiles, work, rows_now, splits_now);
+        const double us = plain_us(pack, at, &tiles, work, &trial);
+        if (us < least_time) {
+            least_time = us;
+            *rows = (int32_t)rows_now;
+            *splits = (int32_t)splits_now;
+        }
+    }
+    return least_time;
+}
+
+/* --- Measured times --- */
+
+/* The weight of a point is the reciprocal cube of its distance. A ratio measured at a short time comes mostly from the
+   start of the launch, so it counts little at a longer time. */
+void add_point(struct average *average, const struct core_point *point, const struct work *work, double plain)
+{
+    const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
+    const double odd = point->has_odd_lines - work->has_odd_lines;
+    const double distance = sqrt(m * m + n * n + k * k + ODD_LINES_APART * odd * odd), near = distance + NEAR;
+    const double weight = 1 / (near * near * near);
+    const double body = point->predicted_us - START_US, of_body = body / (body + SHORT_BODY_US);
+    const double counts = of_body + (1 - of_body) * least(point->predicted_us / plain, 1);
+    average->weights += weight;
+    average->sum += weight * (point->log_ratio * counts);
+    average->nearest = least(average->nearest, distance);
+}
+
+double least_us(const struct core_pack *pack, int at, const struct work *work, int32_t *rows, int32_t *splits,
+                double *distance)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    const double plain = best_trial(pack, at, work, rows, splits), k_per_pass = or_unbounded(kernel->k_per_pass);
+    struct average average = {0, 0, HUGE_VAL};
+    for (uint32_t i = 0; i <= kernel->time_count; ++i)
+        add_point(&average, &pack->points[(uint32_t)pack->fits[at].first_point + i], work, plain);
+    *distance = average.nearest;
+    const double penalty = work->k > k_per_pass && (double)kernel->k <= k_per_pass ? LONG_K : 1.0;
+    return penalty * most(exp(average.sum / average.weights) * plain, LEAST * work->memory_us);
+}
+
+double distance_penalty(const struct core_pack *pack, int kernel, double distance)
+{
+    return exp((device_of(pack, kernel)->is_host ? HOST_DISTANCE_PENALTY : DISTANCE_PENALTY) * distance);
+}
+
+/* --- cuBLAS --- */
+
+double plain_vendor_us(const struct work *work)
+{
+    double m = work->m, n = work->n, k = work->k;
+    if (least(m, n) > 1) { /* products with a vector have no tiles */
+        m = ceil(m / VENDOR_TILE_M) * VENDOR_TILE_M;
+        n = ceil(n / VENDOR_TILE_N) * VENDOR_TILE_N;
+        k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
+    }
+    const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
+    return START_US + (work->has_odd_lines != 0 ? VENDOR_ODD_LINES : 1.0) * hypot(work->memory_us, arithmetic);
+}
+
+struct work with_vectors_apart(struct work work)
+{
+    work.log_m = work.m == 1 ? log(VENDOR_VECTOR_EXTENT) : work.log_m;
+    work.log_n = work.n == 1 ? log(VENDOR_VECTOR_EXTENT) : work.log_n;
+    return work;
+}
+
+double vendor_us(const struct average *average, const struct work *work)
+{
+    return exp(average->sum / average->weights) * plain_vendor_us(work);
+}
+
+/* --- Fits --- */
+
+static struct core_product product_at(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
+{
+    struct core_product product;
+    memset(&product, 0, sizeof product);
+    product.m = m, product.n = n, product.k = k;
+    product.type = kernel->type;
+    return product;
+}
+
+/* Return whether the numbers are finite, and store the point. */
+static int set_point(struct core_point *point, const struct work *work, double predicted_us, double measured_us)
+{
+    const double log_ratio = log(measured_us / predicted_us);
+    point->log_m = work->log_m, point->log_n = work->log_n, point->log_k = work->log_k;
+    point->has_odd_lines = work->has_odd_lines;
+    point->predicted_us = most(predicted_us, START_US);
+    point->log_ratio = log_ratio;
+    return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
+}
+
+static int set_time(const struct core_pack *pack, int at, struct core_point *point, const struct core_time *time)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_product product = product_at(kernel, time->m, time->n, time->k);
+    const struct work work = work_of(pack, at, &product);
+    const struct tiles tiles = tiles_of(kernel, &work);
+    const struct trial trial = trial_of(kernel, &tiles, &work, time->rows_per_block, time->splits);
+    return set_point(point, &work, plain_us(pack, at, &tiles, &work, &trial), time->us);
+}
+
+static int set_vendor_time(const struct core_pack *pack, int at, struct core_point *point, int64_t m, int64_t n,
+                           int64_t k, double us)
+{
+    const struct core_product product = product_at(&pack->kernels[at], m, n, k);
+    const struct work work = vendor_work_of(pack, at, &product);
+    const double predicted_us = plain_vendor_us(&work);
+    const struct work apart = with_vectors_apart(work);
+    return set_point(point, &apart, predicted_us, us);
+}
+
+/* The blocks of the kernel at its shape. */
+static void set_blocks(const struct core_pack *pack, int at, struct core_fit *fit)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    const double multiprocessors = device_of(pack, at)->multiprocessors;
+    const struct core_product product = product_at(kernel, kernel->m, kernel->n, kernel->k);
+    const struct work work = work_of(pack, at, &product);
+    const struct tiles tiles = tiles_of(kernel, &work);
+    const struct trial trial = trial_of(kernel, &tiles, &work, kernel->rows_per_block, kernel->splits);
+    const double each = trial.blocks / multiprocessors;
+    const int has_several_tiles = !kernel->is_persistent && kernel->rows_per_block > kernel->tile_m;
+    fit->loading_blocks = loading_blocks(kernel, &tiles, &work, &trial, multiprocessors);
+    fit->busy_blocks = busy_blocks(kernel, &trial, multiprocessors);
+    fit->waves = has_several_tiles && each <= kernel->resident ? ceil(each) : 0;
+}
+
+const char *fit_kernel(const struct core_pack *pack, int at, int *point, int *vendor_point)
+{
+    const struct core_kernel *kernel = &pack->kernels[at];
+    struct core_fit *fit = &pack->fits[at];
+    int is_finite = 1;
+    fit->log_m = log((double)kernel->m), fit->log_n = log((double)kernel->n), fit->log_k = log((double)kernel->k);
+    fit->first_point = *point;
+    fit->first_vendor_point = *vendor_point;
+    if (is_predicted(pack, at)) {
+        const struct core_time own = {kernel->m, kernel->n, kernel->k, kernel->us, kernel->rows_per_block, kernel->splits};
+        set_blocks(pack, at, fit);
+        is_finite &= set_time(pack, at, &pack->points[(*point)++], &own);
+        for (uint32_t i = 0; i < kernel->time_count; ++i)
+            is_finite &= set_time(pack, at, &pack->points[(*point)++], &pack->times[kernel->first_time + i]);
+    }
+    if (device_of(pack, at)->read_gbytes_per_s > 0) {
+        if (kernel->vendor_us > 0)
+            is_finite &= set_vendor_time(pack, at, &pack->vendor_points[(*vendor_point)++], kernel->m, kernel->n,
+                                         kernel->k, kernel->vendor_us);
+        for (uint32_t i = 0; i < kernel->vendor_time_count; ++i) {
+            const struct core_time *time = &pack->vendor_times[kernel->first_vendor_time + i];
+            is_finite &= set_vendor_time(pack, at, &pack->vendor_points[(*vendor_point)++], time->m, time->n, time->k,
+                                         time->us);
+        }
+    }
+    fit->vendor_point_count = *vendor_point - fit->first_vendor_point;
+    return is_finite ? NULL : "a time cannot be predicted: its rates, extents or microseconds are out of range";
+}
