@@ -132,6 +132,8 @@ static void choose_fastest(const struct candidates *of, struct core_choice *choi
 double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product, int32_t *rows_per_block,
                     int32_t *splits, double *penalized_us)
 {
+    *rows_per_block = pack->kernels[kernel].rows_per_block;
+    *splits = pack->kernels[kernel].splits;
     *penalized_us = 0;
     if (!is_predicted(pack, kernel))
         return 0;
