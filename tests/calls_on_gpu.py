@@ -295,9 +295,9 @@ def on_its_device(arrays: Arrays, best: ModuleType, case: Case, there: int) -> N
 def mixed_are_refused(arrays: Arrays, best: ModuleType, here: Case, there: Case) -> None:
     """Arrays of two devices, also of a shape that has run on each."""
     for a, b, out in ((here.a, there.b, here.out), (here.a, here.b, there.out), (there.a, there.b, here.out)):
-        with pytest.raises(ValueError, match=r"^(b|out) and a are not of one CUDA context"):
+        with pytest.raises(ValueError, match=r"^(b|out) and a are in different CUDA contexts"):
             best.gemm(a, b, out=out)
-    with pytest.raises(ValueError, match=r"^b and a are not of one CUDA context"):
+    with pytest.raises(ValueError, match=r"^b and a are in different CUDA contexts"):
         best.gemm(here.a, there.b)
 
 

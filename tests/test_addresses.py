@@ -34,7 +34,9 @@ NEARLY = (
 @pytest.mark.parametrize("name", NEARLY)
 def test_what_is_nearly_an_address_is_none_and_hides_its_password(name: str) -> None:
     assert is_address(name)
-    with pytest.raises(StoreError, match="is no database that this tsm2-tune knows: name a file, or") as refused:
+    with pytest.raises(
+        StoreError, match="is not a database that this tsm2-tune supports: name a file, or"
+    ) as refused:
         place_of(name.replace("{}", SECRET))
     assert SECRET not in str(refused.value)
 
@@ -89,7 +91,7 @@ def test_a_connection_string_is_no_file(
     name = name.format(SECRET)
     said = run(command, name) if command == "import" else run(*command.split(), "--db", name)
     assert (said.exit_code, said.stderr.count("\n"), SECRET in said.output) == (2, 1, False)
-    assert "=*** is no database that this tsm2-tune knows: name a file, or postgresql+psycopg://" in said.stderr
+    assert "=*** is not a database that this tsm2-tune supports: name a file, or postgresql+psycopg://" in said.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -98,7 +100,7 @@ def test_what_sqlalchemy_refuses_of_it_is_told(command: str) -> None:
     pytest.importorskip("psycopg")
     said = run(*command.split(), "--db", "postgresql+psycopg:///x?port=5432&host=/nonexist&port=2")
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
-    assert "is no address (number of hosts and ports" in said.stderr
+    assert "is not an address (number of hosts and ports" in said.stderr
 
 
 @pytest.mark.parametrize(
@@ -134,4 +136,4 @@ def test_an_import_into_what_is_no_address_reads_nothing(monkeypatch: pytest.Mon
     monkeypatch.setattr("tsm2_tune.api.import_trials.opened", lambda *_: pytest.fail("it was read"))
     said = run("import", "pretuned:h100", "--db", "postgresql+psycopg://h:port/x")
     assert (said.exit_code, said.stderr.count("\n")) == (2, 1)
-    assert "is no address: name the database as" in said.stderr
+    assert "is not an address: name the database as" in said.stderr

@@ -273,7 +273,7 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
 def test_a_device_that_nobody_here_knows_is_refused(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(host_run(), trial())
-    assert "the limits of the device 'Some CPU' are not known here" in refused("--audit", "--db", str(path))
+    assert "the limits of the device 'Some CPU' are unknown on this machine" in refused("--audit", "--db", str(path))
 
 
 @pytest.mark.host

@@ -240,8 +240,8 @@ def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> Non
     told: list[str] = []
     assert with_between(store, told.append, winners) == [*winners]
     assert told == [
-        "left out: 1 kernel for shapes between the tuned ones, not verified in full yet: tune one of these shapes"
-        " again, which does that"
+        "left out: 1 kernel for shapes between the tuned ones, not verified in full yet: tune the tuned shapes"
+        " again to verify them"
     ]
 
 

@@ -70,7 +70,9 @@ def test_a_folder_that_others_can_write_is_refused(above: int, folder: Path, wri
     binary(writing)
     for bits in (0o770, 0o702):
         place.chmod(bits)
-        message = f"others can write to {place} (mode {bits:o}): chmod go-w it, or set XDG_CACHE_HOME to another"
+        message = (
+            f"others can write to {place} (mode {bits:o}): chmod go-w it, or set XDG_CACHE_HOME to another folder"
+        )
         with pytest.raises(InputError, match=re.escape(message)):
             compiled(writing)
     result = run("cache", "show")

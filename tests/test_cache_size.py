@@ -86,7 +86,7 @@ def test_the_cache_can_be_shown_and_cleared(folder: Path, writing: Toolchain) ->
     with workplace(cache.working_parent()) as work:
         result = run("cache", "clear")
         assert result.output == (
-            f"removed 1 compiled kernels, {size_bytes} bytes; 1 working folders are in use and stay\n"
+            f"removed 1 compiled kernels, {size_bytes} bytes; 1 working folders are in use, and were kept\n"
         )
         assert work.folder.is_dir()
     assert [one.name for one in folder.iterdir()] == ["working"]

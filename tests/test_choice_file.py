@@ -75,7 +75,7 @@ def test_what_was_found_elsewhere_is_told_and_not_used(processes: Processes, fil
         for name, value in change.items():
             processes.monkeypatch.setattr(other, name, value)
         other.remember(file)
-        with pytest.warns(RuntimeWarning, match="its choices are of another module, GPU or driver and are not used"):
+        with pytest.warns(RuntimeWarning, match="its choices are for another module, GPU or driver and are not used"):
             assert is_timed(other)
     again = processes.new()
     again.remember(file)
@@ -97,10 +97,10 @@ LINE = json.dumps(["owner", "product", [[0, 128, 1, False], 2.0, None]])
 def test_a_line_that_is_no_choice_is_left_out(processes: Processes, file: Path, text: str) -> None:
     first, second = processes.new(), processes.new()
     file.write_text(text)  # the end of the file is missing
-    with pytest.warns(RuntimeWarning, match="1 lines are no choices"):
+    with pytest.warns(RuntimeWarning, match="1 lines are not choices"):
         first.remember(file)
     assert is_timed(first)
-    with pytest.warns(RuntimeWarning, match="1 lines are no choices"):
+    with pytest.warns(RuntimeWarning, match="1 lines are not choices"):
         second.remember(file)
     assert not is_timed(second)
 
@@ -155,5 +155,5 @@ def test_a_file_that_cannot_be_written_any_more_is_told(processes: Processes, fi
     best.remember(file)
     file.unlink()
     file.mkdir()
-    with pytest.warns(RuntimeWarning, match="a choice is not kept"):
+    with pytest.warns(RuntimeWarning, match="a choice cannot be saved"):
         assert is_timed(best)

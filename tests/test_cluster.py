@@ -157,7 +157,7 @@ def test_no_password_leaves_the_caller(
     name = server.new().partition("@/")[2].partition("?")[0]
     sent = list[str]()
     monkeypatch.setattr(clusters, "written", lambda record: sent.append(written(record)) or sent[-1])
-    with pytest.raises(StoreError, match=r"wants a password, and there is none here \(.*write it into ~/.pgpass"):
+    with pytest.raises(StoreError, match=r"requires a password, and none is set \(.*write it into ~/.pgpass"):
         tuned(server.url(name, "secretive:hunter2"), workers)
     assert len(sent) == 2
     assert not any("hunter2" in one for one in sent)

@@ -33,7 +33,7 @@ def test_a_compiler_that_does_nothing_leaves_no_database(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("script", "complaint"),
     [
-        (None, "is no command (No closing quotation)"),
+        (None, "is not a command (No closing quotation)"),
         (b"\x7fELF, but no program", "cannot be started"),
         (b"#!/bin/sh\nprintf '\\377\\376 1.0\\n'\n", "wrote no output"),
     ],
@@ -65,7 +65,7 @@ def test_a_compiler_that_may_not_be_run(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setenv("CXX", str(tmp_path / "compiler"))
     result = run(*TUNE, "--db", str(tmp_path / "r.db"))
     assert result.exit_code == 2
-    assert "may not be run" in " ".join(result.output.split())
+    assert "is not executable" in " ".join(result.output.split())
 
 
 def test_the_compiler_cache_survives_a_broken_report(

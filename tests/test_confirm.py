@@ -216,7 +216,7 @@ def test_the_exit_status_tells_of_changes(path: Path, store: Store, monkeypatch:
 def test_a_database_without_winners_here_is_refused(path: Path, store: Store) -> None:
     store.add_trial(RUN, stored_trial(A, SHAPE, 100.0))
     found = run("confirm", "--db", str(path))
-    assert (found.exit_code, "has no winner of what was asked for on this device" in found.output) == (2, True)
+    assert (found.exit_code, "has no winner for this selection on this device" in found.output) == (2, True)
     found = run("confirm", "--db", str(path), "--device", DEVICE)
     assert (found.exit_code, "is not in this machine: run this on the machine that has it" in found.output) == (
         2,

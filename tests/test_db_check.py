@@ -65,24 +65,25 @@ FAULTS = {  # statements that damage a good database, and the line of the check
     "UPDATE problem SET flops = 1": "row: trial 1 is not as this",
     "UPDATE problem SET dtype = 'f8' WHERE id = 2": "row: trial 4 is not as this",
     "UPDATE trial SET verdict_correct = 0 WHERE id = 2":
-        "trial: trial 2 is ok, but has no right result or no time. Remedy: tsm2-tune forget 2",
+        "trial: trial 2 is ok, but has no right result or time. Remedy: tsm2-tune forget 2",
     "UPDATE trial SET verdict_correct = NULL, verdict_worst_ratio = NULL, verdict_detail = NULL WHERE id = 2":
-        "trial: trial 2 is ok, but has no right result or no time",
+        "trial: trial 2 is ok, but has no right result or time",
     "UPDATE measurement SET round = -1 WHERE trial_id = 5":
-        "trial: trial 5 is ok, but has no right result or no time",
+        "trial: trial 5 is ok, but has no right result or time",
     "UPDATE trial SET outcome = 'behind' WHERE id = 2":
-        "trial: trial 2 was behind, which verifies nothing, and has a verdict. Remedy: tsm2-tune forget 2",
+        "trial: trial 2 was behind, so it was not verified, and has a verdict. Remedy: tsm2-tune forget 2",
     "UPDATE trial SET basis = 'x' WHERE id = 2":
-        "trial: trial 2 rests on a basis that is no digest: nothing is compared with it. Remedy: tsm2-tune forget 2",
-    "UPDATE trial SET basis = printf('%064d', 0) || '0' WHERE id = 2": "trial: trial 2 rests on a basis that is no",
-    "UPDATE trial SET basis = printf('%063d', 0) || 'G' WHERE id = 2": "trial: trial 2 rests on a basis that is no",
+        "trial: trial 2 has a basis that is not a digest, so no trial is compared with it. Remedy: tsm2-tune"
+        " forget 2",
+    "UPDATE trial SET basis = printf('%064d', 0) || '0' WHERE id = 2": "trial: trial 2 has a basis that is not a",
+    "UPDATE trial SET basis = printf('%063d', 0) || 'G' WHERE id = 2": "trial: trial 2 has a basis that is not a",
     "UPDATE trial SET basis = x'00' WHERE id = 2": "row: trial 2 is not as this tsm2-tune stores it (basis = b'",
     "UPDATE measurement SET cache = 'hot' WHERE id = 1":
-        "row: trial 1 is not as this tsm2-tune stores it (cache = 'hot' is none that is stored there)",
+        "row: trial 1 is not as this tsm2-tune stores it (cache = 'hot' is not a value of this column)",
     "UPDATE measurement SET cache = 'warm' WHERE round = 0 AND trial_id = 2":
-        "trial: trial 2 has its own time in another state of the L2. Remedy: tsm2-tune forget 2",
-    "UPDATE trial SET cache = 'warm' WHERE id = 2": "trial: trial 2 has its own time in another state of the L2",
-    "UPDATE trial SET outcome = 'interrupted' WHERE id = 7": "trial: trial 7 was interrupted, which leaves no trial",
+        "trial: trial 2 has its time in another state of the L2. Remedy: tsm2-tune forget 2",
+    "UPDATE trial SET cache = 'warm' WHERE id = 2": "trial: trial 2 has its time in another state of the L2",
+    "UPDATE trial SET outcome = 'interrupted' WHERE id = 7": "trial: trial 7 was interrupted, but is stored",
     "UPDATE trial SET verdict_correct = 1, verdict_worst_ratio = 0.5 WHERE outcome = 'wrong-result'":
         "trial: trial 9 has a right result and is wrong",
     "UPDATE measurement SET run_id = 3 WHERE trial_id = 6": "trial: trial 6 has a time by a run on another device",
@@ -93,13 +94,13 @@ FAULTS = {  # statements that damage a good database, and the line of the check
     "UPDATE vendor_measurement SET cache = 'warm'":
         "final: vendor measurement 1 is in another state of the L2 than the kernels of its final. Remedy: restore",
     "DELETE FROM measurement WHERE trial_id = 6":
-        "references: 3 rows of sample of a measurement that is not there. Remedy: restore a copy",
-    "DELETE FROM source": "references: 12 rows of trial of a source that is not there",
-    "DELETE FROM run WHERE id = 2": "references: 3 rows of measurement of a run that is not there",
+        "references: 3 rows of sample of a measurement that does not exist. Remedy: restore a copy",
+    "DELETE FROM source": "references: 12 rows of trial of a source that does not exist",
+    "DELETE FROM run WHERE id = 2": "references: 3 rows of measurement of a run that does not exist",
     "UPDATE measurement SET final = NULL WHERE round = 1": "row: trial 1 is not as this tsm2-tune stores it (round 1",
     "UPDATE measurement SET final_stamp = 4611686018427387903 WHERE round = 1":
-        "row: trial 1 is not as this tsm2-tune stores it (the stamp 4611686018427387903 is of no time",
-    "CREATE TABLE extra (x)": "layout: has 'extra', unlike what tsm2-tune makes",
+        "row: trial 1 is not as this tsm2-tune stores it (the stamp 4611686018427387903 is too far",
+    "CREATE TABLE extra (x)": "layout: has 'extra', unlike tsm2-tune's schema",
     "DROP VIEW best": "layout: lacks 'best'",
 }  # fmt: skip
 
@@ -140,7 +141,7 @@ def test_a_final_that_is_there_twice_is_told(path: Path) -> None:
         for us in (490, 491, 491):
             times = (configuration(128), us), (configuration(256), 505)
             store.add_final(run_, final(*times), ("tsm2",), BASIS)
-    where = f"of {trial().problem.text} on NVIDIA H200 is there twice"
+    where = f"of {trial().problem.text} on NVIDIA H200 appears twice"
     *twice, end = told(path)
     assert len(twice) == 2
     assert all(line.startswith("problem  final: final ") and line.endswith(where) for line in twice)
@@ -152,8 +153,8 @@ def test_a_date_in_the_future_is_told(good: Path) -> None:
     plain_sql(good, "UPDATE trial SET ended_at = '2999-01-01T00:00:00+00:00' WHERE id = 2")
     plain_sql(good, "UPDATE run SET started_at = '2999-01-01T00:00:00+00:00' WHERE id = 1")
     assert [line.partition(":")[2][:58] for line in told(good) if line.startswith("note     clock")] == [
-        " 1 run dated in the future, the first is run 1. A clock was ahead"[:58],
-        " 2 trials dated in the future, the first is trial 2. A clock was"[:58],
+        " 1 run dated in the future, first run 1. A clock was ahead"[:58],
+        " 2 trials dated in the future, first trial 2. A clock was"[:58],
     ]
 
 
@@ -173,12 +174,12 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
             removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
             assert told(good) == [
                 f"note     schema: 24, older than this version's 25. Remedy: tsm2-tune db migrate"
-                f" --db {good} brings it to that, as does the next command that opens it",
-                "note     kernels: 1 trial of kernels that this version makes otherwise, on NVIDIA H200."
-                " They compete. Remedy: tune there again",
-                f"note     unused: 1 row of source. No trial has them. {removes}",
-                f"note     unused: 1 row of problem. No trial has them. {removes}",
-                f"note     claims: 1 claim of runs that have ended. {removes}, as does the next run",
+                f" --db {good} migrates it, as does the next command that opens it",
+                "note kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
+                " can still win. Remedy: tune again on that device",
+                f"note     unused: 1 row of source. No trial uses them. {removes}",
+                f"note     unused: 1 row of problem. No trial uses them. {removes}",
+                f"note     claims: 1 claim of runs that have ended. {removes}, as the next run does",
             ]
     assert plain_sql(good, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
 

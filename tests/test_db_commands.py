@@ -74,7 +74,7 @@ def test_several_are_merged_into_one_in_any_order(three: list[Path], tmp_path: P
         assert [line.split(": ")[0] for line in found.stdout.splitlines()] == [str(three[at]) for at in order]
         where = f"conflict: {C256.text} for {PROBLEM.text} on NVIDIA H200: "
         assert [line for line in found.stderr.splitlines() if "timed-out" in line and "wrong" in line] == [
-            f"{where}{' here and '.join(two)} there: wrong-result counts"
+            f"{where}{' here and '.join(two)} there: wrong-result is kept"
             for two in [("wrong-result", "timed-out")[:: 1 if order[0] == 0 else -1]]
         ]
         before = dump(into)
@@ -110,11 +110,11 @@ def _of_exchange(path: Path, version: int) -> None:
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "No such file or directory"),
-    "folder": (Path.mkdir, "is no regular file"),
+    "folder": (Path.mkdir, "is not a regular file"),
     "empty": (Path.touch, "holds no results yet"),
     "text": (lambda path: path.write_text("no database"), "it is neither a database nor a text of trials"),
     "foreign": (lambda path: plain_sql(path, "CREATE TABLE t (x)"), "is a database of another program"),
-    "cut": (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(500)), "is no SQLite database"),
+    "cut": (lambda path: path.write_bytes(b"SQLite format 3\0" + bytes(500)), "is not a SQLite database"),
     "newer trials": (lambda path: path.write_text('{"tsm2-tune trials":99}\n'), "expected tsm2-tune trials 4"),
     "no JSON": (
         lambda path: path.write_text('{"tsm2-tune trials":99\n'),
@@ -145,7 +145,7 @@ def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path],
         make(bad)
     else:
         statement = "PRAGMA user_version = 9999" if kind == "newer" else "CREATE TABLE besides (x)"
-        sentence = "has schema 9999, newer than" if kind == "newer" else "has 'besides', unlike what"
+        sentence = "has schema 9999, newer than" if kind == "newer" else "has 'besides', unlike tsm2-tune's"
         good_database(bad)
         plain_sql(bad, statement)
     downgrade(three[1])
@@ -172,7 +172,7 @@ def test_half_written_file_is_refused_before_anything_is_added(three: list[Path]
     journal.write_bytes(left)
     found = run("db", "merge", str(three[0]), str(three[1]), "--db", str(tmp_path / "all.db"))
     assert (found.exit_code, found.stdout) == (2, "")
-    assert found.stderr.startswith(f"Error: {three[1]} was left half written by a program that was ended: tsm2-tune")
+    assert found.stderr.startswith(f"Error: {three[1]} was left half written by a killed program: tsm2-tune")
     assert not (tmp_path / "all.db").exists()
 
 
@@ -256,7 +256,8 @@ def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pyte
     found = run("db", "vacuum", "--db", str(path))
     assert (found.exit_code, path.stat().st_size) == (0, size)
     assert (
-        "the file has its gaps still: other runs would wait too long; use --alone when there are none" in found.stderr
+        "the file was not compacted, since other runs would wait too long: use --alone when no other run uses it"
+        in found.stderr
     )
     assert plain_sql(path, "PRAGMA integrity_check") == [("ok",)]
     found = run("db", "vacuum", "--alone", "--db", str(path))
@@ -275,13 +276,13 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
     lines = said("migrate", "--keep", "--db", str(path)).splitlines()
     kept = path.with_name("results.db.schema-24")
     assert lines == [
-        f"{path}: schema 24 before, 25 now; {kept} is as before",
+        f"{path}: schema 24 before, 25 now; {kept} is a copy of the old database",
         "24 to 25: A trial says why its search ended. Older trials do not.",
     ]
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}
     assert (facts(path), best(path)) == (good, winners)
-    again = f"{path}: schema {schema_versions.version()}, which is this version's: nothing to do\n"
+    again = f"{path}: schema {schema_versions.version()}, which is current: nothing to do\n"
     assert said("migrate", "--keep", "--db", str(path)) == again
 
 
@@ -292,13 +293,13 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     shutil.copy(path, kept)  # as of a migration that was killed
     kept.with_name(f"{kept.name}.part").write_text("half")
     content = kept.read_bytes()
-    assert "is as before" in said("migrate", "--keep", "--db", str(path))
+    assert "is a copy of the old database" in said("migrate", "--keep", "--db", str(path))
     assert kept.read_bytes() == content
     plain_sql(path, "DELETE FROM claim")
     downgrade(path)
     plain_sql(path, "UPDATE trial SET detail = 'another'")
     found = run("db", "migrate", "--keep", "--db", str(path))
-    assert (found.exit_code, "is there already, and is no copy of" in found.stderr) == (2, True)
+    assert (found.exit_code, "already exists, and is not a copy of" in found.stderr) == (2, True)
     assert (kept.read_bytes(), plain_sql(path, "PRAGMA user_version")) == (content, [(24,)])
     assert set(path.parent.iterdir()) == {path, kept}
 
@@ -336,7 +337,7 @@ def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkey
 
     monkeypatch.setattr(databases, "copy", late)
     found = run("db", "migrate", "--keep", "--db", str(path))
-    assert (found.exit_code, "there is no copy of before" in found.stderr) == (2, True)
+    assert (found.exit_code, "no copy of the old database was kept" in found.stderr) == (2, True)
     assert set(path.parent.iterdir()) == {path}
 
 
@@ -351,7 +352,7 @@ def test_what_cannot_be_written_is_refused(command: str, path: Path, monkeypatch
 
     monkeypatch.setattr(sqlite3, "connect", read_only)
     found = run("db", command, "--db", str(path))
-    assert (found.exit_code, "cannot be written" in found.stderr) == (2, True)
+    assert (found.exit_code, "is read-only" in found.stderr) == (2, True)
     assert path.read_bytes() == content
 
 
@@ -362,7 +363,7 @@ def test_what_cannot_be_written_is_refused(command: str, path: Path, monkeypatch
         (lambda path: None, "no database"),
         (lambda path: path.touch(), "holds no results yet"),
         (lambda path: plain_sql(path, "CREATE TABLE t (x)"), "is a database of another program"),
-        (lambda path: path.write_text("x" * 5000), "is no SQLite database"),
+        (lambda path: path.write_text("x" * 5000), "is not a SQLite database"),
     ],
 )
 def test_what_is_no_database_of_ours_is_refused(

@@ -87,7 +87,7 @@ def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:
     good_database(path)
     said("merge", str(path), "--db", address)
     asked(address, "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)")
-    room = "PostgreSQL gives the room of removed rows back by itself"
+    room = "PostgreSQL reuses the space of removed rows by itself"
     name = shown_name(address)
     assert said("vacuum", "--db", address) == f"{name}: {room}; rows removed: 1 of problem\n"
     assert said("vacuum", "--db", address) == f"{name}: {room}; rows removed: none\n"
@@ -97,7 +97,7 @@ def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:
 def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, path: Path) -> None:
     good_database(path)
     said("merge", str(path), "--db", address)
-    now = f"schema {schema_versions.version()}, which is this version's: nothing to do"
+    now = f"schema {schema_versions.version()}, which is current: nothing to do"
     assert said("migrate", "--db", address) == f"{shown_name(address)}: {now}\n"
     found = run("db", "migrate", "--keep", "--db", address)
     assert (found.exit_code, "--keep copies a file" in found.stderr) == (2, True)

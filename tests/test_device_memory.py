@@ -44,9 +44,7 @@ PROBLEM = Problem(100, 3, 40, "f32")
 SPLIT = StreamAFmaConfig(64, 1, 2, 4, 2, splits=3, row_tiles=1, min_blocks=1)
 BUFFERS_OF_SUPPORT = 4
 MOST_ALLOCATIONS = 100  # limit of an attempt
-NO_ROOM = (
-    r"does not fit beside what else is on the device: no room for (its workspace: )?\d+ bytes of memory; end what"
-)
+NO_ROOM = r"does not fit in the device's free memory: no room for (its workspace: )?\d+ bytes of memory; end other"
 
 
 class Starved(HostDevice):
@@ -172,7 +170,7 @@ def starved_device(counter: str, successes: int, _: str, support_path: str) -> S
 @pytest.mark.parametrize(
     ("counter", "successes", "what"),
     [
-        ("left", 0, "what measures the ceilings"),
+        ("left", 0, "the measurement of the device's ceilings"),
         ("after_ceilings", 0, "64x2x64:f32"),  # its reports
         ("after_ceilings", BUFFERS_OF_SUPPORT + 2, "64x2x64:f32"),  # its C
         ("after_ceilings", BUFFERS_OF_SUPPORT + 3, "64x2x64:f32"),  # the A of a probe
@@ -204,7 +202,9 @@ def test_a_device_without_room_to_open_is_a_sentence(path: Path, monkeypatch: py
     monkeypatch.setattr(workers, "serve", no_room_to_open)
     result = run(*TUNE, "--db", str(path))
     assert result.exit_code == 2
-    assert "device cpu does not open: no room for 100000000 bytes of device memory; end what else" in result.output
+    assert (
+        "device cpu does not open: no room for 100000000 bytes of device memory; end other processes" in result.output
+    )
 
 
 @pytest.mark.parametrize("refused", ["a process", "a pipe"])
@@ -227,7 +227,8 @@ def test_a_system_that_starts_no_process_is_a_sentence(
         result = run(*TUNE, "--db", str(path))
     assert result.exit_code == 2
     assert (
-        "no process can be started for device cpu (Resource temporarily unavailable): end others, " in result.output
+        "cannot start a process for device cpu (Resource temporarily unavailable): end other processes, "
+        in result.output
     )
     assert len(ends) == (2 if refused == "a process" else 0)
     assert all(end.closed for end in ends)

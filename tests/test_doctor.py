@@ -124,8 +124,8 @@ def test_a_toolkit_compiles_a_line_for_the_device(nvcc: Callable[[str], Path], t
         ("echo 'line.ii: No space left on device'; exit 1", "free some space"),
         ("echo text > $2", "wrote no binary"),
         ("exit 0", "wrote no binary"),
-        ("exit 3", "exited 3, and no message"),
-        ("kill -SEGV $$", "signalled 11, and no message"),
+        ("exit 3", "exited 3, without a message"),
+        ("kill -SEGV $$", "signalled 11, without a message"),
     ],
 )
 def test_a_toolkit_that_does_not_compile_is_a_problem(nvcc: Callable[[str], Path], compiles: str, said: str) -> None:
@@ -165,9 +165,9 @@ def test_an_nvcc_that_hangs_is_ended(
 @pytest.mark.parametrize(
     ("told", "variable", "remedy"),
     [
-        ("", "CUDA_HOME", "mend that toolkit, set CUDA_HOME to another, or unset it"),
-        ("release 13.0", "CUDA_PATH", "mend that toolkit, set CUDA_PATH to another, or unset it"),
-        ("", "", "mend that toolkit, or set CUDA_HOME to another"),
+        ("", "CUDA_HOME", "fix that toolkit, set CUDA_HOME to another, or unset it"),
+        ("release 13.0", "CUDA_PATH", "fix that toolkit, set CUDA_PATH to another, or unset it"),
+        ("", "", "fix that toolkit, or set CUDA_HOME to another"),
     ],
 )
 def test_an_nvcc_that_hangs_is_named(
@@ -227,7 +227,7 @@ def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPa
     path = tool("c++", "sleep 600")
     found = only(software.host_compiler(Question("cpu", "results.db")))
     assert (found.state, found.found) == (State.PROBLEM, f"{path} --version: no answer within 1 s")
-    assert found.remedy == "mend it, or name another in CXX"
+    assert found.remedy == "fix it, or name another compiler in CXX"
 
 
 def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
@@ -243,11 +243,11 @@ def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
     ("answers", "name", "said"),
     [
         ({"modes": "580.65, Disabled, Default, [N/A]"}, "modes", "nvidia-smi -pm 1"),
-        ({"modes": "580.65, Enabled, Default, Enabled"}, "modes", "a part of the GPU"),
-        ({"clocks": "1200, 1980, 1200, 1980"}, "clocks", "a clock that was set, 1200 MHz"),
+        ({"modes": "580.65, Enabled, Default, Enabled"}, "modes", "a MIG instance"),
+        ({"clocks": "1200, 1980, 1200, 1980"}, "clocks", "a clock setting, 1200 MHz"),
         ({"reasons": "0x0000000000000002"}, "clocks", "nvidia-smi -rgc"),
-        ({"reasons": "0x0000000000000024"}, "clocks", "the power limit, heat."),
-        ({"reasons": "0x0000000000000024", "old": True}, "clocks", "the power limit, heat."),
+        ({"reasons": "0x0000000000000024"}, "clocks", "the power limit, a thermal limit."),
+        ({"reasons": "0x0000000000000024", "old": True}, "clocks", "the power limit, a thermal limit."),
         ({"processes": "77, python, 1000"}, "processes", "77 (python)"),
     ],
 )
@@ -271,7 +271,7 @@ def test_a_field_that_a_driver_lacks_hides_no_other(tool: Tool) -> None:
 esac"""
     tool("nvidia-smi", script)
     found = {one.name: one for one in nvidia_smi.nvidia_smi(QUESTION)}
-    assert "SM 1200 of at most 1980 MHz, held down by the hardware" in found["clocks"].text
+    assert "SM 1200 of at most 1980 MHz, lowered by the hardware" in found["clocks"].text
 
 
 def test_a_prohibited_gpu_is_a_problem(smi: Callable[..., list[Finding]]) -> None:
@@ -401,7 +401,7 @@ def test_the_hosts_compiler_compiles_a_line_that_runs() -> None:
     [
         ("echo 'error: no'; exit 1", "does not build a C++ library (error: no)"),
         ("kill -KILL $$", "killed by SIGKILL"),
-        ("exit 7", "does not build a C++ library (it exited 7, and said nothing)"),
+        ("exit 7", "does not build a C++ library (it exited 7, without a message)"),
         ("exit 0", "wrote no output"),
     ],
 )

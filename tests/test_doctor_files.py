@@ -59,9 +59,9 @@ def test_a_folder_that_cannot_be_made_is_a_problem(
 @pytest.mark.parametrize(
     ("name", "said", "remedy"),
     [
-        ("/proc/x.db", "no file can be made in /proc", "name a file elsewhere with --db"),
+        ("/proc/x.db", "no file can be created in /proc", "name a file elsewhere with --db"),
         ("missing/x.db", "no folder {here}/missing", "make it, or name a file elsewhere with --db"),
-        ("file/x.db", "{here}/file is no folder", "name a file elsewhere with --db"),
+        ("file/x.db", "{here}/file is not a folder", "name a file elsewhere with --db"),
     ],
 )
 def test_a_folder_that_takes_no_database_is_told_as_it_is(name: str, said: str, remedy: str, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_locks_that_do_not_hold_are_a_problem(path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(storage, "SECOND", "")  # the second process gets the lock
     found = only(storage.database(Question("cpu", str(path))))
     assert found.state is State.PROBLEM
-    assert "two runs at once destroy it" in found.text.lower()
+    assert "two concurrent runs can corrupt it" in found.text.lower()
 
 
 def test_a_networks_file_system_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,7 +53,7 @@ def test_a_user_who_may_only_read_has_a_problem(address: str, of_other: str) -> 
     lacking = "INSERT, UPDATE, DELETE in all of its tables, nor use the sequences that number their rows"
     assert found.found == f"{of_other}, where this user may not {lacking}"
     grants = f"GRANT INSERT, UPDATE, DELETE ON {TABLES}; GRANT USAGE ON {SEQUENCES}"
-    assert found.remedy == f"have its owner run {grants}; or name another with --db"
+    assert found.remedy == f"have its owner run {grants}; or name another database with --db"
     assert "permission denied for table receipt" in refused(of_other)
     said = run("doctor", "--device", "cpu", "--db", of_other)
     assert (said.exit_code, said.output.splitlines()[-1]) == (1, "tuning cannot run on this host")
@@ -87,7 +87,7 @@ def test_one_right_that_is_missing_is_named(address: str, of_other: str, taken: 
 def test_who_may_make_no_tables_has_a_problem(address: str, of_other: str) -> None:
     found = found_at(of_other)
     assert found.state is State.PROBLEM
-    assert "where this user may not make tables in its schema public" in found.found
+    assert "where this user may not create tables in its schema public" in found.found
     assert "permission denied for schema public" in refused(of_other)
     assert found.remedy.startswith("have its owner run GRANT CREATE ON SCHEMA public TO other, ")
     asked(address, "GRANT CREATE ON SCHEMA public TO other")
@@ -103,7 +103,7 @@ def test_an_older_schema_needs_the_owner(address: str, of_other: str) -> None:
     asked(address, "UPDATE tsm2_tune SET schema_version = 24")
     found = found_at(of_other)
     assert found.state is State.PROBLEM
-    assert "is of schema 24, which only the owner of its tables can bring to " in found.found
+    assert "has schema 24, and only the owner of its tables can migrate it to " in found.found
     assert "must be owner of " in refused(of_other)
     assert found_at(address).state is State.OK
     assert asked(address, "SELECT schema_version FROM tsm2_tune") == [(24,)]
@@ -117,5 +117,5 @@ def test_a_standby_is_a_problem() -> None:
         (own.folder / "data" / "standby.signal").touch()
         own.start()
         found = found_at(address)
-        assert (found.state, found.found) == (State.PROBLEM, f"{address} can only be read, as it is a standby")
+        assert (found.state, found.found) == (State.PROBLEM, f"{address} is read-only, because it is a standby")
         assert "was refused by PostgreSQL" in refused(address)

@@ -110,7 +110,7 @@ def test_a_family_that_is_no_more_is_left_out(form: str) -> None:
     told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
     assert not told.parts
     assert told.left_out == {
-        "tsmr:threads=64": f"left out: tsmr:threads=64, measured on {GPU}, is no configuration of this tsm2-tune"
+        "tsmr:threads=64": f"left out: tsmr:threads=64, measured on {GPU}, is not a configuration of this tsm2-tune"
     }
 
 
@@ -167,7 +167,7 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "a vendor that is none": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(library="MKL"),
     "a vendor's samples": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(samples_us=[1.0]),
     "a vendor's time in another state": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(cache="dirty"),
-    "a basis that is no digest": lambda d: d[NAME]["trials"][0].update(basis="=cmd|x"),
+    "a basis that is not a digest": lambda d: d[NAME]["trials"][0].update(basis="=cmd|x"),
     "its own time in another state": lambda d: d[NAME]["trials"][0]["first"].update(cache="dirty"),
     "behind with a verdict": lambda d: d[NAME]["trials"][0].update(outcome="behind"),
     "wrong with a right result": lambda d: d[NAME]["trials"][0].update(outcome="wrong-result"),

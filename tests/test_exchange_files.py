@@ -65,12 +65,12 @@ def of_problem(path: Path, family: str | None = None) -> Any:
 
 
 def test_a_file_has_one_problem_and_a_cache_one_family(tuned: Path) -> None:
-    with pytest.raises(tsm2_tune.InputError, match=rf"has 2 of what was asked for.*--shapes {OTHER.text}"):
+    with pytest.raises(tsm2_tune.InputError, match=rf"this selection of .* has 2: choose one.*--shapes {OTHER.text}"):
         tsm2_tune.export(tuned, format=T4)
-    with pytest.raises(tsm2_tune.InputError, match=r"those of ism2, tsm2 for .*: name one with --family"):
+    with pytest.raises(tsm2_tune.InputError, match=r"trials of ism2, tsm2 for .*: choose a family with --family"):
         tsm2_tune.export(tuned, format=CACHE, products=PROBLEM.text)
     assert {one["configuration"]["family"] for one in document(tuned, T4, family="ism2")["results"]} == {"ism2"}
-    with pytest.raises(tsm2_tune.InputError, match=r"nothing to export: .* has no trial of what was asked for"):
+    with pytest.raises(tsm2_tune.InputError, match=r"nothing to export: .* has no trial for this selection"):
         tsm2_tune.export(tuned, format=T4, products=PROBLEM.text, family="gemm")
     with pytest.raises(tsm2_tune.InputError, match="--family is for --format t4 and kernel-tuner-cache"):
         tsm2_tune.export(tuned, format="csv", family="tsm2")
@@ -94,7 +94,7 @@ def test_contradictory_trials_are_refused(tuned: Path) -> None:
     plain_sql(tuned, f"UPDATE trial SET outcome = 'interrupted' WHERE config = '{WRONG.text}'")
     assert len(document(tuned, T4)["results"]) == 8
     plain_sql(tuned, f"UPDATE trial SET verdict_correct = 0 WHERE config = '{FASTEST.text}'")
-    with pytest.raises(tsm2_tune.StoreError, match="trial 1 is ok, but has no right result or no time"):
+    with pytest.raises(tsm2_tune.StoreError, match="trial 1 is ok, but has no right result or time"):
         document(tuned, T4)
     plain_sql(tuned, "UPDATE trial SET outcome = 'interrupted'")
     with pytest.raises(tsm2_tune.InputError, match="nothing to export"):
@@ -145,8 +145,8 @@ def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) ->
     said = run("import", str(file), "--db", str(new))
     assert said.exit_code == 0
     assert said.stderr == (
-        f"left out: {FASTEST.text}, measured on {GPU}, is made otherwise by this tsm2-tune:"
-        f" tune {PROBLEM.text} again\n"
+        f"left out: {FASTEST.text}, measured on {GPU}, has other kernel code in this tsm2-tune: tune"
+        f" {PROBLEM.text} again\n"
     )
     assert said.stdout == f"{new}: added 1 trial (0 already present) and 2 measurements, of 1 problem\n"
 

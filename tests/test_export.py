@@ -114,8 +114,8 @@ def test_modules_leave_out_winners_not_verified_in_full(path: Path) -> None:
     told = list[str]()
     found = tsm2_tune.export(path, format="module", binaries=False, on_event=lambda event: told.append(str(event)))
     assert told == [
-        f"left out: 1 winner, not verified in full, {trial().config.text} for {other.text} on {GPU}:"
-        " tuning that there does it"
+        f"left out: 1 winner, not verified in full, {trial().config.text} for {other.text} on {GPU}: tune that"
+        " shape on that device to verify it"
     ]
     assert (found.text or "").count("    Winner(") == 1
     assert len((tsm2_tune.export(path, format="csv").text or "").splitlines()) == 3
@@ -149,7 +149,7 @@ def test_what_cannot_be_written_is_refused_before_anything_is_read(
 def test_each_file_of_a_library_is_looked_at_before_anything_is_read(path: Path, tmp_path: Path, suffix: str) -> None:
     path.write_text("no database")
     os.mkfifo(tmp_path / f"libtsm2{suffix}")
-    with pytest.raises(InputError, match=rf"cannot write {tmp_path}/libtsm2\{suffix}: it is no ordinary file"):
+    with pytest.raises(InputError, match=rf"cannot write {tmp_path}/libtsm2\{suffix}: it is not a regular file"):
         tsm2_tune.export(path, format="library", output=tmp_path / "libtsm2.so")
 
 

@@ -149,8 +149,8 @@ def test_what_no_kernel_serves_is_named(path: Path) -> None:
     result = run("export", "--db", str(path), "--within", "3%", "--no-measure", "--format", "csv", "--output", "-")
     assert result.exit_code == 2
     assert result.output == (
-        f"Error: {path} has no kernel that was verified in full for {SHAPES[0].text} on {GPU} within 3 % of its best:"
-        " tune it there again, or leave it out with --shapes\n"
+        f"Error: {path} has no kernel that was verified in full for {SHAPES[0].text} on {GPU} within 3 % of its"
+        " best: tune it again on that device, or select other problems with --shapes\n"
     )
 
 

@@ -127,11 +127,11 @@ def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypat
         module = recording(imported(exported("module", found), tmp_path), monkeypatch)
 
         def compiled_here(text: str, bits: int, arch: str) -> bytes:
-            raise RuntimeError("NVRTC is not here")
+            raise RuntimeError("NVRTC was not found")
 
         monkeypatch.setattr(module, "compiled_here", compiled_here)
         with (
-            pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC is not here")
+            pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC was not found")
             if device == GPU
             else nullcontext()
         ):
@@ -140,9 +140,9 @@ def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypat
 
 def test_operands_of_two_contexts_are_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     driver.owner = lambda address: 0xC1 if address == 0x2000 else 0xC0
-    with pytest.raises(ValueError, match="b and a are not of one CUDA context"):
+    with pytest.raises(ValueError, match="b and a are in different CUDA contexts"):
         gpu_module.gemm(A, B, out=OUT)
-    with pytest.raises(ValueError, match="a: its address 0x10000 is no memory of a CUDA device"):
+    with pytest.raises(ValueError, match="a: its address 0x10000 is not memory of a CUDA device"):
         gpu_module.gemm(device_array((6, 3), at=0x10000), B, out=OUT)
 
 
@@ -193,7 +193,7 @@ def test_what_is_no_stream(gpu_module: ModuleType, driver: RecordingDriver) -> N
     with pytest.raises(TypeError, match="stream: expected a stream, its handle or None, got str"):
         gpu_module.gemm(A, B, out=OUT, stream="default")
     for handle in (-1, 2**64, 2**70):
-        with pytest.raises(ValueError, match=f"stream: {handle} is no handle: expected 0 to"):
+        with pytest.raises(ValueError, match=f"stream: {handle} is not a stream's handle: expected 0 to"):
             gpu_module.gemm(A, B, out=OUT, stream=handle)
     assert driver.launches == []
 

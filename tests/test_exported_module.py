@@ -90,7 +90,9 @@ def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) ->
     assert gpu_module.match(20480, 8, 20480, "f32", GPU).winner.device == GPU
     match = gpu_module.match(20480, 8, 20480, "f64", GPU)
     assert match.winner.device == "Tesla K40c"
-    assert f", tuned on Tesla K40c: no winner of {GPU} fits, tune there for its own: tuned for" in str(match)
+    assert f", tuned on Tesla K40c: no winner of {GPU}fits; tune on that GPU for its own kernels: tuned for" in str(
+        match
+    )
 
 
 def test_a_host_and_a_gpu_never_stand_in_for_each_other(gpu_module: ModuleType) -> None:
@@ -199,7 +201,7 @@ def test_what_is_no_product(
 
 
 def test_beta_needs_a_matrix_to_scale(gpu_module: ModuleType) -> None:
-    with pytest.raises(ValueError, match="beta = 2: give the matrix that it scales as out"):
+    with pytest.raises(ValueError, match="beta = 2: pass the matrix that it scales as out"):
         gpu_module.gemm(A, B, beta=2)
 
 

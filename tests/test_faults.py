@@ -40,10 +40,10 @@ pytestmark = ON_HOST
 PROBLEMS = (Problem(64, 2, 64, "f32"), Problem(96, 2, 64, "f32"))  # their kernels have the same texts and launches
 FAULTS = (
     Fault("endless", "for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification on probes took more than"),
-    Fault("illegal address", "*(volatile int *)8 = 1;", Outcome.CRASHED, "address 0x8, which is near no buffer"),
+    Fault("illegal address", "*(volatile int *)8 = 1;", Outcome.CRASHED, "address 0x8, which is not near a buffer"),
     Fault("read before an operand", "A = A - 2000000;", Outcome.CRASHED, "bytes before the start of a buffer"),
     Fault("trap", "__trap();", Outcome.CRASHED, "reached __trap()"),
-    Fault("stack overflow", "if (deep(0, nullptr) == 7) C[0] = 1;", Outcome.CRASHED, "filled its stack"),
+    Fault("stack overflow", "if (deep(0, nullptr) == 7) C[0] = 1;", Outcome.CRASHED, "overflowed its stack"),
 )
 # One for each fault, and two that are right: the second and the last.
 CONFIGS = tuple(Tsm2Config("v2", 32, 1, prefetch) for prefetch in (1, 2, 4, 6, 8, 12, 16))

@@ -195,7 +195,7 @@ def test_what_is_wrong_in_the_full_verification_does_not_win(store: Store, outco
     assert (ended.winner.config, ended.winner.verified_in_full) == (B.text, 1)
     assert replay.in_full == [A.text, B.text]
     (refuted,) = (one for one in store.listing() if one.config == A.text)
-    assert (refuted.outcome, refuted.detail) == (outcome, "in the full verification: C[3, 1] = 2")
+    assert (refuted.outcome, refuted.detail) == (outcome, "full verification: C[3, 1] = 2")
     assert store.trial(refuted.id).trial.outcome is outcome  # its row contradicts nothing
 
 
@@ -220,7 +220,7 @@ def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> Non
     assert str(caught.value) == (
         f"{store.path} has a winner on NVIDIA H200 that was not verified in full, {A.text} for {PROBLEM.text}:"
         f" `tsm2-tune --db {store.path} --cache clean --shapes {PROBLEM.text}` on that device verifies it, or"
-        " export those of another device alone with --device"
+        " export only another device with --device"
     )
     assert "in part" in export.export(store, "markdown")
     replay.refuted = {}

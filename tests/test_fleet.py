@@ -111,7 +111,7 @@ def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path) -> None:
     assert killed
     assert_complete(path)
     ends = [event.trouble for event in events if isinstance(event, RunEnded)]
-    assert sorted(ends) == ["", "its process was ended by SIGKILL"]
+    assert sorted(ends) == ["", "its process was killed by SIGKILL"]
     assert result.unfinished == ()
     told = {one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)}
     assert told <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
@@ -123,7 +123,7 @@ def test_where_every_run_dies_it_is_an_error(path: Path) -> None:
             for process in members_of_this_process():
                 os.kill(process, signal.SIGKILL)
 
-    with pytest.raises(WorkerError, match="its process was ended by SIGKILL"):
+    with pytest.raises(WorkerError, match="its process was killed by SIGKILL"):
         tuned(path, pretended("card", "card"), kill_all)
 
 

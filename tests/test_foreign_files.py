@@ -63,7 +63,7 @@ def exported(form: str, path: Path) -> str:
 def test_what_lies_beside_a_database_is_a_regular_file(tried: Path, suffix: str, make: Callable[[str], None]) -> None:
     make(f"{tried}{suffix}")
     assert refused("best", path=tried) == (
-        f"Error: {tried}{suffix} is no regular file: remove it, or name another database with --db\n"
+        f"Error: {tried}{suffix} is not a regular file: remove it, or name another database with --db\n"
     )
 
 
@@ -73,7 +73,7 @@ def test_a_fifo_is_no_database_and_nobody_waits_for_it(tmp_path: Path, command: 
     os.mkfifo(pipe)
     said = run(*command.split(), "--db", str(pipe))
     assert (said.exit_code, said.stdout) == (2, "")
-    assert said.stderr == f"Error: {pipe} is no regular file: name another with --db\n"
+    assert said.stderr == f"Error: {pipe} is not a regular file: name another with --db\n"
 
 
 def test_a_journal_that_names_another_file_removes_none(tried: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_planted_comment_is_not_exported_either(tried: Path) -> None:
 def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
     plant(tried, C128, planted(PROBLEM))
     said = refused("export", "--format", form, "--output", "-", path=tried)
-    assert f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1) that this tsm2-tune makes" in said
-    assert f"otherwise, or not at all: tune {PROBLEM.text} there again" in said
+    assert f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1), whose code changed in this" in said
+    assert f"or which it lacks: tune {PROBLEM.text} again on that device" in said
 
 
 @pytest.mark.parametrize("form", WITH_KERNELS)
@@ -167,7 +167,7 @@ def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
 def test_an_edited_launch_is_not_exported(tried: Path, form: str, edit: str) -> None:
     assert C128.family in exported(form, tried)
     plain_sql(tried, f"UPDATE {'trial' if edit.split()[0] in LAUNCH_OF_TRIAL else 'source'} SET {edit}")
-    assert "makes otherwise" in refused("export", "--format", form, "--output", "-", path=tried)
+    assert "whose code changed in this tsm2-tune" in refused("export", "--format", form, "--output", "-", path=tried)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,9 @@ def test_a_winner_that_this_version_does_not_make_is_stale_in_tables(tried: Path
     for form in TABLES:
         assert exported(form, tried)
     for form in WITH_KERNELS:
-        assert "makes otherwise, or not at all" in refused("export", "--format", form, "--output", "-", path=tried)
+        assert "whose code changed in this tsm2-tune, or which it lacks" in refused(
+            "export", "--format", form, "--output", "-", path=tried
+        )
     assert "this version makes another kernel" in run("show", "1", "--db", str(tried)).output
 
 
@@ -206,7 +208,7 @@ def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
 
 def test_a_version_of_two_lines_is_refused(tried: Path) -> None:
     plain_sql(tried, "UPDATE run SET version = '0.1.0' || char(10) || 'int evil;'")
-    assert "version = '0.1.0\\nint evil;' is none that is stored there" in refused("best", path=tried)
+    assert "version = '0.1.0\\nint evil;' is not a value of this column" in refused("best", path=tried)
 
 
 def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
@@ -232,7 +234,7 @@ def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
 def test_another_schema_is_refused(tried: Path, statement: str, create: bool) -> None:
     plain_sql(tried, statement)
     with (
-        pytest.raises(StoreError, match="unlike what tsm2-tune makes: restore a copy"),
+        pytest.raises(StoreError, match="unlike tsm2-tune's schema: restore a copy"),
         Store.open(tried, create=create),
     ):
         pass
@@ -252,7 +254,7 @@ def test_a_rewritten_schema_is_refused(tried: Path, name: str, before: str, afte
 def test_an_older_schema_with_a_trigger_is_not_migrated(tried: Path) -> None:
     downgrade(tried)
     plain_sql(tried, SCHEMA[0])
-    with pytest.raises(StoreError, match="has 't', unlike what tsm2-tune makes"), Store.open(tried, create=False):
+    with pytest.raises(StoreError, match="has 't', unlike tsm2-tune's schema"), Store.open(tried, create=False):
         pass
     assert plain_sql(tried, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
 
@@ -274,7 +276,7 @@ def test_a_query_without_end_ends(tried: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(database, "STEPS", 0)
     monkeypatch.setattr(database, "STEPS_PER_BYTE", 0)
     monkeypatch.setattr(database, "STEPS_AT_A_TIME", 100)
-    assert "takes longer to read than a file of its size can" in refused("best", path=tried)
+    assert "takes too long to read for its size" in refused("best", path=tried)
 
 
 def many_times(path: Path, table: str) -> None:
@@ -300,7 +302,7 @@ def many_times(path: Path, table: str) -> None:
 
 @pytest.mark.parametrize(
     ("table", "command", "said"),
-    [("measurement", "best", "takes longer to read than a file"), ("trial", "show", "is a damaged database")],
+    [("measurement", "best", "takes too long to read for its size"), ("trial", "show", "is a damaged database")],
 )
 def test_pages_that_stand_in_many_places(
     tried: Path, table: str, command: str, said: str, monkeypatch: pytest.MonkeyPatch

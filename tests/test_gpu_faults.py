@@ -113,7 +113,7 @@ def exhausted(left_bytes: int) -> Iterator[None]:
 @pytest.mark.parametrize("number", range(ROUNDS))
 @pytest.mark.parametrize(
     ("left_bytes", "said"),
-    [(3 * 2**30, "does not fit beside what else is on the device"), (0, "device 0 does not open")],
+    [(3 * 2**30, "does not fit in the device's free memory"), (0, "device 0 does not open")],
 )
 def test_a_device_without_memory_ends_the_run_in_a_sentence(
     left_bytes: int, said: str, number: int, path: Path

@@ -124,15 +124,15 @@ def test_an_access_past_the_end_faults_at_the_first_element(device: HostDevice, 
     size = 4 * elements
     assert (
         str(caught.value)
-        == f"thread (17) of block (2) touched byte {size} of a buffer of {size} bytes, right past its end"
+        == f"thread (17) of block (2) accessed byte {size} of a buffer of {size} bytes, right past its end"
     )
 
 
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (258, "touched byte 1032 of a buffer of 1024 bytes, 8 bytes past its end"),
-        (-1025, "touched memory 4100 bytes before the start of a buffer of 1024 bytes"),
+        (258, "accessed byte 1032 of a buffer of 1024 bytes, 8 bytes past its end"),
+        (-1025, "accessed memory 4100 bytes before the start of a buffer of 1024 bytes"),
         (-1, "a kernel wrote 4 bytes before the start of a buffer of 1024 bytes"),
     ],
 )
@@ -155,7 +155,8 @@ def test_what_lies_right_before_a_buffer_reads_as_nan(device: HostDevice) -> Non
         (100, r"block \(0\) wrote byte 400 of shared memory of 400 bytes, right past its end"),
         (
             5000,
-            r"thread \(1\) of block \(0\) touched byte 20000 of shared memory of 400 bytes, 19600 bytes past its end",
+            r"thread \(1\) of block \(0\) accessed byte 20000 of shared memory of 400 bytes, 19600 bytes past its"
+            r" end",
         ),
     ],
 )
@@ -180,7 +181,7 @@ def test_a_write_past_shared_memory_is_found(device: HostDevice, element: int, m
         (2, "mask 0xffffffff in line 9, which thread (40) will not reach: it waits at the barrier in line 12"),
         (3, "mask 0xffffffff in line 11, which thread (40) will not reach: it waits at the barrier in line 12"),
         (4, "mask 0x00000003 in line 14 that involves lane"),
-        (5, "mask 0x00000007 in line 16 that involves lane 5, which takes no part in it"),
+        (5, "mask 0x00000007 in line 16 that involves lane 5, which does not execute it"),
         (6, "waits at the warp operation with mask 0xffff0001 in line 18"),
         (7, "waits at the warp operation with mask 0xffffffff in line 22"),
     ],
@@ -199,10 +200,10 @@ def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
     [
         (0, "divided an integer by zero"),
         (1, r"reached __trap\(\)"),
-        (2, "filled its stack of 60 KiB"),
+        (2, "overflowed its stack of 60 KiB"),
         (3, "null pointer"),
-        (4, "touched address 0x10000, which is near no buffer"),
-        (5, "went past an array of its own"),
+        (4, "accessed address 0x10000, which is not near a buffer"),
+        (5, "indexed a local array out of bounds"),
     ],
 )
 def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message: str) -> None:

@@ -126,5 +126,5 @@ def test_block_arrives_after_a_barrier_behind_its_stores() -> None:
     assert run(f"{store} __syncthreads(); {count}").tolist() == 2 * THREADS.tolist()
     assert run(f"if (t == 0) {store} {count}").tolist() == 2 * THREADS.tolist()
     for body in (f"{store} {count}", f"{count} {store}"):
-        with pytest.raises(KernelFault, match="was counted, and no barrier orders that"):
+        with pytest.raises(KernelFault, match="incremented the counter, and no barrier orders"):
             run(body)

@@ -31,16 +31,16 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
     other.write_text("SELECT 1")
     plain_sql(tmp_path / "foreign.db", "CREATE TABLE t (x)")
     for name, sentence in {
-        str(pipe): "is no regular file",
-        str(tmp_path): "is no regular file",
+        str(pipe): "is not a regular file",
+        str(tmp_path): "is not a regular file",
         str(tmp_path / "missing"): "No such file or directory",
         str(empty): "holds no results yet",
         str(other): "it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel Tuner",
         str(tmp_path / "foreign.db"): "is a database of another program",
         "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
-        "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package brings?",
+        "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package includes?",
         "": "the name of the file to import is empty: name a database or a text of trials",
-        '["tsm2-tune"]\n': "what is to be imported is a text and no name of a file: write it to a file",
+        '["tsm2-tune"]\n': "the argument is the text of trials, not the name of a file: write the text to a file",
     }.items():
         said = run("import", name, "--db", str(ours))
         assert (said.exit_code, said.stdout) == (2, "")

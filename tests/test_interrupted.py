@@ -100,7 +100,7 @@ def test_a_compiler_that_is_stopped_twice_at_them_ends_the_run(
 ) -> None:
     failing(monkeypatch, 2, kernels_only=False)
     tuner = Tuner(replace(find_target("cpu"), toolchain=quick), Options())
-    with pytest.raises(ToolMissing, match=r"killed \(SIGKILL\); see what ends it, then run this again$"), tuner:
+    with pytest.raises(ToolMissing, match=r"killed \(SIGKILL\); find out what kills it, then run this again$"), tuner:
         pass
 
 
@@ -113,7 +113,7 @@ def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeyp
     assert result.exit_code == 1
     assert ": interrupted: the compiler was killed (SIGKILL)" in result.output
     assert "(0 new trials, 1 interrupted" in result.output
-    assert "1 interrupted by the machine, not by their kernels, and not judged: the same command" in result.output
+    assert "1 interrupted by the machine, not by their kernels: run the same command" in result.output
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(0,)]
     assert run(*command).exit_code == 0
     assert plain_sql(path, "SELECT outcome FROM trial") == [("ok",)]
@@ -143,9 +143,9 @@ def test_a_winner_over_configurations_that_were_lost_is_no_success(
 @pytest.mark.parametrize(
     ("of_sample", "of_kernel", "outcome", "detail"),
     [
-        (None, STOPPED, Outcome.INTERRUPTED, f"with races watched: {STOPPED.detail}"),
-        (None, REFUSED, Outcome.COMPILE_FAILED, "with races watched: no such flag"),
-        (STOPPED, None, Outcome.INTERRUPTED, f"with races watched: {STOPPED.detail}"),
+        (None, STOPPED, Outcome.INTERRUPTED, f"race check: {STOPPED.detail}"),
+        (None, REFUSED, Outcome.COMPILE_FAILED, "race check: no such flag"),
+        (STOPPED, None, Outcome.INTERRUPTED, f"race check: {STOPPED.detail}"),
         (REFUSED, None, Outcome.OK, ""),  # the compiler inserts no calls before each access
     ],
     ids=["kernel interrupted", "kernel refused", "sample interrupted", "sample refused"],
@@ -218,7 +218,7 @@ def test_a_cache_that_is_emptied_again_and_again_interrupts(tuner: Tuner, monkey
     monkeypatch.setattr(Worker, "attempt", after_emptying)
     trials = list(tuner.tune(Search(InOrder(candidates(tuner)))))
     assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
-    assert trials[0].detail.startswith("its binary was changed or removed")
+    assert trials[0].detail.startswith("its cached binary was changed or removed")
 
 
 def test_a_run_compiles_what_verifies_its_own_types(tuner: Tuner) -> None:

@@ -52,7 +52,7 @@ def test_a_signal_from_outside_is_no_verdict(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["SEGV", "ABRT", "ILL", "FPE"])
 def test_a_compiler_that_crashes_refuses_the_text(name: str, tmp_path: Path) -> None:
     failed = failure(fake(tmp_path, f"kill -{name} $$\n"))
-    assert failed == CompileFailure(COMPILE_FAILED, f"killed by SIG{name}, and no message")
+    assert failed == CompileFailure(COMPILE_FAILED, f"killed by SIG{name}, without a message")
 
 
 @pytest.mark.host
@@ -192,7 +192,7 @@ def test_a_compiler_that_stays_stopped_is_no_verdict(
 def test_a_compiler_that_prints_without_end_is_ended(tmp_path: Path) -> None:
     failed = failure(fake(tmp_path, "yes\n"))
     assert failed.outcome is COMPILE_FAILED
-    assert failed.detail.startswith("the compiler prints without end: y\ny\n")
+    assert failed.detail.startswith("the compiler prints too much: y\ny\n")
     assert len(failed.detail) <= compiler.DETAIL_CHARACTERS
     assert all(map(is_gone, calls(tmp_path)))
 
@@ -217,7 +217,7 @@ def test_all_that_a_compiler_says_is_read(tmp_path: Path) -> None:
     ("script", "complaint"),
     [
         ("sleep 600", "it took more than 0.2 s"),
-        ("yes", "it prints without end"),
+        ("yes", "it prints too much"),
         ("sleep 600 & echo 1.0", None),
         ("kill -KILL $$", "it was killed by SIGKILL"),
     ],
@@ -233,7 +233,7 @@ def test_what_a_compiler_is_asked_is_bounded(
     if complaint is None:
         assert compiler.answer(str(named), "--version").messages == "1.0\n"
     else:
-        with pytest.raises(ToolMissing, match=f"compiler {named} does not answer .*: {complaint}; mend it"):
+        with pytest.raises(ToolMissing, match=f"compiler {named} does not answer .*: {complaint}; fix it"):
             host_toolchain()
 
 

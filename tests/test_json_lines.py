@@ -47,7 +47,7 @@ def every_event(winner: BestRow | None) -> Iterator[events.Event]:
     space: Any = SimpleNamespace(problem=PROBLEM, kept=range(128))
     measured = final((configuration(), 460.0), vendor=(vendor_measurement(690.0),))
     yield events.FleetStarted(("GPU 0", "GPU 1"), (PROBLEM,))
-    yield events.RunEnded("GPU 1", "its process was ended by SIGKILL")
+    yield events.RunEnded("GPU 1", "its process was killed by SIGKILL")
     yield events.Noted("another run has the device")
     yield run_started()
     yield events.ProblemStarted(space, 0, 0.0, None, 900.0)

@@ -94,7 +94,10 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
     [
         ({"why": Why.ALL_TRIED}, "all tried"),
         ({"why": Why.MAX_TRIALS, "untried": 9}, "--max-trials reached, 9 more possible"),
-        ({"why": Why.BUDGET, "untried": 9, "elsewhere": 2}, "--budget spent, 9 more possible; 2 with another run"),
+        (
+            {"why": Why.BUDGET, "untried": 9, "elsewhere": 2},
+            "--budget spent, 9 more possible; 2 claimed by another run",
+        ),
         (
             {"why": Why.GAIN, "untried": 9, "quarantined": 1},
             "no more --gain expected, 9 more possible; 1 quarantined",

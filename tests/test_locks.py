@@ -154,7 +154,7 @@ def test_a_process_that_may_make_no_lock(monkeypatch: pytest.MonkeyPatch) -> Non
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(lock, "_is_bound", refused)
-    with pytest.raises(DeviceError, match="cannot be made"), device_lock(target()):
+    with pytest.raises(DeviceError, match="cannot be created"), device_lock(target()):
         pass
 
 

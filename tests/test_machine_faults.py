@@ -72,7 +72,7 @@ def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch
     one_at_a_time(monkeypatch)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, Store.open(path, create=True) as store:
         told, said = told_until_it_ends(searching(store), 3, lambda: other.execute("BEGIN IMMEDIATE"))
-    assert said == f"{path} is locked by another program: wait until that has ended, then run this again"
+    assert said == f"{path} is locked by another program: wait until it has ended, then run this again"
     assert stored(path) == WHOLE[: len(told)]
     plain_sql(path, "UPDATE claim SET beat_at = 0")  # the run could not give them back; its process is this one
     assert_the_next_run_goes_on(path)

@@ -148,7 +148,7 @@ def test_the_module_asks_for_what_it_has(tmp_path: Path) -> None:
     assert module.match(5, 3, 7, "minplus_f32").winner.dtype == "minplus_f32"
     with pytest.raises(LookupError, match="no f32 kernel tuned on a host is in this module"):
         module.gemm(a, b)
-    with pytest.raises(ValueError, match="beta = 0: give the matrix that it scales as out"):
+    with pytest.raises(ValueError, match="beta = 0: pass the matrix that it scales as out"):
         module.gemm(a, b, beta=0, math="minplus")
     with pytest.raises(LookupError, match="no minplus_f64 kernel"):
         module.gemm(a.astype(np.float64), b.astype(np.float64), math="minplus")

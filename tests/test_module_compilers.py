@@ -159,7 +159,10 @@ def test_without_a_compiler_it_says_so(
 
     monkeypatch.setattr(compilers.importlib.util, "find_spec", find_spec)
     monkeypatch.setattr(ctypes, "CDLL", closed)
-    said = r"no binary for sm_80, and NVRTC is not here; nvcc is not here: install NVRTC or nvcc of a CUDA version"
+    said = (
+        r"no binary for sm_80, and NVRTC was not found; nvcc was not found: install NVRTC or nvcc of a CUDA"
+        r" version"
+    )
     with pytest.raises(RuntimeError, match=said):
         module.cubin_of(module.WINNERS[0], 32, "sm_80")
 
@@ -208,11 +211,11 @@ def test_nvrtc_is_asked_for_a_width_and_an_architecture(bits: int) -> None:
     [
         ("create", "NVRTC does not start"),
         ("compile", "NVRTC does not compile it (\N{REPLACEMENT CHARACTER} no)"),
-        ("size", "NVRTC makes no binary"),
-        ("empty", "NVRTC makes no binary"),
-        ("get", "NVRTC gives no binary"),
-        ("huge", "is no NVRTC that can be used"),
-        ("negative", "is no NVRTC that can be used"),
+        ("size", "NVRTC compiles no binary"),
+        ("empty", "NVRTC compiles no binary"),
+        ("get", "NVRTC returns no binary"),
+        ("huge", "is not a usable NVRTC"),
+        ("negative", "is not a usable NVRTC"),
     ],
 )
 def test_an_nvrtc_that_fails_is_told(fails: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +223,7 @@ def test_an_nvrtc_that_fails_is_told(fails: str, said: str, monkeypatch: pytest.
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, "sm_80")
     assert said in str(told.value)
-    assert "; nvcc is not here: install" in str(told.value)
+    assert "; nvcc was not found: install" in str(told.value)
 
 
 def test_a_name_that_is_too_long_is_no_toolkit() -> None:
@@ -232,7 +235,7 @@ def test_what_is_no_nvrtc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     fake_nvrtc(tmp_path, "int nothing;\n")
     monkeypatch.setattr(compilers, "NVRTC", ())
     monkeypatch.setattr(compilers, "_wheel_folders", list)
-    with pytest.raises(RuntimeError, match=r"is no NVRTC that can be used \(.*nvrtcCreateProgram\); nvcc is"):
+    with pytest.raises(RuntimeError, match=r"is not a usable NVRTC \(.*nvrtcCreateProgram\); nvcc was"):
         compilers.compiled_here(TEXT, 32, "sm_80")
 
 
@@ -301,7 +304,7 @@ def test_an_nvcc_that_makes_no_binary_is_told(
     monkeypatch.setattr(compilers, "COMPILE_SECONDS", 2.0)
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, HOPPER)
-    assert str(told.value).startswith("NVRTC is not here; /")
+    assert str(told.value).startswith("NVRTC was not found; /")
     assert said in str(told.value)
 
 

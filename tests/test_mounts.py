@@ -1,4 +1,4 @@
-"""Databases on a network's file system, and in places that cannot be written."""
+"""Databases on a network file system, and in places that cannot be written."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def mounted(monkeypatch: pytest.MonkeyPatch, folder: Path, *mounts_there: tuple[
 
 @pytest.fixture
 def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A database of two trials on a network's file system."""
+    """A database of two trials on a network file system."""
     path = tmp_path / "share" / "results.db"
     path.parent.mkdir()
     with Store.open(path, create=True) as store:
@@ -88,7 +88,7 @@ def test_nothing_is_written_there(command: str, remote: Path, tmp_path: Path) ->
     new, local = remote.with_name("new.db"), Path(shutil.copy(remote, tmp_path / "local.db"))
     said = run(*command.format(new=new, local=local, remote=remote).split())
     assert said.exit_code == 2
-    assert "is on a network file system (nfs4), where two machines that write a SQLite file destroy" in said.stderr
+    assert "is on a network file system (nfs4), where two machines that write to a SQLite file corrupt" in said.stderr
     assert "for several machines a PostgreSQL database, postgresql+psycopg://user@host/name" in said.stderr
     assert os.listdir(remote.parent) == [remote.name]
     assert remote.read_bytes() == before
@@ -111,11 +111,13 @@ def test_what_is_written_meanwhile_is_told(remote: Path) -> None:
     with Store.open(remote, create=False) as store:
         assert len(store.listing()) == 2
         plain_sql(remote, "DELETE FROM sample")
-        with pytest.raises(StoreError, match="was written to while it was read: run this again when nobody tunes"):
+        with pytest.raises(
+            StoreError, match="was written to while it was read: run this again when no run writes to it"
+        ):
             store.listing()
     Path(f"{remote}-journal").write_bytes(b"")
     with (
-        pytest.raises(StoreError, match=r"-journal says that .* is being written: wait"),
+        pytest.raises(StoreError, match=r"-journal shows that a program writes to .*: wait"),
         Store.open(remote, create=False),
     ):
         pass
@@ -125,7 +127,7 @@ def test_a_merge_adds_nothing_where_one_of_its_files_is_written_there(remote: Pa
     local, new = Path(shutil.copy(remote, tmp_path / "local.db")), tmp_path / "new.db"
     Path(f"{remote}-journal").write_bytes(b"")
     said = run("db", "merge", str(local), str(remote), "--db", str(new))
-    assert (said.exit_code, "-journal says that" in said.stderr, new.exists()) == (2, True, False)
+    assert (said.exit_code, "-journal shows that" in said.stderr, new.exists()) == (2, True, False)
 
 
 def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_card_without_the_unit_is_refused() -> None:
 
 
 def test_rates_that_nothing_measured_have_their_source() -> None:
-    assert "round numbers, as nothing was measured" in asked("--device", "cpu", "--shapes", "8x8x8")["rates"]
+    assert "assumed, since nothing was measured" in asked("--device", "cpu", "--shapes", "8x8x8")["rates"]
     here = replace(PROFILES["h200"], name="NVIDIA H200")
     assert data_sheet_text(here) == "its driver: 132 multiprocessors at 1980 MHz, 4.81 TB/s"
 
@@ -116,7 +116,10 @@ def test_a_device_that_nobody_here_knows(path: Path) -> None:
     with Store.open(path, create=True) as store:
         store.add_trial(tuning_run("Some CPU", compute_capability=""), trial())
     said = refused("model", "--db", str(path), "--shapes", "8x8x8")
-    assert "the limits of the device 'Some CPU' are not known here: run this where that device is" in said
+    assert (
+        "the limits of the device 'Some CPU' are unknown on this machine: run this on a machine with the device"
+        in said
+    )
 
 
 def test_of_several_devices_the_one_that_is_here_is_meant(path: Path) -> None:

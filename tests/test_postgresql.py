@@ -152,14 +152,14 @@ def refusal(name: str, *, create: bool = False) -> str:
     [
         (["CREATE TABLE customers (id int)"], "is a database of another program: name an empty one with --db"),
         (["UPDATE tsm2_tune SET schema_version = 99"], "has schema 99, newer than"),
-        (["DELETE FROM tsm2_tune"], "has no version of its schema any more: restore a copy of it"),
-        (["ALTER TABLE run ADD COLUMN sex text"], "has an altered 'run', unlike what tsm2-tune makes"),
-        (["DROP VIEW best"], "lacks 'best', unlike what tsm2-tune makes"),
-        (["DROP INDEX newest_of_family"], "lacks 'newest_of_family', unlike what tsm2-tune makes"),
-        (["DROP VIEW best", "DROP TABLE receipt"], "lacks 'receipt', unlike what tsm2-tune makes"),
+        (["DELETE FROM tsm2_tune"], "has lost its schema's version: restore a copy of it"),
+        (["ALTER TABLE run ADD COLUMN sex text"], "has an altered 'run', unlike tsm2-tune's schema"),
+        (["DROP VIEW best"], "lacks 'best', unlike tsm2-tune's schema"),
+        (["DROP INDEX newest_of_family"], "lacks 'newest_of_family', unlike tsm2-tune's schema"),
+        (["DROP VIEW best", "DROP TABLE receipt"], "lacks 'receipt', unlike tsm2-tune's schema"),
         (
             ["ALTER TABLE trial DROP CONSTRAINT trial_device_name_problem_id_config_basis_key"],
-            "has an altered 'trial', unlike what tsm2-tune makes",
+            "has an altered 'trial', unlike tsm2-tune's schema",
         ),
     ],
 )
@@ -179,7 +179,7 @@ def test_an_empty_database_has_no_results_to_read(address: str) -> None:
 
 def test_another_encoding_is_refused(server: TestServer) -> None:
     address = server.new("TEMPLATE template0 ENCODING 'SQL_ASCII' LOCALE 'C' LOCALE_PROVIDER libc")
-    assert "is in SQL_ASCII: name one in UTF8" in refusal(address, create=True)
+    assert "is in SQL_ASCII: name a database in UTF8" in refusal(address, create=True)
 
 
 def test_rights_that_are_missing(server: TestServer, address: str) -> None:
@@ -187,12 +187,12 @@ def test_rights_that_are_missing(server: TestServer, address: str) -> None:
     name = address.partition("@/")[2].partition("?")[0]
     reader = server.url(name, "reader")
     why = refusal(reader, create=True)
-    assert "may not be used so by this user (permission denied for schema public)" in why
+    assert "refuses this to this user (permission denied for schema public)" in why
     tuned_database(address)  # type: ignore[arg-type]
-    assert "may not be used so by this user" in refusal(reader)
+    assert "refuses this to this user" in refusal(reader)
     asked(address, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     assert run("best", "--db", reader).stdout == run("best", "--db", address).stdout
-    assert "may not be used so by this user" in refusal(reader, create=True)
+    assert "refuses this to this user" in refusal(reader, create=True)
     assert run("forget", "1", "--db", reader).exit_code == 2
     asked(address, "ALTER DATABASE " + name + " SET default_transaction_read_only = on")
     assert run("best", "--db", address).exit_code == 0
@@ -201,15 +201,15 @@ def test_rights_that_are_missing(server: TestServer, address: str) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("mysql://u:p@h/d", "mysql://u:***@h/d is no database that this tsm2-tune knows: name a file, or"),
-        ("postgresql+psycopg2://h/d", "is no database that this tsm2-tune knows"),
-        ("postgresql://u:p@h:port/d", "is no address: name the database as postgresql+psycopg://user@host/name"),
+        ("mysql://u:p@h/d", "mysql://u:***@h/d is not a database that this tsm2-tune supports: name a file, or"),
+        ("postgresql+psycopg2://h/d", "is not a database that this tsm2-tune supports"),
+        ("postgresql://u:p@h:port/d", "is not an address: name the database as postgresql+psycopg://user@host/name"),
         ("postgresql://u@h", "names no database"),
         ("postgresql://h/d?password=p", "postgresql://h/d?password=*** has password in its query: write it into"),
         ("postgresql://u:p@127.0.0.1:1/d", "postgresql://u:***@127.0.0.1:1/d cannot be reached (connection failed"),
         ("postgresql://u:p@/d?host=/nowhere", "cannot be reached"),
         ("postgresql://me@work:p@127.0.0.1:1/d", "postgresql://me@work:***@127.0.0.1:1/d cannot be reached"),
-        ("mysql://me@work/x:p\n@h/d", "mysql://me@work/x:***@h/d is no database that this tsm2-tune knows"),
+        ("mysql://me@work/x:p\n@h/d", "mysql://me@work/x:***@h/d is not a database that this tsm2-tune supports"),
         (
             "postgresql://u:p@p@h/d",
             "postgresql://u:***@h/d has an @ or a / in its user or password: write %40 or %2F",

@@ -147,7 +147,7 @@ def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.
     monkeypatch.setattr(pretuned, "FOLDER", texts)
     result = run(*command.split(), "--db", "pretuned:card")
     assert result.exit_code == 2
-    assert result.output.startswith("Error: pretuned:card is only read, by best, show")
+    assert result.output.startswith("Error: pretuned:card can only be read, by best, show")
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ def test_a_program_gets_what_was_verified_in_full_and_nothing_else(fakes: Path, 
     assert (done.returncode, launches(done)) == (0, 3)
     assert done.stderr.splitlines() == [
         "left out: 1 pretuned kernel, not verified in full",
-        f"compiling what was measured on {GPU}, the first time only",
+        f"compiling the kernels that were measured on {GPU}, the first time only",
     ]
     again = ran(texts, *PROGRAM, drivers=fakes)  # no compiler is asked for again
     assert (again.returncode, launches(again), again.stderr) == (0, 3, "")
@@ -204,7 +204,7 @@ def test_a_sister_says_from_whom_it_borrows(fakes: Path, texts: Path, toolkit: P
     (texts / "card.jsonl").write_text(text.replace(GPU, "NVIDIA H300"))
     done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit)
     assert done.stderr.splitlines()[0] == (
-        f"{GPU} borrows kernels that were measured on NVIDIA H300: tune here for its own"
+        f"{GPU} borrows kernels that were measured on NVIDIA H300: tune on this GPU for its own"
     )
     assert (done.returncode, launches(done)) == (0, 3)
     (texts / "card.jsonl").write_text(text.replace(GPU, "NVIDIA A100").replace('"9.0"', '"8.0"'))

@@ -76,7 +76,7 @@ def test_record_leaves_out_what_no_kernel_is_taken_for(fakes: Path) -> None:
     _, *lines = done.stdout[done.stdout.index("# Products") :].splitlines()
     assert done.stderr == ""
     assert [line.partition(":f32")[0] for line in lines] == [
-        "# left out, as an epilogue is asked for: 600x2x3",
+        "# left out because it has an epilogue: 600x2x3",
         "700x2x3",
     ]
     assert all("cublasLtMatmul NN" in line for line in lines)
@@ -86,7 +86,7 @@ def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
     done = tsm2_tune(fakes, "record", "--output", "-", "--", "true")
     assert done.stdout == (
         "# Products of true, by cuBLAS, most GPU time first.\n"
-        "# no product was seen: the program called no cuBLAS, or has it linked into itself\n"
+        "# no product was seen: the program did not call cuBLAS, or links it statically\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
 
@@ -128,7 +128,7 @@ def test_of_more_products_than_are_read_the_most_worthy_are_written(
     assert len("\n".join(lines)) < 1000
     assert [line.partition("x")[0] for line in lines[1:-1]] == [str(10**6 + at) for at in range(len(lines) - 2)]
     left = 100 - (len(lines) - 2)
-    assert lines[-1] == f"# left out, as a file for --shapes can hold no more: {left} products of less time"
+    assert lines[-1] == f"# left out because the file for --shapes is full: {left} products with less time"
     assert 85 < left < 95
 
 
@@ -138,14 +138,14 @@ def test_what_is_worth_little_is_left_out() -> None:
     assert whole[2].startswith("1000x8x16:f32:ntt  # 1 time, 50.0 us in all, 1.0 %")
     _, first, second = recorded(Written((SEEN, little)), ["program"], worth=0.01)
     assert first == whole[1]
-    assert second.startswith("# left out, as it is worth little: 1000x8x16:f32:ntt: 1 time")
+    assert second.startswith("# left out because of its small share: 1000x8x16:f32:ntt: 1 time")
 
 
 def test_a_product_in_a_graph_stays_whatever_it_is_worth() -> None:
     in_graph = replace(SEEN, shape=(8, 1000, 16), calls=4, captured=3)
     (line,) = [one for one in recorded(Written((SEEN, in_graph)), ["program"], worth=0.5) if "1000x8x16" in one]
     assert line.startswith("1000x8x16:f32:ntt  # 4 times, 200.0 us in all, ")
-    assert line.endswith(", 3 of them into a CUDA graph, whose runs are not counted")
+    assert line.endswith(", 3 of them into a CUDA graph, whose launches are not counted")
 
 
 def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
@@ -156,7 +156,7 @@ def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
     kept = [line for line in lines if line[0] != "#"]
     assert [line.partition("x")[0] for line in kept[1:]] == ["1", "2", "4", "8", "16", "32", "50"]
     assert kept[1].endswith(", for 50 products that differ in one extent")
-    left = [line for line in lines if line.startswith("# left out, as it is worth little: ")]
+    left = [line for line in lines if line.startswith("# left out because of its small share: ")]
     assert len(kept) + len(left) == 52
 
 
@@ -200,7 +200,7 @@ def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> 
     taken, left = done.stderr.split("\nleft to cuBLAS:\n")
     assert re.search(r"^gemm +f32 +NN +6x2x3 +14 +8 +1000.0 +1000.0$", taken, re.MULTILINE)
     (row,) = left.splitlines()[1:]
-    assert re.match(r"gemm +f32 +CT +6x2x3 +3 +0 +1000.0 +- +no kernel is in the pack for it$", row)
+    assert re.match(r"gemm +f32 +CT +6x2x3 +3 +0 +1000.0 +- +the library has no kernel for it$", row)
 
 
 def test_record_ranks_by_time_on_the_gpu(fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +212,7 @@ def test_record_ranks_by_time_on_the_gpu(fakes: Path, tmp_path: Path, monkeypatc
     tsm2_tune(fakes, "record", "--worth", "2%", "--output", str(output), "--", *PROGRAM, steps=steps)
     first, second = output.read_text().splitlines()[1:]
     assert first.startswith("8x8x16000:f64  # 103 times, 309000.0 us in all, 99.0 %")
-    assert second.startswith("# left out, as it is worth little: 16000x8x8:f64: 1 time, 3000.0 us in all, 1.0 %")
+    assert second.startswith("# left out because of its small share: 16000x8x8:f64: 1 time, 3000.0 us in all, 1.0 %")
 
 
 def test_what_goes_back_to_cublas_is_reported(fakes: Path, plain: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +220,9 @@ def test_what_goes_back_to_cublas_is_reported(fakes: Path, plain: str, monkeypat
     monkeypatch.setenv("FAKE_KERNEL_MS", "4")
     steps = [gemm("cublasDgemm_v2")] * 40
     done = tsm2_tune(fakes, "run", "--report", "--library", plain, "--", *PROGRAM, steps=steps)
-    assert "27 products of 1 shape went back to cuBLAS, as the kernel was slower in this program\n" in done.stderr
+    assert (
+        "27 products of 1 shape went back to cuBLAS, because the kernel was slower in this program\n" in done.stderr
+    )
     (row,) = done.stderr.split("\nleft to cuBLAS:\n")[1].splitlines()[1:]
     assert re.match(r"gemm +f64 +NN +6x2x3 +40 +7 +1000.0 +4000.0 +the kernel was slower in this program$", row)
     assert "times as fast" not in done.stderr
@@ -256,7 +258,7 @@ def test_a_signal_goes_to_the_program(fakes: Path, plain: str, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("script", "sentence"),
     [
-        ("rm -r $TSM2_JOURNAL", "what was written down is gone: something removed /"),
+        ("rm -r $TSM2_JOURNAL", "the recorded products are lost: another program removed /"),
         ("cd $TSM2_JOURNAL; mkfifo 1-aaaaaa; mkdir 2; echo foreign > 3; ln -s 3 4; : > 5", "4 files in /"),
     ],
 )
@@ -276,7 +278,9 @@ def test_products_that_were_not_understood_are_told(fakes: Path, plain: str, way
     steps = [gemm("cublasGemmEx", compute=64)] * 3
     done = tsm2_tune(fakes, *way.format(library=plain).split(), "--", *PROGRAM, steps=steps)
     assert done.returncode == 0
-    assert "3 products more were not understood, as no kernel has their types" in done.stdout + done.stderr
+    assert (
+        "3 products more were left to cuBLAS, because no kernel has their element types" in done.stdout + done.stderr
+    )
     assert "no product was seen" not in done.stdout + done.stderr
 
 
@@ -288,7 +292,7 @@ def test_kernels_that_cannot_be_started_are_told(fakes: Path, plain: str, tmp_pa
         done = tsm2_tune(fakes, "run", "--report", "--library", str(library), "--", *PROGRAM, steps=steps)
         assert done.returncode == 0
         assert re.search(
-            rf"^[56] products left to cuBLAS as {why}: .* driver may be older", done.stderr, re.MULTILINE
+            rf"^[56] products left to cuBLAS because {why}: .* driver may be older", done.stderr, re.MULTILINE
         )
 
 
@@ -320,12 +324,12 @@ def test_what_was_recorded_is_shown_where_it_cannot_be_written(fakes: Path, tmp_
         (f"{BY_LIBRARY} /etc/passwd", "cannot run /etc/passwd: "),
         ("run --library /nowhere/libtsm2.so -- true", "no library /nowhere/libtsm2.so: tsm2-tune export"),
         ("run --db /nowhere/results.db -- true", "no database /nowhere/results.db: tune first (tsm2-tune --shapes"),
-        ("run", "no program to run: name one behind --, such as tsm2-tune run -- python simulation.py"),
-        ("record --output - --", "no program to run: name one behind --, such as tsm2-tune record -- python"),
+        ("run", "no program to run: name it after --, such as tsm2-tune run -- python simulation.py"),
+        ("record --output - --", "no program to run: name it after --, such as tsm2-tune record -- python"),
         ("run --pretuned -- nosuchprogram", "cannot run nosuchprogram: no such program is in PATH"),
         ("run -- /nowhere/program", "cannot run /nowhere/program: no such file"),
         ("run -- README.md", "cannot run README.md: no such program is in PATH; for the file here say ./README.md"),
-        ("run -- ./README.md", "cannot run ./README.md: it is no executable file; name before it what runs it"),
+        ("run -- ./README.md", "cannot run ./README.md: it is not executable: name its interpreter before it"),
         ("run -- ./docs", "cannot run ./docs: it is a folder"),
         ("run --library= -- true", "the name of the library is empty: name the file with --library"),
         ("run --library docs -- true", "docs is a folder: name the library in it with --library"),
@@ -380,7 +384,7 @@ def test_sentences_have_the_journals_order(enum: str, sentences: tuple[str, ...]
     text = (SOURCES / "standin.h").read_text(encoding="utf-8")
     names = re.sub(r"/\*.*?\*/", "", text.partition(f"enum {enum} {{")[2].partition("}")[0], flags=re.DOTALL)
     assert names.count(",") == len(sentences)
-    assert (SEEN.us, SEEN.reason) == (50.0, "no kernel is in the pack for it")
+    assert (SEEN.us, SEEN.reason) == (50.0, "the library has no kernel for it")
 
 
 @pytest.mark.parametrize("content", [b"text" + FUNCTION, b"\x7fELF of another library", b""])
@@ -388,12 +392,12 @@ def test_a_file_that_is_no_library_is_refused(content: bytes, fakes: Path, tmp_p
     (tmp_path / "text.so").write_bytes(content)
     done = tsm2_tune(fakes, "run", "--library", f"{tmp_path}/text.so", "--", "true")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-    assert done.stderr.startswith(f"Error: {tmp_path}/text.so is no library of kernels: ")
+    assert done.stderr.startswith(f"Error: {tmp_path}/text.so is not a library of kernels: ")
 
 
 def test_a_record_of_nothing_says_why(fakes: Path, tmp_path: Path) -> None:
     done = tsm2_tune(fakes, "record", "--output", f"{tmp_path}/products.txt", "--", "true")
-    told = f"wrote {tmp_path}/products.txt: no product was seen: the program called no cuBLAS, or has it linked"
+    told = f"wrote {tmp_path}/products.txt: no product was seen: the program did not call cuBLAS, or links it"
     assert (done.returncode, done.stderr.startswith(told)) == (0, True)
 
 

@@ -261,8 +261,8 @@ def test_what_is_forgiven_is_removed(arguments: tuple[str, ...], left: int, fill
     ("digest", "sentence"),
     [
         ("0" * 64, "no quarantined kernel 000"),
-        ("abc", "is no digest: expected at least 8"),
-        ("everything", "is no digest"),
+        ("abc", "is not a digest: expected at least 8"),
+        ("everything", "is not a digest"),
     ],
 )
 def test_what_cannot_be_forgiven_is_a_sentence(digest: str, sentence: str, filled: Path) -> None:

@@ -246,8 +246,9 @@ def test_two_databases_are_compared_by_shared_problems(own: Contents, tmp_path: 
     (found,) = side_by_side.comparisons(sides)
     assert found.mean == pytest.approx(1.5)
     assert [side_by_side.factor(pair) for pair in found.pairs] == pytest.approx([1.5, 1.5])
-    assert "2 shared problems, 2 of them faster on the first; the other takes 1.50 times" in side_by_side.sentence(
-        found
+    assert (
+        "2 shared problems, 2 of them faster on the first; times on the other are 1.50 times"
+        in side_by_side.sentence(found)
     )
     text = page_of(own, other).root.whole_text()
     assert "NVIDIA H100" in text
@@ -261,14 +262,15 @@ def test_times_of_two_states_are_not_compared(own: Contents) -> None:
     (found,) = side_by_side.comparisons(sides)
     assert (found.pairs, found.other_states) == ((), 2)
     assert side_by_side.sentence(found) == (
-        "a and b share no problem in one state of the L2. 2 more were measured in different states of the L2."
+        "a and b share no problem that was measured in the same state of the L2. 2 more were measured in"
+        " different states of the L2."
     )
 
 
 def test_two_devices_of_one_database_are_compared(path: Path) -> None:
     tried(path, tuning_run())
     found = page_of(read(tried(path, tuning_run("NVIDIA H100"), scale=2.0)))
-    assert "Side by side" in found.root.whole_text()
+    assert "Comparison of devices and databases" in found.root.whole_text()
     times = data_of(found)["charts"]["comparison"]["data"]["compared"]["x"]
     assert times == [0.5, 0.5]  # the H200's over the H100's, which comes first
 

@@ -48,7 +48,7 @@ def test_the_summary_comes_first(own: Contents) -> None:
     found = page_of(own)
     titles = [one.whole_text() for one in found.root.all("h2")]
     assert titles == [
-        "What was gained", "Best by shape", "Roofline", "Searches", "Time over two tunables",
+        "Summary", "Best by shape", "Roofline", "Searches", "Time over two tunables",
         "Each trial",
     ]  # fmt: skip
     (summary,) = (one for one in found.root.all("section") if one.attributes["id"] == "summary")
@@ -141,7 +141,7 @@ def test_a_page_without_a_winner_says_so(path: Path) -> None:
         connection.execute("UPDATE trial SET outcome = 'wrong-result', verdict_correct = 0, full_verdict = NULL")
     found = page_of(read(path))
     assert "there is no winner" in found.root.whole_text()
-    assert [one.whole_text() for one in found.root.all("h2")] == ["What was gained", "Each trial"]
+    assert [one.whole_text() for one in found.root.all("h2")] == ["Summary", "Each trial"]
 
 
 # The command
@@ -194,7 +194,7 @@ def test_a_title_that_a_page_cannot_hold_is_refused(path: Path, text: object) ->
         (("--db", "none.db"), "no database none.db: tune first"),
         (("--db", "empty.db"), "empty.db holds no results yet"),
         (("--db", "untried.db"), "untried.db has no trial yet: tune first"),
-        (("--db", "text.db"), "text.db is no SQLite database"),
+        (("--db", "text.db"), "text.db is not a SQLite database"),
         (("--db", "foreign.db"), "foreign.db is "),
         (("--db", "newer.db"), "newer.db "),
         (("--db", "good.db", "--compare", "none.db"), "no database none.db"),
@@ -208,7 +208,7 @@ def test_a_title_that_a_page_cannot_hold_is_refused(path: Path, text: object) ->
         ),
         (("--db", "good.db", "--output", "none/report.html"), "cannot write "),
         (("--db", "good.db", "--output", "folder"), "cannot write "),
-        (("--db", "text.db", "--output", "none/report.html"), "cannot write none/report.html: its folder is not"),
+        (("--db", "text.db", "--output", "none/report.html"), "cannot write none/report.html: its folder does not"),
         (("--db", "good.db", "--output", ""), "the name of the file to write is empty"),
     ],
     ids=lambda one: " ".join(one) if isinstance(one, tuple) else "",

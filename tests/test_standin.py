@@ -247,12 +247,12 @@ def test_a_pack_that_is_none_is_told_once(fakes: Path, tmp_path: Path, what: str
     assert played.told.startswith("tsm2-tune: all products are left to cuBLAS: ")
     assert str(path) in played.told
     assert len(played.left) == 5
-    assert by_reason(played) == {"no pack is there": 3}
+    assert by_reason(played) == {"no library of kernels is loaded": 3}
 
 
 def test_another_gpu_leaves_all_to_cublas(fakes: Path, pack: Path) -> None:
     played = play(fakes, [["fake_device", "NVIDIA A100", 8, 0], gemm()], pack=pack)
-    assert by_reason(played) == {"no kernel is in the pack for it": 1}
+    assert by_reason(played) == {"the library has no kernel for it": 1}
     assert played.told == ""
 
 

@@ -97,7 +97,7 @@ class TestLoader:
     def test_a_folder_that_the_loader_reads_otherwise_is_refused(self, tmp_path: Path, name: str) -> None:
         done = in_cache(tmp_path / name, sys.executable, "-m", "tsm2_tune", *RECORD, "touch", f"{tmp_path}/ran")
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
-        assert done.stderr.startswith("Error: the loader does not put /")
+        assert done.stderr.startswith("Error: the loader does not preload /")
         assert not (tmp_path / "ran").exists()
 
     def test_a_cache_on_a_mount_without_execution_is_refused(self, tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ class TestLoader:
         command = (sys.executable, "-m", "tsm2_tune", "run", "--library", str(library), "true")
         done = in_cache(tmp_path / "cache", *command)
         assert (done.returncode, done.stderr.count("\n")) == (2, 1)
-        assert "the loader reads $ in the name of a library as a variable" in done.stderr
+        assert "the loader treats $ in the name of a library as a variable" in done.stderr
 
     def test_a_program_without_the_stand_in_is_told(self, tmp_path: Path) -> None:
         source, program = tmp_path / "program.c", tmp_path / "program"

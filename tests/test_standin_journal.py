@@ -35,7 +35,7 @@ def with_journal(fakes: Path, journal: Path, script: str, steps: Any) -> subproc
 def test_a_limit_of_file_sizes_leaves_the_program_alone(fakes: Path, tmp_path: Path) -> None:
     done = with_journal(fakes, tmp_path, f"ulimit -f 100; {PROGRAM}", [gemm()] * 3)
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
-    assert "are not in the report, as nothing can be written to" in done.stderr
+    assert "are not in the report, because nothing can be written to" in done.stderr
     assert done.stderr.endswith("File too large\n")
     assert json.loads(done.stdout)["statuses"] == [[0] * 3]
     assert [file.name for file in tmp_path.iterdir()] == [LOADED]

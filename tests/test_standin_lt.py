@@ -42,7 +42,7 @@ pytestmark = [
     pytest.mark.usefixtures("toolchain", "session_cache"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
-MORE = "cuBLASLt is asked for more than a product in place"
+MORE = "cuBLASLt computes more than a product in place"
 WRONG = "alpha or an extent is 0, or C overlaps"
 LONG = 2**33 + 6
 # Words of a line that may be addresses of host memory: the handle, descriptors, alpha and beta. On the
@@ -88,12 +88,12 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
 
 
 LEFT: list[tuple[dict[str, Any], str]] = [
-    ({"operation": {EPILOGUE: 4}}, "an epilogue is asked for"),
-    ({"operation": {EPILOGUE: 4, BIAS: A}}, "an epilogue is asked for"),
-    ({"operation": {EPILOGUE: 2, POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "an epilogue is asked for"),
+    ({"operation": {EPILOGUE: 4}}, "it has an epilogue"),
+    ({"operation": {EPILOGUE: 4, BIAS: A}}, "it has an epilogue"),
+    ({"operation": {EPILOGUE: 2, POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "it has an epilogue"),
     ({"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "alpha and beta are in device memory"),
     ({"operation": {POINTER_MODE: 4}, "alpha": 0x1000}, "alpha and beta are in device memory"),
-    ({"operation": {SM_COUNT: 100}}, "the program wants multiprocessors left free"),
+    ({"operation": {SM_COUNT: 100}}, "the program reserves multiprocessors"),
     ({"operation": {BIAS: A}}, MORE),
     ({"operation": {SCALE_OF_A: A}}, MORE),
     ({"operation": {FAST_SUMS: 1}}, MORE),
@@ -132,7 +132,7 @@ LEFT: list[tuple[dict[str, Any], str]] = [
     ({"A": A + 2}, WRONG),
     ({"C": A, "D": A}, WRONG),
     ({"C": A, "D": B - 4}, WRONG),
-    ({"transa": 1}, "no kernel is in the pack for it"),
+    ({"transa": 1}, "the library has no kernel for it"),
 ]
 
 

@@ -32,7 +32,7 @@ pytestmark = [
 def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
     unfit = matmul(operation={EPILOGUE: 4, BIAS: A})
     played = play(fakes, [unfit, matmul(), unfit, matmul()], pack=narrow)
-    assert (len(played.launches), by_reason(played)) == (2, {"an epilogue is asked for": 2})
+    assert (len(played.launches), by_reason(played)) == (2, {"it has an epilogue": 2})
     (one,) = played.seen
     assert (one.shape, one.leading, one.batches) == ((6, 2, 3), (6, 3, 6), 1)
 

@@ -79,8 +79,8 @@ def test_a_triangle_is_copied_of_what_the_library_computes(
 @pytest.mark.parametrize(
     ("step", "reason"),
     [
-        (syrk("cublasSsyrk_v2", n=257, ldc=257, lda=257), "no kernel is in the pack for it"),
-        (syrk("cublasSsyrk_v2_64", ldc=2**31), "no kernel is in the pack for it"),
+        (syrk("cublasSsyrk_v2", n=257, ldc=257, lda=257), "the library has no kernel for it"),
+        (syrk("cublasSsyrk_v2_64", ldc=2**31), "the library has no kernel for it"),
         (syrk("cublasSsyrk_v2", uplo=2), "alpha or an extent is 0, or C overlaps"),
         (syrk("cublasZherk_v2", trans=1), "alpha or an extent is 0, or C overlaps"),
         (syrk("cublasCsyrk_v2", trans=2), "alpha or an extent is 0, or C overlaps"),
@@ -102,7 +102,7 @@ def test_what_is_captured_or_shares_its_lane_is_left(fakes: Path, pack: Path) ->
     assert len(played.launches) == 2
     many = [step for stream in range(3, 70) for step in (["cublasSetStream_v2", stream], one)]
     played = play(fakes, many, pack=pack)
-    assert (len(played.launches), by_reason(played)) == (64, {"more contexts than are kept apart": 3})
+    assert (len(played.launches), by_reason(played)) == (64, {"more CUDA contexts than are supported": 3})
     both_names = [["cublasSetStream_v2", 0], one, ["cublasSetStream_v2", 1], one]
     assert len(play(fakes, both_names, pack=pack).launches) == 2
 

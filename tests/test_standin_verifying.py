@@ -42,10 +42,10 @@ def test_a_kernel_that_is_off_is_left_out(
 ) -> None:
     played = verified(fakes, pack, multiplying, writes)
     assert played.told.count("\n") == 1
-    assert f"6x2x3 of f64: C[0, 0] of the kernel is {writes:.9g}, of cuBLAS 3" in played.told
+    assert f"6x2x3 of f64: C[0, 0] is {writes:.9g} by the kernel and 3" in played.told
     assert len(played.launches) == 1
     assert len(played.left) == 5
-    assert by_reason(played) == {"its result was compared": 1, "the kernel's result was off": 4}
+    assert by_reason(played) == {"its result was compared": 1, "the kernel's result was wrong": 4}
     assert played.seen[0].worst > 1
     assert played.results == [[3.0] * 12] * 5
 
@@ -107,7 +107,7 @@ def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(
 ) -> None:
     played = verified(fakes, pack, multiplying, -7.0, before=1.0, beta=ONE)
     assert played.results[0] == [7.0] * 12
-    assert "of the kernel is -7, of cuBLAS 7" in played.told
+    assert "is -7 by the kernel and 7 by cuBLAS" in played.told
 
 
 def test_what_cublas_refuses_is_not_compared(fakes: Path, pack: Path) -> None:

@@ -55,7 +55,7 @@ def test_an_empty_file(path: Path) -> None:
 @pytest.mark.parametrize("create", [True, False])
 def test_a_file_that_is_no_database(path: Path, create: bool) -> None:
     path.write_text("m,n,k\n" * 1000)
-    assert "is no SQLite database" in refused(path, create=create)
+    assert "is not a SQLite database" in refused(path, create=create)
     assert path.read_text() == "m,n,k\n" * 1000
 
 
@@ -84,7 +84,7 @@ def test_schema_before_the_previous_is_refused(path: Path, command: str) -> None
     content = path.read_bytes()
     found = run(*command.split(), "--db", str(path))
     sentence = (
-        f"Error: {path} has schema 23, older than 24, the first that this tsm2-tune migrates: run db migrate of"
+        f"Error: {path} has schema 23, older than 24, the oldest that this tsm2-tune migrates: run db migrate of"
         " tsm2-tune 0.1.0 on it, or name another file with --db\n"
     )
     assert (found.exit_code, found.stdout, found.stderr) == (2, "", sentence)
@@ -144,7 +144,7 @@ def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
         assert said.stdout.replace(str(path), "") == expected.stdout.replace(str(path.with_name("writable.db")), "")
     said = run("forget", "2", "--db", str(path))
     assert (said.exit_code, said.stderr) == (
-        2, f"Error: {path} cannot be written: make it and its folder writable, or name another with --db\n"
+        2, f"Error: {path} is read-only: make it and its folder writable, or name another database with --db\n"
     )  # fmt: skip
     assert path.read_bytes() == content
     assert set(path.parent.iterdir()) == names

@@ -33,7 +33,7 @@ def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(
         monkeypatch.setattr(worker, "_started", lambda path: _saying(("lost", f"{path} was removed")))
     with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
         worker.ceilings()
-    assert ("twice: see who cleans the cache" in str(ended.value)) == opening
+    assert ("twice: find out what cleans the cache" in str(ended.value)) == opening
     worker.close()
 
 

@@ -143,7 +143,7 @@ def test_the_ladder_is_whole_at_every_width(database: Path, monkeypatch: pytest.
 
 @pytest.mark.parametrize("width", [40, 80, 100])
 def test_findings_are_wrapped_between_words(width: int) -> None:
-    text = "note     CUDA driver: none; in a container pass the GPU on, such as by --gpus all, or see the page"
+    text = "note     CUDA driver: none; in a container pass the GPU on, such as with --gpus all, or see the page"
     console = Console(file=io.StringIO(), force_terminal=True, color_system=None, width=width)
     tables.print_hanging(console, text, 9)
     assert isinstance(console.file, io.StringIO)

@@ -32,7 +32,7 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 OTHER = Problem(64, 2, 64, "f32")
 A, B = "GPU 0", "GPU 1"
-DIES = RunEnded(B, "its process was ended by SIGKILL")
+DIES = RunEnded(B, "its process was killed by SIGKILL")
 
 
 def started(run: str, device: str = "NVIDIA H200") -> OfRun:
@@ -96,7 +96,7 @@ def test_cards_of_two_kinds_each_end_the_problem() -> None:
 def test_a_run_that_dies_is_told_and_the_others_go_on(capsys: pytest.CaptureFixture[str]) -> None:
     first = (started(A), started(B), begins(A), begins(B, OTHER), DIES)
     lines = shown(*first, ends(A), begins(A, OTHER), ends(A, OTHER))
-    assert capsys.readouterr().err == f"{B} ended early: its process was ended by SIGKILL\n"
+    assert capsys.readouterr().err == f"{B} ended early: its process was killed by SIGKILL\n"
     assert [line.partition(" ")[0] for line in lines[2:]] == ["GPU", "GPU"]
 
 

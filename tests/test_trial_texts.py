@@ -174,9 +174,9 @@ def test_another_kernel_is_told_and_the_rest_is_imported(tuned: Path, tmp_path: 
     said = run("import", str(written), "--db", str(new))
     assert said.exit_code == 0
     assert said.stderr.splitlines() == [
-        "left out: tsm9:threads=256, measured on NVIDIA H200, is no configuration of this tsm2-tune",
-        "left out: tsm2:version=v3,threads=64,columns=8,prefetch=4, measured on NVIDIA H200, is made otherwise by"
-        " this tsm2-tune: tune 20480x16x20480:f32 again",
+        "left out: tsm9:threads=256, measured on NVIDIA H200, is not a configuration of this tsm2-tune",
+        "left out: tsm2:version=v3,threads=64,columns=8,prefetch=4, measured on NVIDIA H200, has other kernel"
+        " code in this tsm2-tune: tune 20480x16x20480:f32 again",
     ]
     assert said.stdout.startswith(f"{new}: added 3 trials (0 already present) and ")
     assert [row.config for row in tsm2_tune.best(new)] == [C128.text] * 3
@@ -199,7 +199,7 @@ def test_a_configuration_is_one_of_a_space_however_it_is_spelt(
     written.write_text(changed("trial", "source", render(SHAPES[0], spelt).digest[:16])(named))
     said = run("import", str(written), "--db", str(new))
     assert said.stdout.startswith(f"{new}: added {6 if is_of_a_space else 5} trials (")
-    assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is no configuration") == (
+    assert said.stderr.count(f"left out: {spelling}, measured on NVIDIA H200, is not a configuration") == (
         not is_of_a_space
     )
 
@@ -260,18 +260,18 @@ def elsewhere(found: str) -> str:
     [
         (changed("tools", "device_name", "a\n"), "device_name = 'a\\n' is none"),
         (changed("tools", "read_gbytes_per_s", -1), "read_gbytes_per_s = -1 is none"),
-        (changed("tools", "gflops", "[]"), "is no JSON object of ours"),
+        (changed("tools", "gflops", "[]"), "is not a valid JSON object"),
         (changed("tools", "sms", "many"), "sms = 'many' is no int"),
-        (changed("tools", "key", "x"), "'x' is no key"),
+        (changed("tools", "key", "x"), "'x' is not a key"),
         (changed("run", "started_at", "today"), "started_at = 'today' is none"),
         (changed("run", "tools", "00000000"), "00000000"),
         (changed("trial", "problem", "1x1:f32"), "expected MxNxK:DTYPE"),
-        (changed("trial", "problem", "08x8x8:f32"), "is spelt otherwise"),
+        (changed("trial", "problem", "08x8x8:f32"), "is not in canonical form"),
         (changed("trial", "problem", ["x"]), "is no problem"),
         (changed("trial", "problem", "9" * 5000 + "x1x1:f32"), "line 8, is not"),
         (changed("trial", "config", "tsm2;"), "config = 'tsm2;' is none"),
-        (changed("trial", "source", "x"), "is no beginning of a digest"),
-        (changed("trial", "source", "0" * 15), "is no beginning of a digest"),
+        (changed("trial", "source", "x"), "is not the beginning of a digest"),
+        (changed("trial", "source", "0" * 15), "is not the beginning of a digest"),
         (changed("trial", "is_between", 2), "is_between = 2 is none"),
         (changed("trial", "registers", None), "a part of what was loaded is missing"),
         (changed("trial", "smem_bytes", 10**9), "smem_bytes = 1000000000 is none"),
@@ -279,41 +279,41 @@ def elsewhere(found: str) -> str:
         (changed("trial", "verdict_worst_ratio", None), "error of None times its bound"),
         (changed("trial", "full_verdict", "x" * 20000), "full_verdict = "),
         (changed("trial", "full_verdict", "\ud800"), "full_verdict = "),
-        (changed("trial", "times", []), "is no list of ours"),
-        (of_time(0, "0" * 16), "its first time is none of its own"),
-        (of_time(0, None, at=1), "another is not of a final on its device"),
-        (elsewhere, "another is not of a final on its device"),
+        (changed("trial", "times", []), "is not a list of this format"),
+        (of_time(0, "0" * 16), "its first time does not belong to it"),
+        (of_time(0, None, at=1), "another time does not belong to a final on its device"),
+        (elsewhere, "another time does not belong to a final on its device"),
         (of_time(1, "00000000"), "00000000"),
         (of_time(2, "cold"), "cache = 'cold' is none"),
         (of_time(3, 1e300), "median_us = 1e+300 is none"),
         (of_time(4, 1e6), "is not between"),
         (of_time(7, 0), "summary_of = 0 is none"),
-        (of_time(7, None), "a time is of no samples"),
+        (of_time(7, None), "a time has no samples"),
         (changed("vendor", "library", "MKL"), "library = 'MKL' is none"),
-        (changed("vendor", "final", None), "a time is of no final"),
+        (changed("vendor", "final", None), "a time does not belong to a final"),
         (changed("vendor", "final", "0" * 16), "0000000000000000"),
-        (changed("final", "stamp", 2**62 - 1), "is of no time that there has been"),
+        (changed("final", "stamp", 2**62 - 1), "is too far in the future"),
         (changed("final", "stamp", None), "a final without key or stamp"),
         (changed("final", "key", "x"), "final = 'x' is none"),
         (changed("trial", "stamp", -1), "stamp = -1 is none"),
-        (changed("trial", "stamp", 2**62 - 1), "is of no time that there has been"),
-        (changed("basis", "digest", "x"), "'x' is no digest"),
-        (lambda found: re.sub(',"count":[0-9]+', "", found), "does not say how many lines"),
+        (changed("trial", "stamp", 2**62 - 1), "is too far in the future"),
+        (changed("basis", "digest", "x"), "'x' is not a digest"),
+        (lambda found: re.sub(',"count":[0-9]+', "", found), "does not contain its number of lines"),
         (lambda found: found[: found.rindex("[")], "1 lines are missing"),
         (lambda found: found.splitlines()[0], "lines are missing"),
         (changed("vendor", "verdict_worst_ratio", None), "a right result with an error of inf"),
-        (lambda found: found.replace("100.33333333333333", "NaN"), "NaN is no number"),
+        (lambda found: found.replace("100.33333333333333", "NaN"), "NaN is not a number"),
         (lambda found: found.replace("100.33333333333333", "1e999"), "median_us = inf is none"),
         (lambda found: found.replace("100.33333333333333", "9" * 5000), "line 8, is not"),
-        *((lambda found, at=at: found + found.splitlines()[at], "is there twice") for at in (1, 2, 3, 4, 7, -1)),
-        (twice_in_a_final, "is there twice"),
+        *((lambda found, at=at: found + found.splitlines()[at], "appears twice") for at in (1, 2, 3, 4, 7, -1)),
+        (twice_in_a_final, "appears twice"),
         (lambda found: found + '["trial", 1]', "trial has 1 members, and not 17"),
-        (lambda found: found + '["trail"]', "is no line of ours"),
-        (lambda found: found + '[["trial"]]', "is no line of ours"),
-        (lambda found: found + found.splitlines()[0], "is no line of ours"),
-        (lambda found: found + "7", "7 is no line of ours"),
+        (lambda found: found + '["trail"]', "is not a line of this format"),
+        (lambda found: found + '[["trial"]]', "is not a line of this format"),
+        (lambda found: found + found.splitlines()[0], "is not a line of this format"),
+        (lambda found: found + "7", "7 is not a line of this format"),
         (lambda found: found + "[" * 100_000, "is not as this tsm2-tune writes it"),
-        (lambda found: found + '{"x"', "it is no JSON"),
+        (lambda found: found + '{"x"', "it is not JSON"),
         (lambda found: found.replace('trials":4', 'trials":1'), "expected tsm2-tune trials 4"),
         (lambda found: found.replace('trials":4', 'trials":2'), "its lines have other members"),
         (changed("trial", "strategy", "<b>"), "strategy = '<b>' is none"),

@@ -325,7 +325,7 @@ def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> N
     with Store.open(path, create=True):
         pass
     plain_sql(path, change)
-    with pytest.raises(StoreError, match="unlike what tsm2-tune makes"), Store.open(path, create=False):
+    with pytest.raises(StoreError, match="unlike tsm2-tune's schema"), Store.open(path, create=False):
         pass
 
 

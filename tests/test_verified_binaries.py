@@ -128,4 +128,4 @@ def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
         assert (status, binaries, kept) == (0, [fake_binary()] * len(INDEX_BITS), [("ok", FAKE_CODE)]), said
     else:
         assert (status, kept) == (2, [(outcome.value, None)])
-        assert "is wrong as it is compiled here, and competes no more" in said
+        assert "computes a wrong result if compiled by this machine's compiler, and cannot win any more" in said

@@ -126,7 +126,7 @@ def test_a_shape_alone_is_tuned() -> None:
     [
         ((), "no database results.db: tune first (tsm2-tune --shapes 20480x16x20480), or name another with --db,"),
         (("x.db",), "tune first (tsm2-tune --shapes 20480x16x20480 --db x.db), or name another with --db, such as"),
-        (("H100",), "no database H100: did you mean pretuned:h100, the kernels that the package brings?"),
+        (("H100",), "no database H100: did you mean pretuned:h100, the kernels included in the package?"),
     ],
 )
 def test_without_a_database_two_ways_are_named(

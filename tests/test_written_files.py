@@ -23,7 +23,7 @@ def test_a_pipe_without_a_name_of_its_own_is_written_into() -> None:
         refuse_unwritable(f"/dev/fd/{writes}")
         write("kernels", f"/dev/fd/{writes}")
         assert os.read(reads, 100) == b"kernels"
-        with pytest.raises(InputError, match="no ordinary file"):
+        with pytest.raises(InputError, match="not a regular file"):
             refuse_unwritable(f"/dev/fd/{writes}", is_ordinary=True)
     finally:
         os.close(reads)
@@ -37,7 +37,7 @@ def test_a_working_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pyt
     folder.rmdir()
     said = run("export", "--db", str(database), "--format", "csv", "--output", "out.csv")
     assert said.exit_code == 2
-    assert "cannot write out.csv: its folder is not there" in said.stderr
+    assert "cannot write out.csv: its folder does not exist" in said.stderr
     monkeypatch.undo()
 
 
@@ -119,7 +119,7 @@ for attempt in (lambda: refuse_unwritable("kernels.so"), lambda: write_all(conte
     for above in (tmp_path, *tmp_path.parents[:3]):  # pytest's, which are this user's alone
         above.chmod(above.stat().st_mode | 0o011)
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
-    assert found.stdout.count("it is another user's, in a folder where each file is replaced by its owner alone") == 2
+    assert found.stdout.count("it belongs to another user, and in its folder only the owner can replace a file") == 2
     assert ([one.name for one in folder.iterdir()], theirs.read_text()) == (["kernels.so"], "theirs")
 
 
@@ -140,5 +140,5 @@ def test_a_keyword_is_no_name_of_a_module(tmp_path: Path) -> None:
     path = tmp_path / "class.py"
     path.touch()
     assert written("module", str(path)).endswith(
-        "rename it before you import it, to a name that is no keyword of Python"
+        "rename it before you import it, to a name that is not a keyword of Python"
     )

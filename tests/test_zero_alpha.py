@@ -120,12 +120,12 @@ def test_a_tensor_on_the_cpu_is_a_factor_and_one_on_a_gpu_is_not(
         where = SimpleNamespace(type=device)
         return Tensor(None, ndim=0, device=where, requires_grad=requires_grad, item=lambda: 2.0)
 
-    waits = "it is in a device's memory, and to read it waits for the device"
+    waits = "it is in a device's memory, and reading it would wait for the device"
     module.gemm(A, B, out=OUT, alpha=scalar("cpu"))
     assert module.driver.launches[-1]["values"][3] == 2.0
     with pytest.raises(TypeError, match=rf"^alpha: {waits}: pass alpha\.item\(\)$"):
         module.gemm(A, B, out=OUT, alpha=scalar("cuda"))
-    with pytest.raises(TypeError, match=r"^beta: it requires a gradient, which kernels do not give"):
+    with pytest.raises(TypeError, match=r"^beta: it requires a gradient, which kernels do not compute"):
         module.gemm(A, B, out=OUT, beta=scalar("cpu", requires_grad=True))
     with pytest.raises(TypeError, match=rf"^alpha: {waits}: pass alpha\.item\(\)$"):
         module.plan(A, B, OUT, alpha=scalar("cuda"))
@@ -149,5 +149,5 @@ def test_managed_memory_is_of_the_gpu(module: ModuleType) -> None:
 
 def test_memory_of_the_host_is_none(module: ModuleType) -> None:
     module.driver.cuPointerGetAttribute = lambda value, attribute, address: 0 if attribute == 8 else 1
-    with pytest.raises(ValueError, match="a: its address 0x1000 is no memory of a CUDA device"):
+    with pytest.raises(ValueError, match="a: its address 0x1000 is not memory of a CUDA device"):
         module.gemm(A, B, out=OUT)

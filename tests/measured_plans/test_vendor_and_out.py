@@ -134,7 +134,9 @@ def test_what_out_holds_is_put_back_where_beta_keeps_it(
     module.plan(*tensors(), alpha=3.0, beta=0.5, measure=True)
     assert held == ["copied", "in inference mode", "put back what it held"]
     assert [module.driver.launches[-1]["values"][at] for at in (3, 8)] == [3.0, 0.5]
-    with pytest.raises(TypeError, match="out: a SimpleNamespace cannot be kept as it is: pass arrays of PyTorch or"):
+    with pytest.raises(
+        TypeError, match="out: a SimpleNamespace cannot be saved and restored: pass arrays of PyTorch or"
+    ):
         module.plan(*arrays(), beta=0.5, measure=True)
     module.driver.free_bytes, held[:] = 0, []
     monkeypatch.setattr(module, "scratch", lambda *_: None)
@@ -167,7 +169,7 @@ def test_a_copy_that_cannot_be_made_is_told(
         raise RuntimeError("CUDA out of memory")
 
     monkeypatch.setattr(Tensor, "clone", full, raising=False)
-    with pytest.raises(MemoryError, match="out: what it holds cannot be kept: CUDA out of memory"):
+    with pytest.raises(MemoryError, match="out: its contents cannot be saved: CUDA out of memory"):
         module.plan(*tensors(), beta=0.5, measure=True)
 
 

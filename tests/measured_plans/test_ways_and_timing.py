@@ -277,7 +277,10 @@ def test_while_a_stream_is_captured_nothing_is_timed(module: ModuleType, stream:
 
 def test_without_room_to_fill_there_is_a_sentence(module: ModuleType, torch: SimpleNamespace) -> None:
     module.driver.free_bytes = 0
-    sentence = "the GPU has no room for the 104857600 bytes that are written between timings: free memory on it, also"
+    sentence = (
+        "the GPU has no room for the 104857600 bytes that measuring overwrites between samples: free memory on"
+        " it, also"
+    )
     with pytest.raises(MemoryError, match=sentence):
         module.plan(*arrays(), measure=True)
 

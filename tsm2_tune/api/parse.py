@@ -426,7 +426,7 @@ def _shapes_content(name: str) -> bytes:
             return _content(0, name)
         found = os.stat(name)
         if not stat.S_ISREG(found.st_mode) and not stat.S_ISFIFO(found.st_mode):  # opening a device may have effects
-            raise InputError(f"shapes file {name!r} is no regular file: name a text file of MxNxK items")
+            raise InputError(f"shapes file {name!r} is not a regular file: name a text file of MxNxK items")
         if stat.S_ISREG(found.st_mode) and not found.st_size:  # includes files in /proc, which may block
             return b""
         number = os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

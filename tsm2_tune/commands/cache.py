@@ -51,7 +51,7 @@ def clear() -> None:
     in_use = binaries.clear()
     size_bytes = sum(entry.size_bytes for entry in kept)
     sentence = f"removed {len(kept)} compiled kernels, {size_bytes} bytes"
-    click.echo(sentence + (f"; {in_use} working folders are in use and stay" if in_use else ""))
+    click.echo(sentence + (f"; {in_use} working folders are in use, and were kept" if in_use else ""))
 
 
 def _moment(seconds: float) -> str:

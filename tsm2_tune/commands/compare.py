@@ -89,7 +89,9 @@ def _text_of(target: Target) -> Pretuned:
 
     found = None if target.is_host else for_card(target.identity.name, target.identity.compute_capability)
     if found is None:
-        raise InputError(f"no kernels are pretuned for {target.identity.name}: name a database of it with --db")
+        raise InputError(
+            f"no kernels are pretuned for {target.identity.name}: name a database with its kernels with --db"
+        )
     return found
 
 

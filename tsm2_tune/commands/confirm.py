@@ -50,7 +50,7 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
         found = tsm2_tune.confirm(database, wait=wait, on_event=show, **which)
     if not found:
         raise InputError(
-            f"{shown_name(database)} has no winner of what was asked for on this device:"
+            f"{shown_name(database)} has no winner for this selection on this device:"
             f" {command_on('best', database)} shows what it has"
         )
     if as_json:

@@ -69,7 +69,7 @@ def is_shape(word: str) -> bool:
 def stray(ctx: click.Context, word: str) -> click.UsageError:
     """Return the error for an unexpected argument. Its text suggests the option that was probably meant."""
     if word in getattr(ctx.find_root().command, "commands", ()):
-        meant = f": put the options behind the command {word!r}"
+        meant = f": put the options after the command {word!r}"
     else:
         is_database = Path(word).suffix == ".db" or is_address(word) or is_bundled(word)
         option = "--shapes" if is_shape(word) else "--db" if is_database else "--output"
@@ -134,7 +134,7 @@ def _one_sentence() -> Iterator[None]:
         _drop_unwritten()
         what = error.filename if error.filename is not None else "the output"
         raise _refusal(
-            f"{what} cannot be read or written ({error.strerror or error}): mend that, then run this again"
+            f"{what} cannot be read or written ({error.strerror or error}): fix that, then run this again"
         ) from None
 
 

@@ -125,7 +125,7 @@ def _format_of(output: str) -> str:
     found = FORMAT_OF_ENDING.get(Path(output).suffix.lower())
     if found is None:
         raise click.UsageError(
-            f"{output}: its ending says no format: name one with --format ({', '.join(FORMATS)}), or end it in"
-            f" {', '.join(FORMAT_OF_ENDING)}"
+            f"{output}: its suffix names no format: choose one with --format ({', '.join(FORMATS)}), or use the"
+            f" suffix {', '.join(FORMAT_OF_ENDING)}"
         )
     return found

@@ -68,7 +68,7 @@ class Seconds(click.FloatRange):
         if isinstance(value, str):
             found = _TIME.fullmatch(value.strip())
             if found is None:
-                self.fail(f"{value!r} is no time: expected a number of seconds, or 90s, 2m or 1h.", param, ctx)
+                self.fail(f"{value!r} is not a time: expected a number of seconds, or 90s, 2m or 1h.", param, ctx)
             value, unit = found[1], UNITS[found[2].lower()[:1]]
         return super().convert(float(value) * unit, param, ctx)
 

@@ -71,7 +71,7 @@ def _text_of(spec: str | None) -> Pretuned:
 
     texts = {one.name: one for one in pretuned()}
     if spec is None or spec.lower() not in texts:
-        asked = "no card is named" if spec is None else f"the package brings no kernels for {spec!r}"
+        asked = "no card is named" if spec is None else f"the package includes no kernels for {spec!r}"
         raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db")
     return texts[spec.lower()]
 

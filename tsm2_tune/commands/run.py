@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 VERIFIED = 3  # calls per shape whose results --verify compares with cuBLAS's
 MOST_LEFT = 10  # limit of the shapes in a report's table of calls that cuBLAS computed
 TROUBLES = {  # reason recorded for calling cuBLAS -> its text in a report; a user can fix these
-    "no pack is there": "the library of kernels cannot be used",
+    "no library of kernels is loaded": "the library of kernels cannot be used",
     "the kernel could not be started": "kernels could not be started",
 }
 ELF = b"\x7fELF"  # first bytes of a shared library
@@ -37,7 +37,7 @@ def _given(ctx: click.Context, param: click.Parameter, program: tuple[str, ...])
     """Return the command line of the program to run. Raise UsageError if it is empty."""
     if not program and not ctx.resilient_parsing:
         raise click.UsageError(
-            f"no program to run: name one behind --, such as tsm2-tune {ctx.info_name} -- python simulation.py"
+            f"no program to run: name it after --, such as tsm2-tune {ctx.info_name} -- python simulation.py"
         )
     return program
 
@@ -125,17 +125,17 @@ def _library(name: str) -> Path:
     if not name:
         raise InputError("the name of the library is empty: name the file with --library")
     if "$" in str(Path(name).absolute()):
-        raise InputError(f"{name}: the loader reads $ in the name of a library as a variable: move it")
+        raise InputError(f"{name}: the loader treats $ in the name of a library as a variable: rename it")
     if Path(name).is_dir():
         raise InputError(f"{name} is a folder: name the library in it with --library")
     if not Path(name).is_file():
         raise InputError(
-            f"no library {name}: tsm2-tune export --format library --output {shlex.quote(name)} makes one"
+            f"no library {name}: tsm2-tune export --format library --output {shlex.quote(name)} creates it"
         )
     with open(name, "rb") as file:
         content = file.read(len(ELF))
         if content != ELF or FUNCTION not in file.read():
-            raise InputError(f"{name} is no library of kernels: tsm2-tune export --format library makes one")
+            raise InputError(f"{name} is not a library of kernels: tsm2-tune export --format library creates one")
     from tsm2_tune.interpose.build import gpu_here
 
     gpu_here(tell)
@@ -170,7 +170,7 @@ def print_products(written: Written, status: int, *, has_times: bool) -> None:
             cublas_us = sum(one.calls * median(one.cublas_us) for one in both)
             kernels_us = sum(one.calls * median(one.taken_us) for one in both)
             tell(
-                f"time of the shapes that were taken: {cublas_us / 1e3:.2f} ms by cuBLAS,"
+                f"time of the shapes that tuned kernels computed: {cublas_us / 1e3:.2f} ms by cuBLAS,"
                 f" {kernels_us / 1e3:.2f} ms by the kernels, {cublas_us / kernels_us:.2f} times as fast"
             )
         _print_table(console, of_taken, "taken:")
@@ -193,12 +193,12 @@ def _troubles(seen: Sequence[Seen]) -> Iterator[str]:
     if back:
         count = sum(one.left[REASONS.index(SLOWER)] for one in back)
         shapes = count_of(len(back), "shape")
-        yield f"{count_of(count, 'product')} of {shapes} went back to cuBLAS, as {SLOWER}"
+        yield f"{count_of(count, 'product')} of {shapes} went back to cuBLAS, because {SLOWER}"
     for reason, why in TROUBLES.items():
         count = sum(one.left[REASONS.index(reason)] for one in seen)
         if count:
             hint = "a message above says more; the CUDA driver may be older than the toolkit that compiled them"
-            yield f"{count_of(count, 'product')} left to cuBLAS as {why}: {hint}"
+            yield f"{count_of(count, 'product')} left to cuBLAS because {why}: {hint}"
 
 
 def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 @click.argument("kernel", metavar="TRIAL|CONFIGURATION", shell_complete=completion.configurations)
 @option("--dtype", "dtype", shell_complete=completion.dtypes, help="Element type. [default: f32 if it has that]")
 @math_option
-@option("--op", "op", shell_complete=completion.ops, help=f"How the matrices lie. {OP_SYNTAX}")
-@option("--layout", type=Choice(LAYOUTS), help="What --op calls n, as for tuning.")
+@option("--op", "op", shell_complete=completion.ops, help=f"Which matrices are transposed. {OP_SYNTAX}")
+@option("--layout", type=Choice(LAYOUTS), help="Storage order that --op refers to, as for tuning.")
 @database_option
 @click.pass_context
 def source(

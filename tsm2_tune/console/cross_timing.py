@@ -102,7 +102,7 @@ class PairProgress:
         """Update the display after an event."""
         if isinstance(event, Narrowed):
             unknown = f", {counted(event.resting_on, 'pair')} to measure" if event.resting_on else ""
-            self._so_far = f"{counted(event.kernels, 'kernel')} may do{unknown}"
+            self._so_far = f"{counted(event.kernels, 'candidate kernel')}{unknown}"
         elif isinstance(event, PairMeasured):
             self._so_far = f"{event.done} of {event.total}{self._remaining_text(event)}"
         elif isinstance(event, TrialStored | TrialInterrupted):

@@ -53,7 +53,7 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     """
     kernels, shapes = len(set(selected.kernels)), len(selected.rows)
     keeps = f"{counted(kernels, 'kernel')} keep{'s' if kernels == 1 else ''} {counted(shapes, 'shape')}"
-    proven = "" if selected.is_proven else " (fewer may do: the search for them was cut short)"
+    proven = "" if selected.is_proven else " (fewer may suffice: the search stopped early)"
     within = f"within {percent(selected.within)} of the best time{proven}"
     print_line(console, f"{selected.device}, {selected.dtype} {selected.op}: {keeps} {within}")
     heads = ("kernels", "shapes served", "worst loss", "mean loss", "")

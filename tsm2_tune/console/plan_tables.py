@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 GIB = 1 << 30
 TSM2_LINES = (
     "",
-    "What the model of the TSM2 paper chooses (Algorithm 5): t1 threads a block, t2 columns and t3 prefetched",
-    "elements a thread. Below the t2 limit it expects memory to bound the kernel; the second limit counts an FMA",
-    "as two operations. Then the share of the memory's and the arithmetic's peak that it expects, and the time.",
+    "The choice of the TSM2 paper's model (Algorithm 5): t1 threads per block, t2 columns and t3 prefetched",
+    "elements per thread. It expects memory to bound kernels with t2 below the limit; the second limit counts an FMA",
+    "as two operations. The last columns are the expected shares of peak bandwidth and peak FLOP/s, and the time.",
 )
 
 
@@ -101,8 +101,8 @@ def data_sheet_text(limits: DeviceLimits) -> str:
     """Return a text with the device's clock, its memory bandwidth and their source: data sheet, driver or guess."""
     clock_and_memory = f"at {limits.sm_clock_mhz:g} MHz, {rate_text(limits.dram_gbytes_per_s)}"
     if limits.compute_capability == HOST:
-        return f"round numbers, as nothing was measured: {limits.sms} cores {clock_and_memory}"
-    source = "data sheet" if limits.name in PROFILES else "its driver"
+        return f"assumed, since nothing was measured: {limits.sms} cores {clock_and_memory}"
+    source = "data sheet" if limits.name in PROFILES else "driver"
     return f"{source}: {limits.sms} multiprocessors {clock_and_memory}"
 
 

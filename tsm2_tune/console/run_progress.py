@@ -134,10 +134,7 @@ def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
 def print_interrupted(count: int) -> None:
     """Print how many trials the machine interrupted, if any. Whether their kernels are correct is unknown."""
     if count:
-        tell(
-            f"{count} interrupted by the machine, not by their kernels, and not judged: the same command tries them"
-            " again"
-        )
+        tell(f"{count} interrupted by the machine, not by their kernels: run the same command to try them again")
 
 
 def changed_text(changed: Sequence[Problem]) -> str:

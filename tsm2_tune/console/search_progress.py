@@ -186,7 +186,7 @@ class SearchProgress:
             text = event.winner.summary
         elif event.tried:
             all_timed_out = event.timed_out == event.tried
-            text = f"no configuration {'was done in time' if all_timed_out else 'gave a right result'}"
+            text = f"no configuration {'ended within the time limit' if all_timed_out else 'gave a right result'}"
         else:
             text = "nothing tried"
         failed = "".join(f", {count} {outcome}" for outcome, count in sorted(self._shown[run].failed.items()))
@@ -199,8 +199,8 @@ class SearchProgress:
         text = WHY[event.why]
         text += f", {event.untried} more possible" if event.untried else ""
         text += f"; {event.quarantined} quarantined" if event.quarantined else ""
-        text += f"; {event.elsewhere} with another run" if event.elsewhere else ""
-        return text + (f"; {event.given_up} given up, as runs died of them" if event.given_up else "")
+        text += f"; {event.elsewhere} claimed by another run" if event.elsewhere else ""
+        return text + (f"; {event.given_up} given up, because runs died in them" if event.given_up else "")
 
     def _print_interrupted(self) -> None:
         for run, turn in self._tally.turns.items():

@@ -16,8 +16,8 @@ ROOM_FOR_THE_REST = 100  # bytes reserved for the last comment
 LEAST_OF_SERIES = 4  # least number of products in a series
 STEP = 2  # least ratio of neighbouring extents of a series that are kept
 NO_PRODUCTS = (  # reasons for which cuBLAS computes a product even if a tuned kernel exists
-    "an epilogue is asked for",
-    "cuBLASLt is asked for more than a product in place",
+    "it has an epilogue",
+    "cuBLASLt computes more than a product in place",
 )
 
 
@@ -37,7 +37,7 @@ def recorded(written: Written, program: Sequence[str], worth: float = 0.0) -> It
         room -= len(line.encode()) + 1
         if room < 0 or count == MOST_PROBLEMS:
             rest = count_of(len(written.seen) - count, "product")
-            yield f"# left out, as a file for --shapes can hold no more: {rest} of less time"
+            yield f"# left out because the file for --shapes is full: {rest} with less time"
             return
         yield line
 
@@ -54,16 +54,16 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
             about += f", {100 * one.total_us / whole:.1f} %"
         about += f", {one.routine} {one.op}" + (", odd lines" if one.has_odd_lines else "")
         if one.captured:
-            about += f", {one.captured} of them into a CUDA graph, whose runs are not counted"
+            about += f", {one.captured} of them into a CUDA graph, whose launches are not counted"
         if problem is None or not is_computed(problem):
             m, n, k = one.shape
-            yield f"# left out, as no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+            yield f"# left out because no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
         elif is_more_than_product(one):
-            yield f"# left out, as {one.reason}: {problem.text}: {about}"
+            yield f"# left out because {one.reason}: {problem.text}: {about}"
         elif problem in of_series:
             yield f"{problem.text}  # {about}, for {of_series[problem]} that differ in one extent"
         elif whole and totals[problem] < worth * whole and problem not in captured:
-            yield f"# left out, as it is worth little: {problem.text}: {about}"
+            yield f"# left out because of its small share: {problem.text}: {about}"
         else:
             yield f"{problem.text}  # {about}"
 

@@ -112,7 +112,7 @@ def gains(rows: Sequence[Spec]) -> Spec:
         dots: Spec = {
             "mark": "point",
             "encoding": {
-                "x": _field("rank", "problems of a device, the largest gain first", axis=COUNTS),
+                "x": _field("rank", "problems of a device, sorted by gain", axis=COUNTS),
                 "y": _ratio("x", "x cuBLAS", rows),
                 "color": _field("dtype", "element type", "nominal"),
                 "tooltip": _GAIN_TOOLTIP,
@@ -236,8 +236,8 @@ def comparison(rows: Sequence[Spec]) -> Spec:
     dots: Spec = {
         "mark": "point",
         "encoding": {
-            "x": _field("rank", "shared problems, the largest gain of the first one first", axis=COUNTS),
-            "y": _ratio("x", "time of the other / of the first", rows),
+            "x": _field("rank", "shared problems, sorted by the gain of the first", axis=COUNTS),
+            "y": _ratio("x", "time on the other / on the first", rows),
             "color": _field("other", "other", "nominal", legend={"orient": "top"}),
             "tooltip": tooltip,
         },

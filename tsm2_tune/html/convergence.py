@@ -61,7 +61,11 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
     groups = grouped(own, lambda one: (one.device, one.problem, one.cache, one.basis))
     timed = [group for group in groups if sum(one.total_seconds for one in group) > 0]
     untimed = len(groups) - len(timed)
-    note = f"{untimed:,} problems were imported from a text, which has no order and no seconds." if untimed else ""
+    note = (
+        f"{untimed:,} problems were imported from a text, which does not contain the order and the seconds of trials."
+        if untimed
+        else ""
+    )
     return timed, note
 
 
@@ -72,7 +76,7 @@ def searches(groups: Sequence[Sequence[TrialRow]]) -> tuple[list[Search], str]:
     """
     found = [search for group in groups for search in _search(group)]
     found.sort(key=lambda one: -one.trials)
-    note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "those with most trials")
+    note = left_out("searches", min(len(found), MOST_SEARCHES), len(found), "the searches with the most trials")
     return found[:MOST_SEARCHES], note
 
 
@@ -179,6 +183,6 @@ def completeness_table(found: Sequence[Coverage]) -> Table:
         )
         for one in found[:MOST_PROBLEMS]
     )
-    note = left_out("searches", len(rows), len(found), "those that tried most configurations")
+    note = left_out("searches", len(rows), len(found), "the searches that tried the most configurations")
     heads = ("search", "configurations tried", "in the search space", "% tried", "ended by")
     return Table("Completeness of each search", heads, rows, note=note)

@@ -64,7 +64,7 @@ def sentence(device: str, gain: Gain) -> str:
         return f"{device}: {problems} with a winner, and no time of cuBLAS to compare them with. {floor}"
     untimed = gain.winners - gain.compared - gain.wrong
     rest = f" {untimed:,} were not compared." if untimed else ""
-    rest += f" In {gain.wrong:,} cuBLAS gave a wrong result." if gain.wrong else ""
+    rest += f" cuBLAS gave a wrong result for {gain.wrong:,}." if gain.wrong else ""
     return (
         f"{device}: {gain.median:.2f} x cuBLAS in the median of {gain.compared:,} of {problems}, {gain.mean:.2f}"
         f" in the geometric mean:"
@@ -141,7 +141,7 @@ def best_by_shape(winners: Sequence[BestRow]) -> Table:
         "problem", "device", "L2", "configuration", "median us", "spread %", "% of floor", "cuBLAS us", "x cuBLAS",
         "ties", "state",
     )  # fmt: skip
-    note = left_out("winners", len(rows), len(winners), "the first ones by device, op, type and shape")
+    note = left_out("winners", len(rows), len(winners), "the first problems by device, op, type and shape")
     caption = "The fastest verified configuration of each problem"
     table = Table(caption, heads, rows, is_sortable=True, note=note).without_one("device")
     return table if any(map(state_text, winners)) else table.without_one("state")

@@ -32,7 +32,7 @@ def maps(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
             room -= len(kept)
             found.append(_map(kept, varied))
     drawn = MOST_OF_MAPS - room
-    return found, left_out("trials are in heat maps", drawn, total, "of the families and problems with most trials")
+    return found, left_out("trials are in heat maps", drawn, total, "the families and problems with the most trials")
 
 
 def _varied(group: Sequence[TrialRow]) -> list[str]:

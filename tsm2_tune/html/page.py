@@ -128,7 +128,7 @@ def _summary(own: Contents) -> Section:
     tables = [gains.devices(own.runs, own.winners, ended), gains.outcomes(Counter(one.outcome for one in own.trials))]
     if rows:
         tables = [gains.by_type(own.winners), gains.lost(own.winners), *tables]
-    return Section("summary", "What was gained", tuple(sentences), chart, tuple(one for one in tables if one.rows))
+    return Section("summary", "Summary", tuple(sentences), chart, tuple(one for one in tables if one.rows))
 
 
 def _best(own: Contents) -> Section | None:
@@ -198,15 +198,20 @@ def _comparison(own: Contents, others: Sequence[Contents]) -> Section | None:
     found = side_by_side.comparisons(sides)
     if not found:
         about = "Nothing can be compared: no problem has a winner on both sides."
-        return Section("comparison", "Side by side", (about,)) if others else None
+        return Section("comparison", "Comparison of devices and databases", (about,)) if others else None
     sentences = tuple(map(side_by_side.sentence, found))
     rows = side_by_side.dots(found)
     if not rows:
-        return Section("comparison", "Side by side", sentences)
+        return Section("comparison", "Comparison of devices and databases", sentences)
     data = {"compared": columnar(rows, ("other", "problem", "rank", "x", "us", "other_us"))}
-    chart = Chart("comparison", "Times of the other over those of the first", charts.comparison(rows), data)
+    chart = Chart(
+        "comparison",
+        "Times on the other device or database divided by times on the first",
+        charts.comparison(rows),
+        data,
+    )
     tables = tuple(side_by_side.table(one) for one in found if one.pairs)
-    return Section("comparison", "Side by side", sentences, chart, folded=tables)
+    return Section("comparison", "Comparison of devices and databases", sentences, chart, folded=tables)
 
 
 def _trials(own: Contents) -> Section | None:

@@ -22,7 +22,10 @@ def points(trials: Sequence[TrialRow], winners: Sequence[BestRow]) -> tuple[list
     timed = [one for one in trials if one.is_compared]
     kept = spread_of_each(_by_problem(timed), MOST_POINTS)
     note = left_out(
-        "trials are drawn", len(kept), len(timed), "of each problem the fastest, the slowest and some between"
+        "trials are drawn",
+        len(kept),
+        len(timed),
+        "the fastest, the slowest and some trials between them for each problem",
     )
     found = [_point("trial", one.device, one.problem, one.config, one.cache, one.median_us or 0.0) for one in kept]
     for row in winners[:MOST_POINTS]:
@@ -90,5 +93,5 @@ def table(trials: Sequence[TrialRow], runs: Sequence[TuningRun]) -> Table:
         "problem", "device", "flop/byte", "fastest GFLOP/s", "median GFLOP/s", "slowest GFLOP/s", "ceiling GFLOP/s",
         "trials",
     )  # fmt: skip
-    note = left_out("problems", len(rows), len(groups), "those with the fastest trials")
+    note = left_out("problems", len(rows), len(groups), "the problems with the fastest trials")
     return Table("Rates of each problem's trials", heads, tuple(rows), note=note).without_one("device")

@@ -71,11 +71,14 @@ def comparisons(every: Sequence[Side]) -> list[Comparison]:
 def sentence(one: Comparison) -> str:
     states = f" {one.other_states:,} more were measured in different states of the L2." if one.other_states else ""
     if not one.pairs:
-        return f"{one.first.name} and {one.other.name} share no problem in one state of the L2.{states}"
+        return (
+            f"{one.first.name} and {one.other.name} share no problem that was measured in the same state of the"
+            f" L2.{states}"
+        )
     faster = sum(factor(pair) > 1 for pair in one.pairs)
     return (
-        f"{one.first.name} beside {one.other.name}: {len(one.pairs):,} shared problems, {faster:,} of them faster on"
-        f" the first; the other takes {one.mean:.2f} times as long in the geometric mean.{states}"
+        f"{one.first.name} beside {one.other.name}: {len(one.pairs):,} shared problems, {faster:,} of them faster"
+        f" on the first; times on the other are {one.mean:.2f} times as long in the geometric mean.{states}"
     )
 
 
@@ -110,5 +113,5 @@ def table(one: Comparison) -> Table:
     )
     heads = ("problem", "L2", "first us", "other us", "other over first", "configuration")
     caption = f"{one.first.name}, the first, beside {one.other.name}"
-    note = left_out("shared problems", len(rows), len(one.pairs), "the largest gains of the first")
+    note = left_out("shared problems", len(rows), len(one.pairs), "the largest gains of the first device or database")
     return Table(caption, heads, rows, is_sortable=True, note=note)

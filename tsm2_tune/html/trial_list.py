@@ -34,7 +34,7 @@ def listed(trials: Sequence[TrialRow]) -> tuple[list[dict[str, Any]], str]:
     in_order = sorted(trials, key=lambda one: (one.median_us is None, one.median_us or 0.0, one.id))
     groups = grouped(in_order, lambda one: (one.device, one.problem, one.cache, one.outcome))
     kept = sorted(first_of_each(groups, MOST_TRIALS), key=lambda one: one.id)
-    which = "of each problem and outcome the first ones, the fastest before others"
+    which = "the first trials of each problem and outcome, fastest first"
     note = left_out("trials are listed", len(kept), len(trials), which)
     return [_row(one) for one in kept], f"{note} tsm2-tune show lists all." if note else ""
 

@@ -60,7 +60,7 @@ def _refuse_unloadable(path: Path) -> None:
         if (work.folder / LOADED).exists():
             return
     raise InputError(
-        f"the loader does not put {path} before a program: set XDG_CACHE_HOME to a folder with no space, colon or $"
+        f"the loader does not preload {path}: set XDG_CACHE_HOME to a folder with no space, colon or $"
         f" in its name; it says: {in_a_line(shell.stderr) or 'nothing'}"
     )
 

@@ -32,32 +32,32 @@ ROUTINES = (  # names for the values of standin.h's enum routine
 )
 REASONS = (  # texts for the values of standin.h's enum reason
     "",
-    "no pack is there",
-    "no kernel is in the pack for it",
+    "no library of kernels is loaded",
+    "the library has no kernel for it",
     "cuBLAS is expected to be as fast",
     "a batch of products",
-    "the program lets cuBLAS round more",
+    "the program allows cuBLAS a lower precision",
     "alpha and beta are in device memory",
-    "the program wants multiprocessors left free",
+    "the program reserves multiprocessors",
     "alpha or an extent is 0, or C overlaps",
-    "the vector has gaps",
+    "the vector is not contiguous",
     "captured, and the kernel is not loaded, or has no workspace",
     "no memory for a workspace",
     "the kernel could not be started",
-    "the kernel's result was off",
-    "more contexts than are kept apart",
+    "the kernel's result was wrong",
+    "more CUDA contexts than are supported",
     "timed, to be compared",
     "its result was compared",
-    "an epilogue is asked for",
-    "cuBLASLt is asked for more than a product in place",
+    "it has an epilogue",
+    "cuBLASLt computes more than a product in place",
     "the kernel was slower in this program",
 )
 UNCOUNTED = (  # texts for the values of standin.h's enum uncounted, printed after a number of products
-    "more, of more shapes than are told apart, are not counted",
-    "more were not understood, as no kernel has their types or their way of summing up: cuBLAS computed them",
-    "more were left to cuBLAS unseen, as the CUDA driver is missing, or older than tuned kernels need",
+    "more are not counted, because there are too many shapes",
+    "more were left to cuBLAS, because no kernel has their element types or compute type",
+    "more were left to cuBLAS, because the CUDA driver is missing, or too old for tuned kernels",
 )
-CALLED_NONE = "the program called no cuBLAS, or has it linked into itself"
+CALLED_NONE = "the program did not call cuBLAS, or links it statically"
 NOT_LOADED = (
     "the library that stands in for cuBLAS was not loaded into the program, which may be linked statically, be for"
     " another architecture, or change its user (set-user-ID)"
@@ -211,7 +211,7 @@ def written_in(folder: Path) -> Written:
     try:
         files = sorted(folder.iterdir())
     except OSError:
-        return Written(missing=(f"what was written down is gone: something removed {folder}",))
+        return Written(missing=(f"the recorded products are lost: another program removed {folder}",))
     was_loaded = any(file.name == LOADED for file in files)
     for file in (one for one in files if one.name != LOADED):
         content = _content(file)

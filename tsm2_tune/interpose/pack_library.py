@@ -48,7 +48,7 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
             f"{store.path} has no winner of a GPU that was verified in full: tune there, or name --pretuned or"
             " --library"
         )
-    tell(f"making a library of the kernels in {store.path}, the first time only")
+    tell(f"building a library of the kernels in {store.path}, the first time only")
 
     def verified(rows: Sequence[BestRow]) -> list[BestRow]:
         return exports.with_between(store, tell, exports.verified_in_full(rows, tell))
@@ -74,7 +74,7 @@ def pretuned_path(tell: Callable[[str], None]) -> Path | None:
              f" {compute_capability}: {LEFT}")  # fmt: skip
         return None
     if found.device_name != device_name:
-        tell(f"{device_name} borrows kernels that were measured on {found.device_name}: tune here for its own")
+        tell(f"{device_name} borrows kernels that were measured on {found.device_name}: tune on this GPU for its own")
     key = digest(__version__, PREFIX, found.file.read_text(encoding="utf-8"))
     try:
         return cached_file(key, lambda: _pretuned(found, tell))
@@ -94,14 +94,14 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
     with text.path() as path, opened(path) as (database, left_out):
         store = Store(database)
         if left_out:
-            tell(f"left out: {len(left_out)} pretuned configurations, of which this tsm2-tune makes other kernels")
+            tell(f"left out: {len(left_out)} pretuned configurations, whose kernel code changed in this tsm2-tune")
 
         def verified(rows: Sequence[BestRow]) -> list[BestRow]:
             found = [row for row in rows if row.verified_in_full]
             if count := len(rows) - len(found):
                 tell(f"left out: {count} pretuned kernel{'s' if count > 1 else ''}, not verified in full")
             if found:
-                tell(f"compiling what was measured on {text.device_name}, the first time only")
+                tell(f"compiling the kernels that were measured on {text.device_name}, the first time only")
             return exports.with_between(store, tell, found)
 
         return _library(store, verified, tell)

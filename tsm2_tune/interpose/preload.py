@@ -165,7 +165,7 @@ def path_of_program(name: str) -> str:
     if not os.path.dirname(name):
         why = "no such program is in PATH" + (f"; for the file here say ./{name}" if is_file else "")
     elif is_file:
-        why = "it is no executable file; name before it what runs it, such as python or sh, or make it executable"
+        why = "it is not executable: name its interpreter before it, such as python or sh, or make it executable"
     else:
         why = "it is a folder" if os.path.isdir(name) else "no such file"
     raise InputError(f"cannot run {name or 'a program of no name'}: {why}")

@@ -66,7 +66,9 @@ def named(source: str) -> Iterator[Path]:
     if not source:
         raise InputError("the name of the file to import is empty: name a database or a text of trials")
     if "\n" in source:
-        raise InputError("what is to be imported is a text and no name of a file: write it to a file, and name that")
+        raise InputError(
+            "the argument is the text of trials, not the name of a file: write the text to a file, and name the file"
+        )
     known = {PREFIX + one.name: one for one in pretuned()}
     spelt = source.lower()
     if spelt.startswith(PREFIX):
@@ -77,7 +79,7 @@ def named(source: str) -> Iterator[Path]:
         return
     if PREFIX + spelt in known and not os.path.lexists(source):
         raise InputError(
-            f"cannot import {source}: no such file; did you mean {PREFIX}{spelt}, which the package brings?"
+            f"cannot import {source}: no such file; did you mean {PREFIX}{spelt}, which the package includes?"
         )
     yield Path(source)
 

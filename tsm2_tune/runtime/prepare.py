@@ -43,7 +43,7 @@ def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
         product.out is None
         and effective_factors(product, alpha, beta)[1] != effective_factors(product, None, None)[1]
     ):
-        raise ValueError(f"beta = {beta}: give the matrix that it scales as out")
+        raise ValueError(f"beta = {beta}: pass the matrix that it scales as out")
     return alpha, beta
 
 
@@ -58,10 +58,10 @@ def _number(name: str, factor: Any) -> Any:
         return factor[()]
     if not is_torchs(factor) or factor.device.type != "cpu":
         raise TypeError(
-            f"{name}: it is in a device's memory, and to read it waits for the device: pass {name}.item()"
+            f"{name}: it is in a device's memory, and reading it would wait for the device: pass {name}.item()"
         )
     if factor.requires_grad:
-        raise TypeError(f"{name}: it requires a gradient, which kernels do not give: pass {name}.detach()")
+        raise TypeError(f"{name}: it requires a gradient, which kernels do not compute: pass {name}.detach()")
     return factor.item()
 
 
@@ -92,7 +92,7 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
     for other in product.given[1:]:
         if home(other) != (context, ordinal):
             raise ValueError(
-                f"{other.name} and a are not of one CUDA context: put them on one device, and in"
+                f"{other.name} and a are in different CUDA contexts: put them on one device, and in"
                 " PyCUDA use pycuda.autoprimaryctx with arrays of other libraries"
             )
     handle = stream_of(product, stream)
@@ -105,7 +105,7 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
             array = new_gpu_array(context, ordinal, product, order)
         product = product.with_out(array)
         if product.given[2].read_only:
-            raise TypeError(f"a: a {type(array).__name__} makes no array that may be written: give out")
+            raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
     orders = found.winner.orders
     oriented = product.transposed() if found.swapped else product
     leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])

@@ -27,7 +27,7 @@ def refuse_name(output: str | PathLike[str]) -> None:
     try:
         os.lstat(name)
     except ValueError:
-        raise InputError(f"cannot write {name}: no file can be called so; name another --output") from None
+        raise InputError(f"cannot write {name}: no file can have this name; name another --output") from None
     except OSError as error:  # other errors are reported when the file is written
         if not name:
             raise InputError("the name of the file to write is empty: name one with --output") from None
@@ -45,7 +45,7 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
         raise InputError(f"cannot write {output}: it is a folder; name a file in it")
     if os.path.exists(output) and not os.path.isfile(output):  # a device or a pipe
         if is_ordinary:
-            raise InputError(f"cannot write {output}: it is no ordinary file; name another --output")
+            raise InputError(f"cannot write {output}: it is not a regular file; name another --output")
         if not os.access(output, os.W_OK):
             raise InputError(f"cannot write {output}: it cannot be written to; name another --output")
         return
@@ -56,7 +56,7 @@ def refuse_unwritable(output: str | PathLike[str], *, is_ordinary: bool = False)
             pass
     except OSError as error:
         raise InputError(
-            f"cannot write {output}: its folder is not there, or cannot be written to ({error.strerror});"
+            f"cannot write {output}: its folder does not exist, or cannot be written to ({error.strerror});"
             " name another --output"
         ) from None
 
@@ -104,7 +104,7 @@ def written(form: str, output: str) -> str:
     path = Path(output)
     missing = {
         "letters, digits and _": not path.stem.isidentifier(),
-        "a name that is no keyword of Python": keyword.iskeyword(path.stem),
+        "a name that is not a keyword of Python": keyword.iskeyword(path.stem),
         ".py at the end": path.suffix != ".py",
     }
     wanted = [one for one, is_missing in missing.items() if is_missing]
@@ -125,7 +125,7 @@ def write_all(contents: Mapping[Path, bytes]) -> None:
             for named, content in contents.items():
                 path = Path(os.path.realpath(named))
                 if path.exists() and not path.is_file():
-                    raise FileExistsError(0, "it is no ordinary file")
+                    raise FileExistsError(0, "it is not a regular file")
                 _refuse_protected(path)
                 staged.append((_staged(path, content, temporaries), path))
             with ExitStack() as undo:
@@ -148,7 +148,7 @@ def _refuse_protected(path: Path) -> None:
         raise InputError(f"cannot write {path}: it is read-only; make it writable, or name another --output")
     if folder.st_mode & stat.S_ISVTX and os.geteuid() not in (0, file.st_uid, folder.st_uid):
         raise InputError(
-            f"cannot write {path}: it is another user's, in a folder where each file is replaced by its owner alone;"
+            f"cannot write {path}: it belongs to another user, and in its folder only the owner can replace a file;"
             " name another --output"
         )
 
@@ -195,4 +195,4 @@ def _remove(path: Path) -> None:
 
 
 def _refused(path: Path, error: OSError) -> InputError:
-    return InputError(f"cannot write {path} ({error.strerror}): name a file in a folder that is there and writable")
+    return InputError(f"cannot write {path} ({error.strerror}): name a file in an existing, writable folder")

@@ -91,7 +91,9 @@ def vacuum(alone: bool, database: str) -> None:
         found = vacuums.vacuum(place_of(database), alone=alone)
     click.echo(printable(f"{shown_name(database)}: {found}"))
     if not found.is_compact:
-        tell("the file has its gaps still: other runs would wait too long; use --alone when there are none")
+        tell(
+            "the file was not compacted, since other runs would wait too long: use --alone when no other run uses it"
+        )
 
 
 @db.command()

@@ -32,7 +32,7 @@ class Digest(click.ParamType):  # type: ignore[type-arg]
         text = value.lower()
         if text != ALL and not re.fullmatch(rf"[0-9a-f]{{{LEAST_DIGITS},64}}", text):
             self.fail(
-                f"{value!r} is no digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}.", param, ctx
+                f"{value!r} is not a digest: expected at least {LEAST_DIGITS} of its digits, or {ALL}.", param, ctx
             )
         return text
 
@@ -61,7 +61,7 @@ def quarantine(digest: str | None, device: str | None, database: str, as_json: b
         name = selected(device).device_in(store)
         if digest is not None:
             count = forgive(store.database, digest, name)
-            click.echo(f"forgiven: {count} quarantined kernel{'' if count == 1 else 's'}")
+            click.echo(f"released: {count} quarantined kernel{'' if count == 1 else 's'}")
             return
         found = [one for one in entries(store.database) if name is None or one.device_name == name]
     if as_json:

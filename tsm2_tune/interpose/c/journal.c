@@ -57,7 +57,7 @@ static struct journal *in_file(void)
     if (file >= 0)
         unlink(path);
     if (error != ENOENT)
-        tell("products of process %ld are not in the report, as nothing can be written to %s: %s", (long)getpid(),
+        tell("products of process %ld are not in the report, because nothing can be written to %s: %s", (long)getpid(),
              settings.journal, strerror(error));
     return NULL;
 }

@@ -38,7 +38,7 @@ enum reason {
     NO_KERNEL,      /* the pack has no kernel for this product and GPU */
     EXPECTED,       /* cuBLAS is predicted to be at least as fast */
     BATCH,          /* the batch cannot be computed as a single product */
-    PRECISION,      /* the program lets cuBLAS round more, or the type has no kernel */
+    PRECISION,      /* the program allows cuBLAS a lower precision, or the type has no kernel */
     DEVICE_FACTORS, /* alpha and beta are in device memory */
     FEWER_SMS,      /* the program reserves multiprocessors (cublasSetSmCountTarget) */
     ZERO,           /* alpha or an extent is 0, an argument is wrong, or C overlaps A or B */

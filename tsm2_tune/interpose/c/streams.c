@@ -75,7 +75,7 @@ static void open_pack(void)
     else if (settings.pack != NULL)
         snprintf(why, sizeof why, "%s", dlerror());
     if (library != NULL && !found.is_whole)
-        snprintf(why, sizeof why, "%s is no library of tsm2-tune's, or an older one: export it again", settings.pack);
+        snprintf(why, sizeof why, "%s is not a library of tsm2-tune, or is too old: export it again", settings.pack);
     pthread_mutex_lock(&lock);
     if (!atomic_load(&is_pack_known)) {
         pack = found;

@@ -205,8 +205,8 @@ void end_comparison(struct comparison *comparison, struct line *line)
     }
     if (worst > 1) {
         atomic_store(&line->decision, OFF);
-        tell("%lldx%lldx%lld of %s: C[%lld, %lld] of the kernel is %.9g, of cuBLAS %.9g, %.3g times as far off as both may"
-             " be: such products are left to cuBLAS",
+        tell("%lldx%lldx%lld of %s: C[%lld, %lld] is %.9g by the kernel and %.9g by cuBLAS, a difference of %.3g times"
+             " the bound: such products are left to cuBLAS",
              (long long)asked->m, (long long)asked->n, (long long)asked->k, names[asked->type], (long long)place[0],
              (long long)place[1], seen[0], seen[1], worst);
     }

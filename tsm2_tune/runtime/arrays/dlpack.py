@@ -122,7 +122,7 @@ def let_wait(name: str, array: DlpackArray, stream: int) -> None:
     try:
         capsule_of(array, stream or LEGACY_IN_DLPACK)
     except Exception as error:  # each library raises its own type
-        raise RuntimeError(f"{name}: its __dlpack__ lets no stream wait: {error}") from error
+        raise RuntimeError(f"{name}: its __dlpack__ synchronizes no stream: {error}") from error
 
 
 def _capsule_name(capsule: Any) -> bytes | None:

@@ -74,12 +74,20 @@ def _gives_gradients() -> bool:
 
 # Properties of a tensor whose elements cannot be read directly from memory: error message, remedy, check.
 TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
-    ("is of a subclass, which may mean more than its memory", "as_subclass(torch.Tensor)", _is_subclass),
+    (
+        "is of a subclass of Tensor, which may not define its values by its memory",
+        "as_subclass(torch.Tensor)",
+        _is_subclass,
+    ),
     ("is nested", "to_padded_tensor(0)", lambda t: t.is_nested),
     ("is sparse", "to_dense()", lambda t: t.layout is not sys.modules["torch"].strided),
     ("is quantised", "dequantize()", lambda t: t.is_quantized),
-    ("requires a gradient, which kernels do not give", "detach()", lambda t: t.requires_grad and _gives_gradients()),
-    ("is to be negated, as its negative bit says", "resolve_neg()", lambda t: t.is_neg()),
+    (
+        "requires a gradient, which kernels do not compute",
+        "detach()",
+        lambda t: t.requires_grad and _gives_gradients(),
+    ),
+    ("has its negative bit set", "resolve_neg()", lambda t: t.is_neg()),
 )
 
 
@@ -134,7 +142,7 @@ def device_interface(name: str, array: Array) -> Any:
             return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)
     except Exception as error:  # each library raises its own type
-        raise TypeError(f"{name}: a {type(array).__name__} that does not tell its memory: {error}") from error
+        raise TypeError(f"{name}: a {type(array).__name__} whose memory address cannot be read: {error}") from error
 
 
 @cache
@@ -222,7 +230,7 @@ def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], or
     if _is_of(type(array), "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
         return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
     if is_jaxs(array):
-        raise TypeError("a: JAX's arrays are written by JAX alone: call this module's jax.matmul, or give out")
+        raise TypeError("a: only JAX can write JAX's arrays: call this module's jax.matmul, or give out")
     if speaks_dlpack(array) and hasattr(array, "__array_namespace__"):
         return _standard_array(cast(StandardArray, array), shape, order)
     return None
@@ -243,11 +251,13 @@ def preserved(name: str, array: Array) -> Iterator[None]:
     memory.
     """
     if not (is_torchs(array) or is_cupys(array)):
-        raise TypeError(f"{name}: a {type(array).__name__} cannot be kept as it is: pass arrays of PyTorch or CuPy")
+        raise TypeError(
+            f"{name}: a {type(array).__name__} cannot be saved and restored: pass arrays of PyTorch or CuPy"
+        )
     try:
         held: Any = array.clone() if is_torchs(array) else cast(CupyArray, array).copy()
     except Exception as error:  # each library raises its own type
-        raise MemoryError(f"{name}: what it holds cannot be kept: {error}") from error
+        raise MemoryError(f"{name}: its contents cannot be saved: {error}") from error
     try:
         yield
     finally:

@@ -17,12 +17,13 @@ def new_gpu_array(context: int, ordinal: int, product: Product, order: str) -> A
     `order` is "F" or "C". Raise RuntimeError if PyCUDA is missing, or the context is neither current nor primary.
     """
     if product.a.element == "bf16":
-        raise TypeError("out: PyCUDA has no arrays of bfloat16: give the matrix for the result")
+        raise TypeError("out: PyCUDA has no arrays of bfloat16: pass the matrix for the result")
     try:
         from pycuda import driver, gpuarray
     except ImportError as error:
         raise RuntimeError(
-            f"a {type(product.a.array).__name__} makes no array for the result: give out, or install PyCUDA ({error})"
+            f"a {type(product.a.array).__name__} creates no array for the result: pass out, or install PyCUDA"
+            f" ({error})"
         ) from error
     driver.init()
     current = driver.Context.get_current()

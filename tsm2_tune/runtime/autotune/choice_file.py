@@ -67,7 +67,7 @@ def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -
     if file.owners and owner not in file.owners and owner not in file.warned:
         file.warned.add(owner)
         warnings.warn(
-            f"{file.path}: its choices are of another module, GPU or driver and are not used; new ones are added",
+            f"{file.path}: its choices are for another module, GPU or driver and are not used; new choices are added",
             RuntimeWarning, stacklevel=2,
         )  # fmt: skip
     choice = file.choices.get(owner + _kind_named(product, kind))
@@ -98,7 +98,7 @@ def keep_choice(product: Product, kind: Any, device: str, found: Match | Vendor)
             os.close(descriptor)
         file.begins = ""
     except OSError as error:
-        warnings.warn(f"{file.path}: a choice is not kept: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"{file.path}: a choice cannot be saved: {error}", RuntimeWarning, stacklevel=2)
 
 
 def _way_of(match: Match) -> list[Any]:
@@ -134,7 +134,7 @@ def _choice_file_at(path: str) -> ChoiceFile:
     lines = [line for line in text.split("\n") if line]
     read = [one for one in map(_choice_in, lines) if one is not None]
     if len(read) < len(lines):
-        warnings.warn(f"{path}: {len(lines) - len(read)} lines are no choices", RuntimeWarning, stacklevel=3)
+        warnings.warn(f"{path}: {len(lines) - len(read)} lines are not choices", RuntimeWarning, stacklevel=3)
     choices = {owner + named: choice for owner, named, choice in read}
     begins = "\n" if text and not text.endswith("\n") else ""
     return ChoiceFile(path, choices, {owner for owner, _, _ in read}, begins)

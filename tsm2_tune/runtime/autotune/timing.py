@@ -204,8 +204,8 @@ def _filled(size_bytes: int, array: Array) -> Iterator[ctypes.c_uint64]:
         address = ctypes.c_uint64(driver_memory(size_bytes) if of_library is None else of_library[0])
     except MemoryError as error:
         raise MemoryError(
-            f"the GPU has no room for the {size_bytes} bytes that are written between timings: free memory on it,"
-            " also what a library's allocator keeps, or plan without measure"
+            f"the GPU has no room for the {size_bytes} bytes that measuring overwrites between samples: free memory"
+            " on it, also what a library's allocator keeps, or plan without measure"
         ) from error
     try:
         yield address

@@ -125,7 +125,9 @@ class Match:
         if self.across is not None:
             how += f", by op {w.op} as the transposed product {'x'.join(map(str, self.across))}"
         if self.other_device is not None:
-            how += f", tuned on {w.device}: no winner of {self.other_device} fits, tune there for its own"
+            how += (
+                f", tuned on {w.device}: no winner of {self.other_device} fits; tune on that GPU for its own kernels"
+            )
         return f"{how}: {self.basis}"
 
     @property

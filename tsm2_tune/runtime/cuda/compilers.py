@@ -106,10 +106,10 @@ def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
         try:
             return _by_this_nvrtc(library, text, bits, arch)
         except (AttributeError, MemoryError, OverflowError) as error:  # not an NVRTC, or an old one
-            whys[f"{library._name} is no NVRTC that can be used ({error})"] = None
+            whys[f"{library._name} is not a usable NVRTC ({error})"] = None
         except _Refused as why:
             whys[str(why)] = None
-    raise _Refused("; ".join(whys) or "NVRTC is not here")
+    raise _Refused("; ".join(whys) or "NVRTC was not found")
 
 
 def _by_this_nvrtc(library: ctypes.CDLL, text: str, bits: int, arch: str) -> bytes:
@@ -123,10 +123,10 @@ def _by_this_nvrtc(library: ctypes.CDLL, text: str, bits: int, arch: str) -> byt
         if library.nvrtcCompileProgram(program, len(options), listed):
             raise _Refused(f"NVRTC does not compile it ({_error_in(_log(library, program))})")
         if library.nvrtcGetCUBINSize(program, ctypes.byref(size)) or size.value == 0:
-            raise _Refused("NVRTC makes no binary")
+            raise _Refused("NVRTC compiles no binary")
         binary = ctypes.create_string_buffer(size.value)
         if library.nvrtcGetCUBIN(program, binary):
-            raise _Refused("NVRTC gives no binary")
+            raise _Refused("NVRTC returns no binary")
         return binary.raw
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
@@ -146,7 +146,7 @@ def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
     places += [os.environ.get("PATH") or os.defpath, os.path.join(TOOLKIT, "bin")]
     nvcc = shutil.which("nvcc", path=os.pathsep.join(filter(None, places)))
     if nvcc is None:
-        raise _Refused("nvcc is not here")
+        raise _Refused("nvcc was not found")
     try:
         with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:
             source, binary = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")

@@ -56,7 +56,7 @@ def home(matrix: Matrix) -> tuple[int, int]:
         if _pointer_attribute(matrix, 8, managed) and managed.value:  # CU_POINTER_ATTRIBUTE_IS_MANAGED
             ordinal_of_library = matrix.array.data.device_id if is_cupys(matrix.array) else 0
             return primary_context(ordinal_of_library), ordinal_of_library  # managed memory has no device of its own
-        raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is no memory of a CUDA device")
+        raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is not memory of a CUDA device")
     if not _pointer_attribute(matrix, 1, context):  # CU_POINTER_ATTRIBUTE_CONTEXT
         context.value = None
     # Memory from a pool or a mapping has a device but no context: use the primary one.
@@ -135,7 +135,7 @@ def stream_handle(stream: Any) -> int:
     if not isinstance(stream, (int, np.integer)):
         raise TypeError(f"stream: expected a stream, its handle or None, got {type(stream).__name__}")
     if not 0 <= stream <= LARGEST_ADDRESS:
-        raise ValueError(f"stream: {stream} is no handle: expected 0 to {LARGEST_ADDRESS}")
+        raise ValueError(f"stream: {stream} is not a stream's handle: expected 0 to {LARGEST_ADDRESS}")
     return int(stream)
 
 

@@ -62,7 +62,7 @@ def cache_folder() -> Path:
             if isinstance(error, FileNotFoundError) and remaining:  # another process removed it just now
                 continue
             raise InputError(
-                f"cache folder {folder} cannot be made ({error.strerror}): set XDG_CACHE_HOME to one that can"
+                f"cache folder {folder} cannot be created ({error.strerror}): set XDG_CACHE_HOME to a writable folder"
             ) from None
         break
     return folder
@@ -93,7 +93,7 @@ def _make_trusted(folder: Path) -> None:
         _refuse_strangers(folder, place, found)
     if not os.access(folder, os.W_OK):
         os.lstat(folder)
-        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to one that is")
+        raise InputError(f"cache folder {folder} is not writable: set XDG_CACHE_HOME to a writable folder")
 
 
 def named_folder() -> Path:
@@ -120,13 +120,15 @@ def _refuse_strangers(folder: Path, place: Path, found: os.stat_result) -> None:
     trouble = ""
     is_sticky = found.st_mode & stat.S_ISVTX  # in a sticky folder only an entry's owner may rename it
     if not stat.S_ISDIR(found.st_mode):
-        trouble = f"{place} is no folder: remove it"
+        trouble = f"{place} is not a folder: remove it"
     elif found.st_uid != os.geteuid() and (place == folder or found.st_uid != 0):
         trouble = f"{place} belongs to user {found.st_uid}: remove it"
     elif found.st_mode & 0o022 and (place == folder or not is_sticky):
         trouble = f"others can write to {place} (mode {stat.S_IMODE(found.st_mode):o}): chmod go-w it"
     if trouble:
-        raise InputError(f"cache folder {folder} cannot be trusted: {trouble}, or set XDG_CACHE_HOME to another")
+        raise InputError(
+            f"cache folder {folder} cannot be trusted: {trouble}, or set XDG_CACHE_HOME to another folder"
+        )
 
 
 def _is_ours(found: os.stat_result) -> bool:
@@ -201,7 +203,7 @@ class _OwnFile:
         found = os.fstat(self.number)
         if not (stat.S_ISREG(found.st_mode) and _is_ours(found)):
             os.close(self.number)
-            raise PermissionError(f"{path} is not ours")
+            raise PermissionError(f"{path} is not a regular file of this user")
 
     def __enter__(self) -> _OwnFile:
         return self
@@ -294,7 +296,7 @@ def cache_limit_bytes() -> int:
         return LIMIT_BYTES
     found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)", text, re.IGNORECASE | re.ASCII)
     if found is None:
-        raise InputError(f"{LIMIT_VARIABLE} is {text!r}: give bytes, or such as 500M or 2G")
+        raise InputError(f"{LIMIT_VARIABLE} is {text!r}: set a number of bytes, such as 500M or 2G")
     return int(found[1]) * UNITS[found[2].upper()]
 
 

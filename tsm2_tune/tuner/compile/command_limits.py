@@ -301,7 +301,7 @@ def workplace(parent: Path) -> Iterator[Workplace]:
             if not supervisor.is_broken:
                 supervisor.ask({"remove": True})
     except _Lost:
-        raise ConnectionAbortedError(errno.ECONNABORTED, "the process that watches compilers was ended") from None
+        raise ConnectionAbortedError(errno.ECONNABORTED, "the supervisor of the compilers was killed") from None
     finally:
         if folder != parent and os.path.lexists(folder):  # left by a killed supervisor
             shutil.rmtree(folder, ignore_errors=True)

@@ -108,13 +108,13 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
         if ended.how is Ending.TIMED_OUT:
             why = f"it took more than {ANSWER_SECONDS:g} s"
         elif ended.how is Ending.PRINTED_TOO_MUCH:
-            why = "it prints without end"
+            why = "it prints too much"
         else:
             why = None if ended.is_well else interruption(ended, killed_before=killed_before)
         if why is None:
             return ended
     question = " ".join(arguments)
-    raise ToolMissing(f"compiler {compiler} does not answer {question}: {why}; mend it or name another")
+    raise ToolMissing(f"compiler {compiler} does not answer {question}: {why}; fix it or name another compiler")
 
 
 def compile_text(
@@ -176,7 +176,9 @@ def _compiled(
             ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
             why = None if ended.is_well else _failure(ended, toolchain, limit_seconds, killed_before)
             if why is None and not output.is_file():
-                why = CompileFailure(Outcome.COMPILE_FAILED, f"{toolchain.compiler} ended well, but wrote no output")
+                why = CompileFailure(
+                    Outcome.COMPILE_FAILED, f"{toolchain.compiler} exited with status 0, but wrote no output"
+                )
             if why is not None and not source.is_file():
                 why = CompileFailure(Outcome.INTERRUPTED, "its working folder was removed")
             if why is not None:
@@ -207,9 +209,9 @@ def _failure(ended: Ended, toolchain: Toolchain, limit_seconds: float, killed_be
     if ended.how is Ending.TIMED_OUT:
         return CompileFailure(Outcome.TIMED_OUT, f"compiling took more than {limit_seconds:g} s")
     if ended.how is Ending.PRINTED_TOO_MUCH:
-        return CompileFailure(Outcome.COMPILE_FAILED, f"the compiler prints without end: {ended.messages}")
+        return CompileFailure(Outcome.COMPILE_FAILED, f"the compiler prints too much: {ended.messages}")
     by = f"killed by {signal_name(ended.status)}" if ended.how is Ending.SIGNALLED else f"exit status {ended.status}"
-    return CompileFailure(Outcome.COMPILE_FAILED, ended.messages.strip() or f"{by}, and no message")
+    return CompileFailure(Outcome.COMPILE_FAILED, ended.messages.strip() or f"{by}, without a message")
 
 
 def _shortened(messages: str, work: str) -> str:

@@ -33,7 +33,7 @@ def machine_code_digest(elf: bytes) -> str:
     except (struct.error, IndexError) as error:
         raise ValueError(f"a broken ELF file: {error}") from None
     if not elf.startswith(LITTLE_64):
-        raise ValueError("no 64-bit ELF file")
+        raise ValueError("not a 64-bit ELF file")
     return digest.hexdigest()
 
 
@@ -49,5 +49,5 @@ def _content(elf: bytes, section: tuple[int, ...]) -> bytes:
     """Return the section's bytes. Raise IndexError if the file is truncated."""
     start, length = section[4], section[5]
     if start + length > len(elf):
-        raise IndexError("it is cut off")
+        raise IndexError("it is truncated")
     return elf[start : start + length]

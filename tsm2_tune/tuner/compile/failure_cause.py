@@ -23,9 +23,9 @@ FROM_OUTSIDE = {number: signal.strsignal(number) for number in signal.Signals if
 
 # Exit statuses as shells return them: 126, 127, and 128 plus the number of a signal.
 STATUSES = {
-    126: "what it starts cannot be run",
-    127: "what it starts is missing",
-    **{128 + number: f"what it starts was killed by {number.name}" for number in FROM_OUTSIDE},
+    126: "a program that it starts cannot be run",
+    127: "a program that it starts is missing",
+    **{128 + number: f"a program that it starts was killed by {number.name}" for number in FROM_OUTSIDE},
 }
 
 # A compiler's driver reports how its subprocesses ended only in messages.
@@ -82,7 +82,7 @@ def interruption(ended: Ended, *, killed_before: int) -> str | None:
     if ended.how is Ending.CALLED_OFF:
         return "the run ended"
     if ended.how is Ending.LOST:
-        return "it was killed with the process that watches it"
+        return "it was killed together with its supervisor"
     if ended.how is Ending.EXITED and ended.status in STATUSES:
         return STATUSES[ended.status]
     for part in (ended.messages[:SEARCHED_CHARACTERS], ended.messages[-SEARCHED_CHARACTERS:]):

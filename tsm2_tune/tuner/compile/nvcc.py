@@ -79,7 +79,7 @@ def cuda_toolchain(compute_capability: tuple[int, int]) -> Toolchain:
     release = next((line for line in printed.messages.splitlines() if "release" in line), "").strip()
     if not (printed.is_well and release):
         said = answer(compiler, "--version", errors=True).messages.strip() or "no output"
-        raise ToolMissing(f"{compiler} --version fails ({said}): mend the toolkit")
+        raise ToolMissing(f"{compiler} --version fails ({said}): fix the toolkit")
     flags = ("-cubin", f"-arch={architecture_flag(compute_capability)}", "-std=c++17", "-Xptxas", "-v")
     return Toolchain(
         compiler=compiler,

@@ -19,7 +19,7 @@ CORES_A_SPARE = 8  # of this many cores one runs no compiler, but is left to the
 KILL_AGAIN_SECONDS = 0.05  # pause between attempts to kill compilers: one may start during an attempt
 REMEDIES = {  # advice if the support kernels do not compile
     Outcome.TIMED_OUT: "raise --compile-limit",
-    Outcome.INTERRUPTED: "see what ends it, then run this again",
+    Outcome.INTERRUPTED: "find out what kills it, then run this again",
 }
 Compiled = Future[Binary | CompileFailure]
 Text = tuple[KernelSource, Toolchain | None]  # a source and its toolchain; None: the run's toolchain
@@ -133,7 +133,7 @@ class Compilers:
         if isinstance(support, CompileFailure) and support.outcome is Outcome.INTERRUPTED:
             support = self.begin_text(_support_text(name), "", ()).result()
         if isinstance(support, CompileFailure):
-            remedy = REMEDIES.get(support.outcome, "mend it or name another compiler")
+            remedy = REMEDIES.get(support.outcome, "fix it or name another compiler")
             raise ToolMissing(
                 f"{self._toolchain.compiler} does not compile the tuner's own kernels: {support.detail}; {remedy}"
             )

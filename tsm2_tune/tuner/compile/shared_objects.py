@@ -48,7 +48,7 @@ def shared_object(
             if not ended.is_well or not output.is_file():
                 refuse_full_disk(parent)
                 said = ended.messages.replace(str(work.folder), "").strip()[-2000:]
-                said = "it ended well, but wrote no output" if ended.is_well else said or _silent(ended)
+                said = "it exited with status 0, but wrote no output" if ended.is_well else said or _silent(ended)
                 raise ToolMissing(f"{line[0]} does not build the {what}: {said}")
             return output.read_bytes()
     except OSError as error:
@@ -61,4 +61,4 @@ def _silent(ended: Ended) -> str:
     """Return the error text for a compiler that failed without a message."""
     if ended.how is Ending.SIGNALLED:
         return f"it was killed by {signal_name(ended.status)}"
-    return f"it {ended.how.value} {ended.status}, and said nothing"
+    return f"it {ended.how.value} {ended.status}, without a message"

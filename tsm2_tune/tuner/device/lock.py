@@ -41,7 +41,7 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
             _bind(lock, name, target, None if _threads.get(name) == threading.get_ident() else wait)
         except OSError as error:
             raise DeviceError(
-                f"the lock of device {target.identity.name} cannot be made ({error.strerror}):"
+                f"the lock of device {target.identity.name} cannot be created ({error.strerror}):"
                 " allow this process to bind Unix sockets"
             ) from None
         lock.listen()
@@ -51,7 +51,7 @@ def device_lock(target: Target, wait: Callable[[str], object] | None = None) -> 
             yield
         finally:
             del _threads[name]
-            log.debug("device %s is given back", target.identity.name)
+            log.debug("device %s is released", target.identity.name)
 
 
 def _name(target: Target) -> str:

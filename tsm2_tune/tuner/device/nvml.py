@@ -16,7 +16,7 @@ def driver_version(drv: Any) -> str:
         pynvml.nvmlInit()
         return str(pynvml.nvmlSystemGetDriverVersion())
     except Exception as error:  # NVML is a convenience: whatever is wrong with it, the CUDA driver still answers
-        log.debug("no NVML (%s): the version of CUDA stands for the driver's", error)
+        log.debug("no NVML (%s): records contain CUDA's version instead of the driver's", error)
         version = drv.getdriver_version()
         return f"CUDA {version // 1000}.{version % 1000 // 10}"
 

@@ -103,7 +103,9 @@ def check_spec(spec: str) -> int:
     if spec == HOST:
         return -1
     if spec in PROFILES:
-        raise DeviceError(f"{spec} is a bundled profile, which no kernel runs on: use a CUDA ordinal or {HOST}")
+        raise DeviceError(
+            f"{spec} is a bundled device profile, on which no kernel can run: use a CUDA ordinal or {HOST}"
+        )
     if not is_ordinal(spec):
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")
     return _ordinal(spec)
@@ -172,8 +174,8 @@ def _limits_of_name(name: str) -> DeviceLimits:
         if driver_name == name:
             return PROFILES[card]
     raise InputError(
-        f"the limits of the device {name!r} are not known here: run this where that device is; known elsewhere are"
-        f" {', '.join(DRIVER_NAMES.values())}"
+        f"the limits of the device {name!r} are unknown on this machine: run this on a machine with the device, or"
+        f" choose {', '.join(DRIVER_NAMES.values())}"
     )
 
 

@@ -14,7 +14,7 @@ MAJOR, MINOR = 75, 76  # CUdevice_attribute values of the compute capability
 NO_DEVICE = 100  # a CUresult
 # CUresult of cuInit -> the error, and the remedy
 FAILURES = {
-    NO_DEVICE: ("it finds no GPU", "see nvidia-smi; in a container pass the GPU on, such as by --gpus all"),
+    NO_DEVICE: ("it finds no GPU", "check nvidia-smi; in a container pass the GPU on, such as with --gpus all"),
     3: ("it does not start", "load the kernel module: nvidia-smi as root, or restart"),
     801: ("it does not support this machine", "install the driver for it"),
     802: ("the system is not ready", "start the fabric manager: systemctl start nvidia-fabricmanager"),
@@ -29,14 +29,14 @@ def driver(question: Question) -> list[Finding]:
     try:
         library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        remedy = "install the NVIDIA driver; in a container pass the GPU on, such as by --gpus all"
+        remedy = "install the NVIDIA driver; in a container pass the GPU on, such as with --gpus all"
         return [problem(NAME, f"none ({in_a_line(str(error))})", means=NO_GPU, remedy=remedy)]
     version = ctypes.c_int(0)
     library.cuDriverGetVersion(ctypes.byref(version))
     name = f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
     status = library.cuInit(0)
     if status != 0:
-        what, remedy = FAILURES.get(status, ("it does not start", "see nvidia-smi and the system's log"))
+        what, remedy = FAILURES.get(status, ("it does not start", "check nvidia-smi and the system's log"))
         return [problem(NAME, f"{name}, {what} (cuInit answers {status})", means=NO_GPU, remedy=remedy)]
     gpus = _gpus(library)
     if not gpus:

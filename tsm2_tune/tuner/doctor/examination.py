@@ -48,12 +48,12 @@ class Probe:
 PROBES = {
     "Python": Probe(python, "any", True, "install Python anew"),
     "packages": Probe(extras, "any", False, "install Python's packages anew"),
-    "CUDA driver": Probe(driver, "gpu", True, "see nvidia-smi and the system's log; restart"),
-    "nvidia-smi": Probe(nvidia_smi, "running gpu", False, "see the system's log; restart the driver"),
+    "CUDA driver": Probe(driver, "gpu", True, "check nvidia-smi and the system's log; restart"),
+    "nvidia-smi": Probe(nvidia_smi, "running gpu", False, "read the system's log; restart the driver"),
     "PyCUDA": Probe(pycuda, "gpu", True, "pip install --force-reinstall --no-cache-dir --no-binary pycuda pycuda"),
-    "CUDA toolkit": Probe(toolkit, "gpu", True, "see that the toolkit in CUDA_HOME, else in PATH, can be read"),
+    "CUDA toolkit": Probe(toolkit, "gpu", True, "check that the toolkit in CUDA_HOME, else in PATH, can be read"),
     "cuBLAS and cuBLASLt": Probe(vendor, "gpu", False, "install the CUDA toolkit, or tune with --no-vendor"),
-    "C++ compiler": Probe(host_compiler, "host", True, "see that the compiler in CXX, else in PATH, can be read"),
+    "C++ compiler": Probe(host_compiler, "host", True, "check that the compiler in CXX, else in PATH, can be read"),
     "cache": Probe(cache, "any", True, "set XDG_CACHE_HOME to a folder on a local disk"),
     "database": Probe(database, "any", True, "name a file on a local disk with --db"),
 }

@@ -14,11 +14,11 @@ CLOCKS = ("clocks.sm", "clocks.max.sm", "clocks.applications.graphics", "clocks.
 REASONS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")  # drivers before 535 have the second name
 # Bits of nvmlClocksEventReasons (nvml.h) that lower the clock while kernels run.
 LOWERED = {
-    0x2: "a clock that was set",
+    0x2: "a clock setting",
     0x4: "the power limit",
     0x8: "the hardware",
-    0x20: "heat",
-    0x40: "heat of the hardware",
+    0x20: "a thermal limit",
+    0x40: "a hardware thermal limit",
     0x80: "the power supply",
 }
 SET_CLOCK = 0x2
@@ -37,7 +37,7 @@ class _Refused(_Silent):
 def nvidia_smi(question: Question) -> list[Finding]:
     """Return findings about the GPU's modes, clocks and processes, or that nvidia-smi is missing or fails."""
     tool = program_path(TOOL)
-    means = "clocks, modes and other processes are not looked at"
+    means = "clocks, modes and other processes are not checked"
     if tool is None:
         return [note(TOOL, "not found", means=means, remedy="install the driver's tools, and put them in PATH")]
     gpu = question.gpu
@@ -45,7 +45,7 @@ def nvidia_smi(question: Question) -> list[Finding]:
     try:
         return [_modes(tool, gpu["bus_id"]), _clocks(tool, gpu["bus_id"]), _processes(tool, gpu["bus_id"])]
     except _Silent as error:
-        return [note(TOOL, f"{tool} {error}", means=means, remedy="see the system's log; restart the driver")]
+        return [note(TOOL, f"{tool} {error}", means=means, remedy="read the system's log; restart the driver")]
 
 
 def _asked(tool: str, bus_id: str, query: str) -> list[list[str]]:
@@ -76,7 +76,7 @@ def _fields(tool: str, bus_id: str, names: tuple[str, ...]) -> dict[str, str]:
             raise
         return found
     if len(lines) != 1 or len(lines[0]) != len(names):
-        raise _Silent(f"answers no values of {', '.join(names)}")
+        raise _Silent(f"does not report {', '.join(names)}")
     return dict(zip(names, lines[0], strict=True))
 
 
@@ -94,10 +94,10 @@ def _modes(tool: str, bus_id: str) -> Finding:
     if told["compute_mode"] == "Prohibited":
         return problem("modes", found, means="no process may use the GPU", remedy="nvidia-smi -c DEFAULT, as root")
     if told["mig.mode.current"] == "Enabled":
-        means = "times are of an instance, a part of the GPU, and hold for the same instances"
+        means = "times are of a MIG instance, and hold only for instances of the same size"
         return note("modes", found, means=means, remedy="nvidia-smi -mig 0, as root, for the whole GPU")
     if told["persistence_mode"] == "Disabled":
-        means = "the driver may unload between runs, which start slower and on cold clocks"
+        means = "the driver may unload between runs: then runs start slower and with low clocks"
         return note("modes", found, means=means, remedy="nvidia-smi -pm 1, as root")
     return ok("modes", found, **told)
 
@@ -113,11 +113,13 @@ def _clocks(tool: str, bus_id: str) -> Finding:
             lowered, bits = [f"{LOWERED[SET_CLOCK]}, {own} MHz"], SET_CLOCK
     if not lowered:
         return ok("clocks", f"{found}, not lowered now", **told)
-    found += f", held down by {', '.join(lowered)}"
+    found += f", lowered by {', '.join(lowered)}"
     if bits & ~SET_CLOCK & sum(LOWERED):
-        return note("clocks", found, means="kernels run slower than on a cool, idle GPU", remedy="cool it, and wait")
-    means = "times repeat better, and hold for this clock"
-    return note("clocks", found, means=means, remedy="nvidia-smi -rgc and -rac, as root, for the usual clocks")
+        return note(
+            "clocks", found, means="kernels run slower than on a cool, idle GPU", remedy="cool the GPU, and wait"
+        )
+    means = "times vary less, but hold only for this clock"
+    return note("clocks", found, means=means, remedy="nvidia-smi -rgc and -rac, as root, for the default clocks")
 
 
 def _reasons(tool: str, bus_id: str) -> int:
@@ -134,8 +136,10 @@ def _processes(tool: str, bus_id: str) -> Finding:
     lines = _asked(tool, bus_id, "--query-compute-apps=pid,process_name,used_memory")
     others = [one for one in lines if one[0].isdecimal()]
     if not others:
-        return ok("processes", "no other uses the GPU")
+        return ok("processes", "no other process uses the GPU")
     named = ", ".join(f"{one[0]} ({one[1]})" if len(one) > 1 else one[0] for one in others[:MOST_PROCESSES])
     more = f" and {len(others) - MOST_PROCESSES} more" if len(others) > MOST_PROCESSES else ""
-    means = "times are disturbed, and memory is shared"
-    return note("processes", f"{named}{more}", means=means, remedy="end them, or name another GPU with --device")
+    means = "other processes disturb times and use memory"
+    return note(
+        "processes", f"{named}{more}", means=means, remedy="end these processes, or name another GPU with --device"
+    )

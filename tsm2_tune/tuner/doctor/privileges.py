@@ -11,7 +11,7 @@ from tsm2_tune.tuner.results.storage.postgresql import as_it_is
 
 NAME, MEANS = "database", "no trial is stored"
 WRITTEN = [*schema.metadata.tables, postgresql_schema.RECEIPT.name]
-ELSEWHERE = "or name another with --db"
+ELSEWHERE = "or name another database with --db"
 WHERE = text(
     "SELECT pg_is_in_recovery(), quote_ident(current_schema()), quote_ident(current_user),"
     " has_schema_privilege(current_schema(), 'CREATE')"
@@ -46,16 +46,16 @@ def on_server(address: Address) -> Finding:
 def _finding(address: Address, connection: Connection, found: int) -> Finding:
     is_standby, where, user, may_create = connection.execute(WHERE).one()
     if is_standby:
-        remedy = "name the server that is written to with --db"
-        return problem(NAME, f"{address} can only be read, as it is a standby", means=MEANS, remedy=remedy)
+        remedy = "name the primary server with --db"
+        return problem(NAME, f"{address} is read-only, because it is a standby", means=MEANS, remedy=remedy)
     if found < schema_versions.version():
         if not may_create:
-            what = f"this user may not make tables in its schema {where}"
+            what = f"this user may not create tables in its schema {where}"
             remedy = f"have its owner run GRANT CREATE ON SCHEMA {where} TO {user}, {ELSEWHERE}"
             return problem(NAME, f"{address}, where {what}", means=MEANS, remedy=remedy)
         if found and connection.execute(OF_OTHERS).first():
             what = (
-                f"is of schema {found}, which only the owner of its tables can bring to {schema_versions.version()}"
+                f"has schema {found}, and only the owner of its tables can migrate it to {schema_versions.version()}"
             )
             remedy = f"have that user run tsm2-tune db migrate, {ELSEWHERE}"
             return problem(NAME, f"{address} {what}", means=MEANS, remedy=remedy)

@@ -73,7 +73,7 @@ def host_compiler(question: Question) -> list[Finding]:
 
 def _compiled(name: str, means: str, place: Path) -> Finding:
     """Compile a small library in the folder `place` with the flags of kernels, call it, and return a finding."""
-    remedy = "mend it, or name another in CXX"
+    remedy = "fix it, or name another compiler in CXX"
     command = compiler_command()
     told = run([*command, "--version"], limit_seconds=COMPILE_SECONDS)
     if told.how is Ending.TIMED_OUT:
@@ -86,16 +86,16 @@ def _compiled(name: str, means: str, place: Path) -> Finding:
         line = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
         ended = run(line, limit_seconds=COMPILE_SECONDS - told.seconds)
         if not ended.is_well:
-            found = f"{toolchain.compiler} does not compile a line: {ending_of(ended)}"
+            found = f"{toolchain.compiler} does not compile a one-line program: {ending_of(ended)}"
             return problem(name, found, means=means, remedy=remedy)
         try:
             answered = ctypes.CDLL(str(binary)).answer()
         except (OSError, AttributeError) as error:
             answered = in_a_line(str(error))
     if answered != ANSWER:
-        found = f"what {toolchain.compiler} compiles does not run: {answered}"
+        found = f"a program that {toolchain.compiler} compiled does not run: {answered}"
         return problem(
-            name, found, means=means, remedy="set XDG_CACHE_HOME to a folder that programs may be run from"
+            name, found, means=means, remedy="set XDG_CACHE_HOME to a folder on a file system without noexec"
         )
     return ok(name, f"{toolchain.version} ({toolchain.compiler})")
 
@@ -128,7 +128,7 @@ def _opened(drv: Any, ordinal: int) -> Finding:
         context.pop()
         context.detach()
     except drv.Error as error:
-        remedy = "end what else uses it, see its compute mode, or name another with --device"
+        remedy = "end other processes on it, check its compute mode, or name another GPU with --device"
         return problem("device", f"GPU {ordinal} does not open: {in_a_line(str(error))}", remedy=remedy)
     return ok("device", f"GPU {ordinal} opens, {free_bytes / 2**30:.1f} of {total_bytes / 2**30:.1f} GiB are free")
 
@@ -140,4 +140,4 @@ def ending_of(ended: Ended) -> str:
     lines = [in_a_line(line) for line in ended.messages.splitlines() if line.strip()]
     if lines:
         return next((line for line in lines if "error" in line.lower()), lines[0])[:300]
-    return f"{ended.how.value} {ended.status}, and no message"
+    return f"{ended.how.value} {ended.status}, without a message"

@@ -101,11 +101,11 @@ def database(question: Question) -> list[Finding]:
     if not locks_hold:
         found += ", where SQLite's locks do not hold"
         remedy = "name a file on a local disk with --db"
-        return [problem(name, found, means="two runs at once destroy it", remedy=remedy)]
+        return [problem(name, found, means="two concurrent runs can corrupt it", remedy=remedy)]
     if kind := network_of(path):
-        means = "SQLite's locks may not hold between machines, so that nothing is stored there"
+        means = "SQLite's locks may not hold between machines, so nothing is stored there"
         remedy = f"name a file on a local disk with --db, or a PostgreSQL database, {EXAMPLE}"
-        return [problem(name, f"{found}, on a network's file system ({kind})", means=means, remedy=remedy)]
+        return [problem(name, f"{found}, on a network file system ({kind})", means=means, remedy=remedy)]
     return [_of_space(name, found, free_bytes)]
 
 
@@ -136,11 +136,11 @@ def _write(folder: Path) -> None:
 def _unwritable(folder: Path, error: OSError | sqlite3.Error) -> tuple[str, str]:
     """Return a text that says why writing to the folder failed, and a text with the remedy."""
     if isinstance(error, FileNotFoundError) and folder.is_dir():  # in a virtual file system such as /proc
-        return f"no file can be made in {folder}", ELSEWHERE
+        return f"no file can be created in {folder}", ELSEWHERE
     if isinstance(error, FileNotFoundError):
         return f"no folder {folder}", f"make it, or {ELSEWHERE}"
     if isinstance(error, NotADirectoryError):
-        return f"{folder} is no folder", ELSEWHERE
+        return f"{folder} is not a folder", ELSEWHERE
     why = error.strerror if isinstance(error, OSError) else str(error)
     return f"{folder} cannot be written ({why})", f"make the folder writable, or {ELSEWHERE}"
 
@@ -154,7 +154,7 @@ def _unreadable(path: Path) -> str:
     if not os.path.lexists(path):
         return ""
     if not path.is_file():
-        return f"{path} is no file"
+        return f"{path} is not a regular file"
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as opened:
             opened.execute("SELECT 1 FROM sqlite_master").fetchone()

@@ -23,7 +23,7 @@ LINE = 'extern "C" __global__ void line(float *x) { *x = 1.0f; }\n'
 ANY_ARCHITECTURE = (9, 0)  # a placeholder if there is no GPU: the flag -arch is then removed
 # Pattern of nvcc's message -> the remedy
 REMEDIES = {
-    r"gpu.architecture|gpu-name": "install a toolkit that knows this GPU, and set CUDA_HOME to it",
+    r"gpu.architecture|gpu-name": "install a toolkit that supports this GPU, and set CUDA_HOME to it",
     r"unsupported (GNU|clang) version|unsupported Microsoft": "install an older host compiler, and name it:"
     " export NVCC_PREPEND_FLAGS='-ccbin g++-13'",
     r"preprocess host compiler|(gcc|g\+\+|\bcc\b).*(not found|No such file)|cannot execute": "install g++, which nvcc"
@@ -71,12 +71,12 @@ def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
     trouble = _trouble(toolchain, has_architecture=capability is not None, limit_seconds=limit_seconds)
     if trouble:
         remedy = next((what for said, what in REMEDIES.items() if re.search(said, trouble)), _other_than(used))
-        return problem(NAME, f"{found} does not compile a line: {trouble}", means=MEANS, remedy=remedy)
+        return problem(NAME, f"{found} does not compile a one-line program: {trouble}", means=MEANS, remedy=remedy)
     supported = question.driver.get("version")
     if release and supported is not None and int(release[1]) > supported // 1000:
         text = f"{found} is newer than the driver, which has CUDA {supported // 1000}.{supported % 1000 // 10}"
         remedy = f"update the driver, or set CUDA_HOME to a toolkit of CUDA {supported // 1000}"
-        return problem(NAME, text, means="the driver does not load what nvcc compiles", remedy=remedy)
+        return problem(NAME, text, means="the driver does not load kernels of this nvcc", remedy=remedy)
     architecture = "" if capability is None else f", compiles for {nvcc.architecture_flag(capability)}"
     return ok(NAME, f"{found}{architecture}")
 
@@ -84,8 +84,8 @@ def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
 def _other_than(used: nvcc.Nvcc) -> str:
     """Return the text of the remedy for an nvcc that does not work."""
     if used.named_by:
-        return f"mend that toolkit, set {used.named_by} to another, or unset it"
-    return "mend that toolkit, or set CUDA_HOME to another"
+        return f"fix that toolkit, set {used.named_by} to another, or unset it"
+    return "fix that toolkit, or set CUDA_HOME to another"
 
 
 def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: float) -> str:
@@ -99,7 +99,7 @@ def _trouble(toolchain: Toolchain, *, has_architecture: bool, limit_seconds: flo
         if not ended.is_well:
             return ending_of(ended)
         if not (binary.is_file() and binary.read_bytes().startswith(ELF)):
-            return "it ended well, but wrote no binary"
+            return "it exited with status 0, but wrote no binary"
     return ""
 
 

@@ -69,7 +69,7 @@ def export_text(
     if format_name not in FORMATS:
         raise InputError(f"unknown format {format_name!r}: expected one of {', '.join(FORMATS)}")
     if not rows:
-        raise InputError(f"nothing to export: {database} has no winner of what was asked for; tune it first")
+        raise InputError(f"nothing to export: {database} has no winner for this selection; tune first")
     if format_name == "module":
         return module_text(rows, sources, database, known, cubins, launcher)
     return TABLES[format_name](rows, sources, database)

@@ -48,8 +48,8 @@ def export_exchange(
     families = sorted({one.config.family for one in found})
     if form == OF_ONE_FAMILY and len(families) > 1:
         raise InputError(
-            f"--format {form} has the trials of one family, and {store.path} has those of {', '.join(families)} for"
-            f" {problem.text} on {device}: name one with --family"
+            f"--format {form} holds the trials of one family, and {store.path} has trials of {', '.join(families)}"
+            f" for {problem.text} on {device}: choose a family with --family"
         )
     entry = Entry(device, problem, state, _part(store, device, problem, found))
     return json.dumps(DOCUMENTS[form](entry), ensure_ascii=False, allow_nan=False, separators=(",", ":")) + "\n"
@@ -67,8 +67,8 @@ def _place(store: Store, form: str, device: str | None, chosen: Callable[[Proble
     if len(found) > 1:
         on, problem = found[0]
         raise InputError(
-            f"--format {form} has the trials of one problem on one device, and {store.path} has {len(found)} of what"
-            f" was asked for: name one, as by --device {on!r} --shapes {problem.text}"
+            f"--format {form} holds the trials of one problem on one device, and this selection of {store.path}"
+            f" has {len(found)}: choose one, such as with --device {on!r} --shapes {problem.text}"
         )
     return found[0]
 
@@ -88,7 +88,7 @@ def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]
         key = known[one.config.text, one.basis]
         tried = part.trials[key]
         if tried.values["outcome"] == Outcome.OK and not has_line(tried):
-            raise StoreError(f"{store.path}: trial {one.id} is ok, but has no right result or no time: tune it again")
+            raise StoreError(f"{store.path}: trial {one.id} is ok, but has no right result or time: tune it again")
         if tried.values["outcome"] != Outcome.INTERRUPTED:
             trials[key] = replace(tried, values={**tried.values, "tunables": one.config.json})
     if not trials:
@@ -102,4 +102,4 @@ def _part(store: Store, device: str, problem: Problem, found: list[CurrentTrial]
 
 
 def _nothing(store: Store) -> InputError:
-    return InputError(f"nothing to export: {store.path} has no trial of what was asked for; tune it first")
+    return InputError(f"nothing to export: {store.path} has no trial for this selection; tune first")

@@ -47,12 +47,12 @@ def verified_cubins(
         codes |= _verified_now(store, _unverified(rows, cubins, codes), tell)
     unknown = _unverified(rows, cubins, codes)
     for row in unknown:
-        tell(f"not verified as it is compiled here: {row.config} for {row.problem.text} on {row.device}")
+        tell(f"not verified with this machine's compiler: {row.config} for {row.problem.text} on {row.device}")
     if unknown and policy is Unverified.REFUSED:
         raise InputError(
-            f"binaries of {len(unknown)} kernels are not known to be the verified ones: export where"
-            f" {unknown[0].device} is, which verifies them; or name --no-binaries for a module that compiles at the"
-            " first call, or --allow-unverified"
+            f"{len(unknown)} kernels have binaries that were not verified: export on a machine with"
+            f" {unknown[0].device}, where export verifies them; or choose --no-binaries for a module that compiles"
+            " at the first call, or --allow-unverified"
         )
     if policy is Unverified.LEFT_OUT:
         dropped = {key_of(row, bits) for row in unknown for bits in INDEX_BITS}
@@ -99,7 +99,7 @@ def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
         of_device, spec = list(group), spec_of(device)
         if spec is None:
             continue
-        tell(f"verifying {len(of_device)} kernels on {device}, as they are compiled here")
+        tell(f"verifying {len(of_device)} kernels on {device}, compiled by this machine's compiler")
         target = find_target(spec)
         with device_lock(target), Tuner(target, Options()) as tuner:
             for row in of_device:
@@ -112,9 +112,9 @@ def _verified_now(store: Store, rows: Sequence[BestRow], tell: Tell) -> Codes:
                     found |= _by_width(row, result.verified_code)
                 elif result.outcome not in (Outcome.OK, Outcome.INTERRUPTED):
                     hazards = quarantine.refuted(target, row.problem, config, result)
-                    store.refute(row.trial_id, result.outcome, f"when it was exported: {result.detail}", hazards)
+                    store.refute(row.trial_id, result.outcome, f"verification at export: {result.detail}", hazards)
                     raise InputError(
-                        f"{row.config} for {row.problem.text} is wrong as it is compiled here, and competes no more"
-                        f" ({result.detail}): export again"
+                        f"{row.config} for {row.problem.text} computes a wrong result if compiled by this"
+                        f" machine's compiler, and cannot win any more ({result.detail}): export again"
                     )
     return found

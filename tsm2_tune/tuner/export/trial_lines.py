@@ -41,7 +41,7 @@ def export_trials(
     """
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if not rows:
-        raise InputError(f"nothing to export: {store.path} has no winner of what was asked for; tune it first")
+        raise InputError(f"nothing to export: {store.path} has no winner for this selection; tune first")
     return trials_text(store, rows)
 
 

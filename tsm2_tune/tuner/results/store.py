@@ -324,9 +324,9 @@ class Store:
                 if not record.unchanged:
                     raise StoreError(
                         f"{self.path} has a kernel {found.config.text} for {found.problem.text} on {row.device}"
-                        f" (trial {row.trial_id}) that this tsm2-tune makes otherwise, or not at all: tune"
-                        f" {found.problem.text} there again, into another --db where that changes nothing, or export"
-                        " other devices alone with --device"
+                        f" (trial {row.trial_id}), whose code changed in this tsm2-tune, or which it lacks: tune"
+                        f" {found.problem.text} again on that device (into another --db if that changes nothing),"
+                        " or export only other devices with --device"
                     )
                 made = render(found.problem, found.config)  # the same code, with the comments of this version
                 by_trial[row.trial_id] = replace(record, trial=replace(found, source=made))
@@ -424,8 +424,8 @@ def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None
     raise StoreError(
         f"{path} has {count} not verified in full, {'such as ' if others else ''}{first.config} for"
         f" {first.problem.text}: `tsm2-tune --db {shlex.quote(str(path))}{on}{state} --shapes"
-        f" {first.problem.text}{',...' if others else ''}` on that device verifies"
-        f" {'those that it names' if others else 'it'}, or export those of another device alone with --device"
+        f" {first.problem.text}{',...' if others else ''}` on that device verifies {'them' if others else 'it'},"
+        " or export only another device with --device"
     )
 
 

@@ -134,7 +134,7 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
         verdict, outcome = verdict_of(values), Outcome(values["outcome"])
         newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
         if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
-            raise ValueError("it is ok, but has no right result or no time")
+            raise ValueError("it is ok, but has no right result or time")
         if newest_us is not None:
             check_interval(0.0, newest_us, newest_high_us)
         return StoredTrial(

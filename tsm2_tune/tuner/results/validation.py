@@ -143,7 +143,7 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
         if type(value) not in kinds and not isinstance(value, kinds):
             raise TypeError(f"{name} = {shown(value)} is no {kind.__name__}")
         if value is not None and not is_stored(value):
-            raise ValueError(f"{name} = {shown(value)} is none that is stored there")
+            raise ValueError(f"{name} = {shown(value)} is not a value of this column")
         values[name] = float(value) if kind is float and type(value) is int else value
     return values
 
@@ -162,7 +162,7 @@ def tunables(text: str) -> dict[str, int | str]:
     for name, value in values.items():
         fits = COUNT(value) if type(value) is int else isinstance(value, str) and matching(_WORD)(value)
         if not _WORD.fullmatch(name) or not fits:
-            raise ValueError(f"{shown(name)}: {shown(value)} is no tunable")
+            raise ValueError(f"{shown(name)}: {shown(value)} is not a tunable")
     return values
 
 
@@ -171,7 +171,7 @@ def rates(text: str) -> dict[str, float]:
     values = _flat(text)
     for name, value in values.items():
         if not _WORD.fullmatch(name) or type(value) not in (int, float) or not RATE(value):
-            raise ValueError(f"{shown(name)}: {shown(value)} is no rate")
+            raise ValueError(f"{shown(name)}: {shown(value)} is not a rate")
     return {name: float(value) for name, value in values.items()}
 
 
@@ -179,5 +179,5 @@ def _flat(text: str) -> dict[str, Any]:
     """Return the JSON object in the text. Raise ValueError if it is not an object or has too many members."""
     values = json.loads(text)
     if not isinstance(values, dict) or len(values) > MOST_MEMBERS:
-        raise ValueError(f"{shown(text)} is no JSON object of ours")
+        raise ValueError(f"{shown(text)} is not a valid JSON object")
     return values

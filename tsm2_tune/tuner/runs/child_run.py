@@ -39,7 +39,7 @@ class ChildRun:
             self._process, self.connection = start_child(serve)
         except OSError as error:
             raise WorkerError(
-                f"no process can be started for a run ({error.strerror}): end others, or raise the limits of"
+                f"cannot start a process for a run ({error.strerror}): end other processes, or raise the limits of"
                 " processes and open files, then run this again"
             ) from None
         with suppress(OSError):  # the process died, which `receive` reports
@@ -86,7 +86,7 @@ class ChildRun:
         status = self._process.returncode
         known = {one.value: one.name for one in signal.Signals}
         by = f"by {known.get(-status, -status)}" if status < 0 else f"with exit status {status}"
-        self.end = WorkerError(f"its process was ended {by}")
+        self.end = WorkerError(f"its process was killed {by}")
 
 
 class _EventSender:

@@ -68,8 +68,8 @@ class Cluster:
         """Raise InputError if the run's device is a GPU of this machine: the runs execute on the workers."""
         if run.device not in (None, HOST):
             raise InputError(
-                f"--device {run.device} is of this machine: with --cluster each worker's run takes the first GPU that"
-                f" it sees, as dask-cuda starts workers, or with --device {HOST} the host"
+                f"--device {run.device} names a device of this machine: with --cluster each worker's run takes the"
+                f" first GPU that it sees, as dask-cuda starts workers, or with --device {HOST} the host"
             )
         self._address, self._run = address, run
         self._client: Any = None
@@ -190,8 +190,8 @@ class Cluster:
                 self._checked_at = time.monotonic()
         except OSError as error:
             raise WorkerError(
-                f"the Dask scheduler at {self._address} does not answer any more ({error}): every trial that ended is"
-                " in the database, and the same command goes on from there"
+                f"the Dask scheduler at {self._address} does not answer any more ({error}): every trial that ended"
+                " is in the database: run the same command to continue"
             ) from None
 
     def _messages(self) -> list[object]:
@@ -208,7 +208,10 @@ class Cluster:
         try:
             message: Message = read(received, MESSAGES)
         except Malformed as error:
-            yield self._address, Noted(f"something else than a run's message is left out ({in_a_line(str(error))})")
+            yield (
+                self._address,
+                Noted(f"a message that does not come from a run is ignored ({in_a_line(str(error))})"),
+            )
             return
         worker, running = message.worker, self._running.get(message.worker)
         if running is None:  # its worker was considered lost

@@ -140,7 +140,7 @@ class Merged:
         first = next(iter(self.failures.values()), None)
         if first is not None and len(set(texts.values())) == 1:
             raise first
-        raise WorkerError("no run ended as it should: " + "; ".join(f"{run}: {text}" for run, text in texts.items()))
+        raise WorkerError("every run failed: " + "; ".join(f"{run}: {text}" for run, text in texts.items()))
 
     @property
     def incomplete(self) -> tuple[Problem, ...]:

@@ -22,7 +22,7 @@ from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, IdleW
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 TRIES = 2  # attempts if the binary is changed or removed in the cache meanwhile
-CHANGED = f"its binary was changed or removed while it was tried, twice: {CLEANED}"
+CHANGED = f"its cached binary was changed or removed during the trial, twice: {CLEANED}"
 LASTING = (Outcome.OK, Outcome.BEHIND, Outcome.TIMED_OUT)  # outcomes that count even if the binary was changed
 
 

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.search.resume import PriorTrials, Retries, finalists, is_fi
 from tsm2_tune.tuner.search.session import MOST_FINALS, prior_trials, tuning_run
 
 NO_RETRIES = Retries(None)
-CHANGED = "its kernel is made otherwise now, by this program or its compiler: tune again"
+CHANGED = "this version or its compiler changed the kernel's code: tune again"
 Event = WinnerVerified | FinalStored | FinalFailure | Confirmed
 
 
@@ -122,7 +122,7 @@ class _Confirmation:
                 store.add_full_verdict(trial_id, detail, result.verified_code)
             elif result.outcome is not Outcome.INTERRUPTED:
                 hazards = refuted(tuner.target, problem, config, result)
-                store.refute(trial_id, result.outcome, f"when it was confirmed: {result.detail}", hazards)
+                store.refute(trial_id, result.outcome, f"verification by confirm: {result.detail}", hazards)
             yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
             if result.outcome is Outcome.INTERRUPTED:
                 return

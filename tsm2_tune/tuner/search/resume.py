@@ -47,12 +47,12 @@ class ClaimResult(Enum):
     """The result of claiming a configuration, so that no concurrent run tries it."""
 
     OURS = "ours"
-    ELSEWHERE = "another run has it, or has done it"
+    ELSEWHERE = "another run has claimed it, or has finished it"
     QUARANTINED = "its kernel hung or faulted for another problem"
-    LIMIT_REACHED = "with the claims of all runs there are as many trials as asked for"
-    OTHER_OPTIONS = "another run is at the problem, with other options"
+    LIMIT_REACHED = "all runs together have claimed as many trials as --max-trials allows"
+    OTHER_OPTIONS = "another run tunes the problem with other options"
     ENDED = "another run has ended the search of the problem"
-    GIVEN_UP = "several runs died while they tried it"
+    GIVEN_UP = "several runs died during this trial"
 
 
 @dataclass(frozen=True, slots=True)

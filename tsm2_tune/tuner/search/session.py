@@ -331,7 +331,7 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
     elif result.outcome is not Outcome.INTERRUPTED:
         hazards = quarantine.refuted(tuner.target, row.problem, config, result)
-        store.refute(row.trial_id, result.outcome, f"in the full verification: {result.detail}", hazards)
+        store.refute(row.trial_id, result.outcome, f"full verification: {result.detail}", hazards)
     return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
 

@@ -70,7 +70,7 @@ class BoundKernel:
             needed, has = needed_bytes(operands.problem) + workspace, device.limits.memory_bytes
             if needed > has:
                 raise WorkspaceTooLarge(
-                    f"its workspace of {workspace} bytes makes {needed} of the device's {has}"
+                    f"with its workspace of {workspace} bytes it needs {needed} bytes, and the device has {has}"
                 ) from None
             raise MemoryError(f"its workspace: {error}") from None
 

@@ -229,7 +229,7 @@ class _KernelRunner:
                 elif (launch // 2 % every == 0 or launch >= launches - 2) and not np.array_equal(
                     firsts[launch % 2], self._bits_of_c(operands)
                 ):
-                    detail = f"launch {launch + 1} of the same product gives other bits than the first one"
+                    detail = f"launch {launch + 1} of the same product differs bitwise from the first launch"
                     return Verdict(False, math.inf, f"{problem.text}: {detail}")
             verdict = inspect(operands, turns[(launches - 1) % 2], bound)
             return verdict if verdict.correct else replace(verdict, detail=f"{problem.text}, {verdict.detail}")

@@ -42,7 +42,7 @@ OF_KERNELS = (
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which no tested kernel runs
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
 ASKED_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
-CLEANED = "see who cleans the cache of kernels"
+CLEANED = "find out what cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # loaded libraries stay mapped, and Linux limits a process to 65530 mappings
 
 IdleWork = Callable[[], bool]  # does a little of the caller's work while a request runs; False if no work remains
@@ -271,7 +271,7 @@ class Worker:
         except (EOFError, ConnectionError):
             code = self._process.wait()
             died = f"the worker died while it opened device {self._spec}{_cause(code)}"
-            self._trouble = f"{died}, twice: see that the device works, and what else runs here"
+            self._trouble = f"{died}, twice: check the device, and other programs on this machine"
             self.close()
             return None
         if kind == "lost":
@@ -291,8 +291,9 @@ class Worker:
             return start_child(serve, self._spec, support_path)
         except OSError as error:
             raise DeviceError(
-                f"no process can be started for device {self._spec} ({error.strerror or error}): end others, or raise"
-                " the limits of processes and open files (ulimit -u and -n, or the container's), then run this again"
+                f"cannot start a process for device {self._spec} ({error.strerror or error}): end other processes,"
+                " or raise the limits of processes and open files (ulimit -u and -n, or the container's), then"
+                " run this again"
             ) from None
 
 

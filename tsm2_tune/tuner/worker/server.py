@@ -27,7 +27,7 @@ from tsm2_tune.tuner.verify.operands import Operands
 from tsm2_tune.tuner.verify.verdict import KernelCalls, prepare, verify, verify_each
 from tsm2_tune.tuner.worker.protocol import Attempt, AttemptResult, FinalRound, FinalTimes, FullVerification
 
-END_OTHERS = "end what else runs there"
+END_OTHERS = "end other processes on it"
 
 
 def serve(connection: Connection, spec: str, support_path: str) -> None:
@@ -61,7 +61,7 @@ def _failure(error: Exception, spec: str, support_path: str) -> tuple[str, objec
     if isinstance(error, LaunchFailed | OSError) and not os.path.exists(support_path):
         return "lost", f"{support_path} was removed before it was loaded"
     if isinstance(error, LaunchFailed):
-        return "error", DeviceError(f"device {spec} takes no kernels: {error}")
+        return "error", DeviceError(f"device {spec} does not load kernels: {error}")
     return "error", traceback.format_exc()
 
 
@@ -247,11 +247,11 @@ class _RequestHandler:
 
 def _no_room(request: object, error: MemoryError) -> str:
     """Return the error text for a request that needs more memory than the device has free."""
-    what = "what measures the ceilings"
+    what = "the measurement of the device's ceilings"
     if isinstance(request, Attempt | FinalRound | FullVerification):
         what = request.problem.text
     return (
-        f"{what} does not fit beside what else is on the device: no room for {str(error) or 'its numbers'};"
+        f"{what} does not fit in the device's free memory: no room for {str(error) or 'its numbers'};"
         f" {END_OTHERS}, or choose a smaller shape or another device"
     )
 

@@ -109,7 +109,7 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
     if fault.kind == FaultKind.WRONG_LANE:
         return (
             f"thread ({fault.thread}) of {block} calls a warp operation with mask"
-            f" {fault.mask:#010x} in line {fault.line} that involves lane {fault.other}, which takes no part in it"
+            f" {fault.mask:#010x} in line {fault.line} that involves lane {fault.other}, which does not execute it"
         )
     shared = Stretch("shared memory", 0, launch.smem_bytes)
     if fault.kind == FaultKind.RACE:
@@ -123,8 +123,8 @@ def fault_message(launch: Launch, buffers: Sequence[Stretch]) -> str:
         )
     if fault.kind == FaultKind.COUNTED_EARLY:
         return (
-            f"{block} was counted, and no barrier orders that and what its thread ({fault.other})"
-            " stores for other blocks"
+            f"{block} incremented the counter, and no barrier orders the stores of its thread ({fault.other})"
+            " for other blocks before that"
         )
     return f"{block} wrote {_place_text(shared, fault.address)}"
 
@@ -135,18 +135,18 @@ def _signal_text(launch: Launch, buffers: Sequence[Stretch]) -> str:
     if fault.signal == signal.SIGFPE:
         return "divided an integer by zero"
     if fault.signal == signal.SIGILL:
-        return "went past an array of its own, made a misaligned access, reached __trap() or an unknown instruction"
+        return "indexed a local array out of bounds, made a misaligned access, or reached __trap()"
     in_stacks = fault.address - launch.stacks
     if 0 <= in_stacks < STACKS * launch.stack_bytes and in_stacks % launch.stack_bytes < launch.stack_guard_bytes:
-        return f"filled its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"
+        return f"overflowed its stack of {(launch.stack_bytes - launch.stack_guard_bytes) >> 10} KiB"
     if fault.address == 0:
         # The CPU reports no address for a misaligned vector load or store.
-        return "used a null pointer, or a vector that is not aligned as its type asks"
+        return "used a null pointer, or accessed a vector that is not aligned as its type requires"
     shared = [Stretch("shared memory", launch.shared_memory, launch.smem_bytes)] if launch.smem_bytes else []
     nearest = min((*buffers, *shared), key=lambda stretch: stretch.gap_bytes(fault.address), default=None)
     if nearest is None or nearest.gap_bytes(fault.address) > FAR_BYTES:
-        return f"touched address {fault.address:#x}, which is near no buffer"
-    return f"touched {_place_text(nearest, fault.address)}"
+        return f"accessed address {fault.address:#x}, which is not near a buffer"
+    return f"accessed {_place_text(nearest, fault.address)}"
 
 
 def _place_text(stretch: Stretch, address: int) -> str:

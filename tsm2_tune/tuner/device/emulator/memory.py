@@ -123,4 +123,4 @@ def as_bytes(values: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
         return values.reshape(-1).view(np.uint8)
     if values.flags.f_contiguous:
         return values.T.reshape(-1).view(np.uint8)
-    raise ValueError("the array's elements do not lie side by side")
+    raise ValueError("the array's elements are not contiguous")

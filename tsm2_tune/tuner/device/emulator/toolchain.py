@@ -127,13 +127,17 @@ def compiler_command() -> list[str]:
     try:
         named = shlex.split(os.environ.get("CXX", ""))
     except ValueError as error:
-        raise ToolMissing(f"C++ compiler {os.environ['CXX']!r} is no command ({error}): mend or unset CXX") from None
+        raise ToolMissing(
+            f"C++ compiler {os.environ['CXX']!r} is not a command ({error}): fix or unset CXX"
+        ) from None
     for name in named[:1] or COMPILERS:
         path = program_path(name)
         if path is not None:
             return [os.path.abspath(path), *named[1:]]
     if named and os.path.exists(named[0]):
-        raise ToolMissing(f"C++ compiler {named[0]!r} may not be run: $CXX names it; make it executable or unset CXX")
+        raise ToolMissing(
+            f"C++ compiler {named[0]!r} is not executable: $CXX names it; make it executable or unset CXX"
+        )
     if named:
         raise ToolMissing(f"C++ compiler {named[0]!r} not found: $CXX names it; install it or unset CXX")
     raise ToolMissing(

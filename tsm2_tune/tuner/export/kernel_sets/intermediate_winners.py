@@ -39,8 +39,8 @@ def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Se
     count = len(rows) - len(found)
     tell(
         f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full,"
-        f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}: tuning that"
-        " there does it"
+        f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}: tune that"
+        " shape on that device to verify it"
     )
     return found
 
@@ -59,8 +59,8 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
     verified = [row for row in wanted if row.verified_in_full]
     if count := len(wanted) - len(verified):
         tell(
-            f"left out: {count} kernel{'s' if count > 1 else ''} for shapes between the tuned ones, not verified in"
-            " full yet: tune one of these shapes again, which does that"
+            f"left out: {count} kernel{'s' if count > 1 else ''} for shapes between the tuned ones, not verified"
+            " in full yet: tune the tuned shapes again to verify them"
         )
     return [*winners, *verified]
 

@@ -90,7 +90,9 @@ class Tuned:
         """
         winner = next(iter(self.store.best(device=self.device, problem=problem, cache=self._cache)), None)
         if winner is None:
-            raise InputError(f"{self.store.path} has no right result for {problem.text} any more: tune it again")
+            raise InputError(
+                f"{self.store.path} has no right result for {problem.text} any more: tune this shape again"
+            )
         refuse_stale(winner, self.store)
         self.winners[problem] = winner
         trials = self.store.current(self.device, problem)
@@ -180,7 +182,8 @@ class Tuned:
         problem = next(one for one in self.problems if one not in served)
         return (
             f"{self.store.path} has no kernel that was verified in full for {problem.text} on {self.device} within"
-            f" {percent(self.within)} of its best: tune it there again, or leave it out with --shapes"
+            f" {percent(self.within)} of its best: tune it again on that device, or select other problems with"
+            " --shapes"
         )
 
     def _row(self, trial: CurrentTrial) -> BestRow:
@@ -192,8 +195,8 @@ def refuse_stale(winner: BestRow, store: Store) -> None:
     """Raise InputError if the code of the winner's kernel has changed, which makes the winner's time invalid."""
     if winner.stale:
         raise InputError(
-            f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, with which --within"
-            " compares nothing: tune it there again, or name the others with --shapes"
+            f"{store.path} has a stale winner for {winner.problem.text} on {winner.device}, which --within cannot"
+            " compare: tune it again on that device, or select other problems with --shapes"
         )
 
 

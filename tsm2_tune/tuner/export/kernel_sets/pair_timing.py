@@ -46,7 +46,7 @@ class Narrowed:
     resting_on: int  # unmeasured pairs of a kernel and a shape that it uses
 
     def __str__(self) -> str:
-        return f"kernels that may do: {self.kernels}; pairs to measure: {self.resting_on}"
+        return f"candidate kernels: {self.kernels}; pairs to measure: {self.resting_on}"
 
 
 Event = ProblemEvent | Narrowed

@@ -106,7 +106,7 @@ class Fewest:
         tuned = Tuned(self.store, device, problems, self.within, cache)
         tuned.keep_to(bench.basis if bench is not None else None)
         if bench is not None and not tuned.winners_count():
-            bench, why = None, "winners are of another compiler or version than is here"
+            bench, why = None, "another compiler or version than this machine's compiled the winners"
             tuned.keep_to(None)
         if bench is None:
             return KernelsChosen(tuned.selected(), why)

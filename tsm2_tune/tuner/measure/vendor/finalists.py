@@ -105,7 +105,7 @@ class Vendor:
             if best is not None:
                 found.append(VendorFinalist(library, version, *best))
         if not found:
-            raise declined or CublasError("neither library names a routine for it")
+            raise declined or CublasError("neither library returns an algorithm for it")
         return tuple(found)
 
     def _routines(self, library: str, operands: Operands) -> list[Routine]:

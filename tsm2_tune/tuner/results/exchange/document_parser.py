@@ -48,10 +48,10 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
         if NAME in found:
             return use(found)
     except WRONG as error:
-        message = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+        message = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
         raise InputError(
-            f"{path} is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it anew by tsm2-tune"
-            f" export --format {' or '.join(DOCUMENTS)}"
+            f"{path} is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it again with"
+            f" tsm2-tune export --format {' or '.join(DOCUMENTS)}"
         ) from None
     raise InputError(
         f"cannot import {path}: tsm2-tune did not write it, and kernels and tunables of other tools are no"
@@ -105,10 +105,10 @@ def _kernel(problem: Problem, tried: Tried) -> tuple[KernelSource | None, str]:
     values = tried.values
     config = records.config_of(values["family"], values["config"], values["tunables"])
     if not records.is_of_this_version(config, problem):
-        return None, "is no configuration of this tsm2-tune"
+        return None, "is not a configuration of this tsm2-tune"
     made = records.current_kernel(problem, values)
     if made is None:
-        return None, f"is made otherwise by this tsm2-tune: tune {problem.text} again"
+        return None, f"has other kernel code in this tsm2-tune: tune {problem.text} again"
     return made, ""
 
 
@@ -134,6 +134,6 @@ def _once(members: list[tuple[str, Any]]) -> Mapping[str, Any]:
     found = dict[str, Any]()
     for name, value in members:
         if name in found:
-            raise ValueError(f"{shown(name)} is there twice")
+            raise ValueError(f"{shown(name)} appears twice")
         found[name] = value
     return found

@@ -102,7 +102,7 @@ def entry_of(record: Any) -> Entry:
         tried = _tried(_object(one), runs, cache, top["version"])
         key = tried.key
         if key in trials:
-            raise ValueError(f"{key[0]} is there twice")
+            raise ValueError(f"{key[0]} appears twice")
         trials[key] = tried
     devices = {device_of(run) for run in runs}
     if not trials or len(devices) != 1:
@@ -110,7 +110,7 @@ def entry_of(record: Any) -> Entry:
     rounds = [_round(_object(one), runs, list(trials)) for one in _list(_member(top, "rounds"))]
     order = [(one.stamp, one.final) for one in rounds]
     if order != sorted(set(order)) or len({final for _, final in order}) < len(order):
-        raise ValueError("its rounds are in no order")
+        raise ValueError("its rounds are not in order")
     return Entry(devices.pop(), problem, cache, Part(trials, rounds), top["version"])
 
 
@@ -157,9 +157,9 @@ def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, ver
     if values["superseded"] or values["cache"] != cache:
         raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
     if not re.fullmatch("[0-9a-f]{64}", str(values["basis"])):
-        raise ValueError(f"the basis of {values['config']} is no digest")
+        raise ValueError(f"the basis of {values['config']} is not a digest")
     if values["outcome"] == Outcome.BEHIND.value and {values["verdict_correct"], values["full_verdict"]} != {None}:
-        raise ValueError(f"{values['config']} was behind, which verifies nothing, and has a verdict")
+        raise ValueError(f"{values['config']} was behind, so it was not verified, and has a verdict")
     if values["outcome"] == Outcome.WRONG_RESULT.value and values["verdict_correct"]:
         raise ValueError(f"{values['config']} has a right result and is wrong")
     first, others = _member(members, "first"), _list(_member(members, "others"))
@@ -183,7 +183,7 @@ def _round(members: Mapping[str, Any], runs: Sequence[RunKey], keys: Sequence[Tr
     of_final = {"final": final, "final_stamp": stamp}
     of_final = checked(of_final, [schema.measurement.c[name] for name in of_final])
     if None in of_final.values() or not stamp:
-        raise ValueError(f"{shown(stamp)} is no round of a final")
+        raise ValueError(f"{shown(stamp)} is not a round of a final")
     timed, vendor = dict[TrialKey, Timed](), dict[str, Timed]()
     for one in map(_object, _list(_member(members, "timed"))):
         timed[keys[_member(one, "trial")]] = _timed(one, runs)
@@ -208,7 +208,7 @@ def _timed(members: Mapping[str, Any], runs: Sequence[RunKey]) -> Timed:
 def _run_of(members: Mapping[str, Any], runs: Sequence[RunKey]) -> RunKey:
     number = _member(members, "run")
     if type(number) is not int or number < 0:
-        raise ValueError(f"{shown(number)} is no number of a run")
+        raise ValueError(f"{shown(number)} is not the number of a run")
     return runs[number]
 
 

@@ -36,21 +36,19 @@ _OWN_TIME = exists().where(TIME.trial_id == TRIAL.id, TIME.round == 0)
 _RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
 # Conditions that no valid trial meets. The outcome is checked when the row is read.
 CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
-    "is ok, but has no right result or no time": and_(
-        TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)
-    ),
+    "is ok, but has no right result or time": and_(TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)),
     "has a right result and is wrong": and_(TRIAL.outcome == Outcome.WRONG_RESULT.value, TRIAL.verdict_correct == 1),
-    "was behind, which verifies nothing, and has a verdict": and_(
+    "was behind, so it was not verified, and has a verdict": and_(
         TRIAL.outcome == Outcome.BEHIND.value,
         or_(TRIAL.verdict_correct.is_not(None), TRIAL.full_verdict.is_not(None)),
     ),
-    "rests on a basis that is no digest: nothing is compared with it": or_(
+    "has a basis that is not a digest, so no trial is compared with it": or_(
         func.length(TRIAL.basis) != HEX_DIGITS, func.ltrim(TRIAL.basis, HEX) != ""
     ),
-    "has its own time in another state of the L2": exists().where(
+    "has its time in another state of the L2": exists().where(
         TIME.trial_id == TRIAL.id, TIME.round <= 0, TIME.cache != TRIAL.cache
     ),
-    "was interrupted, which leaves no trial": TRIAL.outcome == Outcome.INTERRUPTED.value,
+    "was interrupted, but is stored": TRIAL.outcome == Outcome.INTERRUPTED.value,
     "has a time by a run on another device": exists().where(
         TIME.trial_id == TRIAL.id, TIME.run_id == RUN.id, RUN.device_name != TRIAL.device_name
     ),
@@ -103,7 +101,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
     except StoreError as error:
         yield _refusal("layout", path, error)
     if version < schema_versions.version():
-        remedy = f"{command_on('db migrate', path)} brings it to that, as does the next command that opens it"
+        remedy = f"{command_on('db migrate', path)} migrates it, as does the next command that opens it"
         yield note("schema", f"{version}, older than this version's {schema_versions.version()}", remedy=remedy)
     try:
         with database.transaction() as connection:
@@ -116,7 +114,7 @@ def _in_file(database: Database, version: int) -> Iterator[Finding]:
         if text != "ok":
             yield problem("integrity", in_a_line(str(text)), remedy=RESTORE)
     for (table, parent), count in sorted(dangling.items()):
-        found = f"{_counted(count, 'row')} of {table} of a {parent} that is not there"
+        found = f"{_counted(count, 'row')} of {table} of a {parent} that does not exist"
         yield problem("references", found, remedy=RESTORE)
 
 
@@ -161,8 +159,8 @@ def _in_rows(database: Database) -> Iterator[Finding]:
         trials, times = trials + len(part.trials), times + part.times
     yield from _of_the_future(database)
     for device, count in sorted((+otherwise).items()):
-        found = f"{_counted(count, 'trial')} of kernels that this version makes otherwise, on {device}"
-        yield note("kernels", found, means="they compete", remedy="tune there again")
+        found = f"{_counted(count, 'trial')} of kernels whose code changed in this version, on {device}"
+        yield note("kernels", found, means="their times can still win", remedy="tune again on that device")
     try:
         quarantine.entries(database)
     except StoreError as error:
@@ -207,7 +205,7 @@ def _in_part(device: str, asked: Problem, part: Part) -> Iterator[Finding]:
     known = Counter(map(_final_key, part.rounds))
     for one in part.rounds:
         if known[_final_key(one)] > 1:
-            yield problem("final", f"final {one.final} {where} is there twice")
+            yield problem("final", f"final {one.final} {where} appears twice")
 
 
 def _final_key(one: Round) -> object:
@@ -235,7 +233,7 @@ def _of_the_future(database: Database) -> Iterator[Finding]:
         with database.transaction() as connection:
             count, first = connection.execute(select(func.count(), func.min(number)).where(is_late)).one()
         if count:
-            found = f"{_counted(count, what)} dated in the future, the first is {what} {first}"
+            found = f"{_counted(count, what)} dated in the future, first {what} {first}"
             yield note("clock", found, means="a clock was ahead", remedy="set the clock, then tune again")
 
 
@@ -247,7 +245,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
             count = connection.execute(select(func.count()).select_from(table).where(is_unused)).scalar_one()
             if count:
                 yield note(
-                    "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial has them", remedy=remedy
+                    "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial uses them", remedy=remedy
                 )
         before = connection.execute(claims).scalar_one()
     if database.is_shared:
@@ -257,7 +255,7 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
         dead = before - connection.execute(claims).scalar_one()
     if dead:
         yield note(
-            "claims", f"{_counted(dead, 'claim')} of runs that have ended", remedy=f"{remedy}, as does the next run"
+            "claims", f"{_counted(dead, 'claim')} of runs that have ended", remedy=f"{remedy}, as the next run does"
         )
 
 

@@ -30,8 +30,10 @@ class Migrated:
 
     def __str__(self) -> str:
         if self.before == self.now:
-            return f"schema {self.now}, which is this version's: nothing to do"
-        return f"schema {self.before} before, {self.now} now" + (f"; {self.kept} is as before" if self.kept else "")
+            return f"schema {self.now}, which is current: nothing to do"
+        return f"schema {self.before} before, {self.now} now" + (
+            f"; {self.kept} is a copy of the old database" if self.kept else ""
+        )
 
 
 def migrate(place: Path | Address, *, keep: bool) -> Migrated:
@@ -99,11 +101,11 @@ def _backup(path: Path, before: int) -> Path:
     try:
         databases.copy(path, part)
         if _schema_of(part) != before:
-            raise StoreError(f"another program has migrated {path} just now: there is no copy of before")
+            raise StoreError(f"another program has just migrated {path}: no copy of the old database was kept")
         os.link(part, into)
     except FileExistsError:
         if into.read_bytes()[HEADER_BYTES:] != part.read_bytes()[HEADER_BYTES:]:
-            raise StoreError(f"{into} is there already, and is no copy of {path}: move it elsewhere") from None
+            raise StoreError(f"{into} already exists, and is not a copy of {path}: move it elsewhere") from None
     finally:
         part.unlink(missing_ok=True)
     return into

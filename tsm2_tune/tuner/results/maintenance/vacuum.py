@@ -22,7 +22,7 @@ from tsm2_tune.tuner.runs.leases.configurations import Claims
 MOST_SECONDS = 20.0  # the longest lock; other runs wait for it up to BUSY_TIMEOUT_SECONDS
 
 
-ROOM_OF_SERVERS = "PostgreSQL gives the room of removed rows back by itself"
+ROOM_OF_SERVERS = "PostgreSQL reuses the space of removed rows by itself"
 
 
 @dataclass(frozen=True, slots=True)

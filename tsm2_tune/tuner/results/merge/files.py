@@ -54,7 +54,7 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
         except StoreError as error:
             parsed = str(error)
             if parsed.startswith(f"{copy} cannot be opened"):
-                raise _no_place(path, "no file can be made") from error
+                raise _no_place(path, "no file can be created") from error
             parsed = parsed.replace(f"{copy} cannot grow, ", f"cannot copy {path} to import it: ")
             parsed = parsed.replace(str(copy), str(path)).replace(str(work.folder), str(cache.cache_folder()))
             raise StoreError(parsed) from error

@@ -94,7 +94,7 @@ class Reader:
     def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
         """Return a Round with this single measurement. Rounds of the same final comparison are joined later."""
         if row["final"] is None or row["final_stamp"] is None:
-            raise ValueError(f"round {row['round']} is of no final")
+            raise ValueError(f"round {row['round']} does not belong to a final")
         return Round(self._run(row["run_id"]), row["final"], row["final_stamp"], timed, vendor)
 
     def _tried(self, row: Row, measured: Sequence[tuple[Row, Sequence[Row]]]) -> tuple[Tried, _Kernels]:

@@ -93,11 +93,11 @@ def kind_of(path: Path) -> Kind:
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
-            raise InputError(f"cannot import {path}: it is no regular file; name a database or a text of trials")
+            raise InputError(f"cannot import {path}: it is not a regular file; name a database or a text of trials")
         with path.open("rb") as file:
             begin = file.read(MOST_SPACE)
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
         raise InputError(f"cannot import {path}: {reason}") from None
     if not begin or begin.startswith(DATABASE):
         return Kind.DATABASE
@@ -154,10 +154,10 @@ def refuse_others(path: Path) -> None:
 
 def _unlike(path: Path, number: int, error: Exception) -> InputError:
     """Return the InputError for an invalid line."""
-    message = "it is no JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
+    message = "it is not JSON" if isinstance(error, json.JSONDecodeError) else str(error) or type(error).__name__
     return InputError(
-        f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}):"
-        " write it anew by tsm2-tune export --format trials"
+        f"{path}, line {number}, is not as this tsm2-tune writes it ({in_a_line(message)[:300]}): write it again"
+        " with tsm2-tune export --format trials"
     )
 
 
@@ -196,7 +196,7 @@ class _Reader:
             return
         self._missing -= 1
         if not isinstance(line, list) or not line or not isinstance(line[0], str) or line[0] not in self._lines:
-            raise ValueError(f"{shown(line)} is no line of ours")
+            raise ValueError(f"{shown(line)} is not a line of this format")
         names = self._lines[line[0]]
         if len(line) != 1 + len(names):
             raise ValueError(f"{line[0]} has {len(line) - 1} members, and not {len(names)}")
@@ -211,7 +211,7 @@ class _Reader:
             raise ValueError("its lines have other members")
         if version == VERSION:
             if type(line.get("count")) is not int:
-                raise ValueError("it does not say how many lines it has")
+                raise ValueError("it does not contain its number of lines")
             self._missing = line["count"]
 
     def finish(self) -> ParsedTrials:
@@ -243,7 +243,7 @@ class _Reader:
 
     def _read_basis(self, line: dict[str, Any]) -> None:
         if not isinstance(line["digest"], str) or not re.fullmatch("[0-9a-f]{64}", line["digest"]):
-            raise ValueError(f"{shown(line['digest'])} is no digest")
+            raise ValueError(f"{shown(line['digest'])} is not a digest")
         _once(self._bases, _key(line["key"]), line["digest"])
 
     def _read_final(self, line: dict[str, Any]) -> None:
@@ -265,7 +265,9 @@ class _Reader:
             return
         (at, own), *finals = times
         if at is not None or any(at is None or device_of(one.run) != device for at, one in finals):
-            raise ValueError("its first time is none of its own, or another is not of a final on its device")
+            raise ValueError(
+                "its first time does not belong to it, or another time does not belong to a final on its device"
+            )
         self._parsed.sources[source.digest] = row_values.source_values(source)
         toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
         own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
@@ -304,9 +306,9 @@ class _Reader:
         The first dict contains the measurements of kernels, and the second dict those of vendor libraries.
         """
         if at is None:
-            raise ValueError("a time is of no final")
+            raise ValueError("a time does not belong to a final")
         if isinstance(at, str) and self._finals[at][0] != timed.run:
-            raise ValueError("a time is of another run than its final")
+            raise ValueError("a time belongs to another run than its final")
         return self._rounds[place].setdefault((at, timed.run), ({}, {}))
 
     def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
@@ -316,7 +318,7 @@ class _Reader:
         names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
         v = checked(line | {"summary_of": line["samples"]}, [*(table[name] for name in names), table.summary_of])
         if v["summary_of"] is None:
-            raise ValueError("a time is of no samples")
+            raise ValueError("a time has no samples")
         records.check_interval(v["low_us"], v["median_us"], v["high_us"])
         run, ceilings = self._runs[_key(line["run"])]
         measured = Measurement(
@@ -325,7 +327,7 @@ class _Reader:
         floor_us = ceilings.floor_us(problem)
         row = row_values.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
         if of == "round" and v["round"] < 0:
-            raise ValueError(f"{v['round']} is no round of a final")
+            raise ValueError(f"{v['round']} is not a round of a final")
         return v[of] or None, Timed(run, {name: value for name, value in row.items() if name not in IDS}, ())
 
     def _kernel(
@@ -336,15 +338,15 @@ class _Reader:
         If this program generates another kernel than the measured kernel, record the reason and return (None, None).
         """
         if not isinstance(source, str) or not _SOURCE.fullmatch(source):
-            raise ValueError(f"{shown(source)} is no beginning of a digest")
+            raise ValueError(f"{shown(source)} is not the beginning of a digest")
         config = parse_config(text)
         if config is None or not records.is_of_this_version(config, problem):
-            why = f"{text}, measured on {device}, is no configuration of this tsm2-tune"
+            why = f"{text}, measured on {device}, is not a configuration of this tsm2-tune"
         else:
             made = render(problem, config)
             if made.digest.startswith(source):
                 return config, made
-            why = f"{text}, measured on {device}, is made otherwise by this tsm2-tune: tune {problem.text} again"
+            why = f"{text}, measured on {device}, has other kernel code in this tsm2-tune: tune {problem.text} again"
         self._parsed.left_out.setdefault(text, f"left out: {why}")
         return None, None
 
@@ -384,19 +386,19 @@ def _trial(
 
 def _once(known: dict[Any, Any], key: Any, value: Any) -> None:
     if key in known:
-        raise ValueError(f"{shown(key)} is there twice")
+        raise ValueError(f"{shown(key)} appears twice")
     known[key] = value
 
 
 def _key(value: Any) -> str:
     if not isinstance(value, str) or not _KEY.fullmatch(value):
-        raise ValueError(f"{shown(value)} is no key")
+        raise ValueError(f"{shown(value)} is not a key")
     return value
 
 
 def _list(value: Any) -> Sequence[Any]:
     if not isinstance(value, list) or not 1 <= len(value) <= 64:
-        raise ValueError(f"{shown(value)} is no list of ours")
+        raise ValueError(f"{shown(value)} is not a list of this format")
     return value
 
 
@@ -405,7 +407,7 @@ def parse_problem(text: Any) -> Problem:
         raise TypeError(f"{shown(text)} is no problem")
     problem = Problem.parse(text[:MOST_TEXT])
     if problem.text != text:
-        raise ValueError(f"{shown(text)} is spelt otherwise")
+        raise ValueError(f"{shown(text)} is not in canonical form")
     return problem
 
 
@@ -414,4 +416,4 @@ def device_of(run: RunKey) -> str:
 
 
 def refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

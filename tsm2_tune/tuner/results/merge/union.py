@@ -203,14 +203,17 @@ def conflicts(ours: Part, theirs: Part, found: Part) -> Iterator[tuple[str, str]
     for key in sorted(ours.trials.keys() & theirs.trials.keys()):
         outcomes = [str(part.trials[key].values["outcome"]) for part in (ours, theirs, found)]
         if outcomes[0] != outcomes[1] and {*outcomes[:2]} != {Outcome.OK, Outcome.BEHIND}:
-            yield key[0], f"{outcomes[0]} here and {outcomes[1]} there: {outcomes[2]} counts"
+            yield key[0], f"{outcomes[0]} here and {outcomes[1]} there: {outcomes[2]} is kept"
     here, there = (
         {(key[0], tried.basis): key for key, tried in part.trials.items() if not tried.values["superseded"]}
         for part in (ours, theirs)
     )
     for place in sorted(here.keys() & there.keys()):
         if here[place] not in theirs.trials and there[place] not in ours.trials:
-            yield place[0], "two kernels of one basis: the one counts that this version makes, the other is kept"
+            yield (
+                place[0],
+                "two kernels with one basis: the kernel of this version counts, the other is kept as superseded",
+            )
 
 
 def _competing(
@@ -286,7 +289,7 @@ def _better(one: Mapping[K, Timed], other: Mapping[K, Timed]) -> dict[K, Timed]:
 
 def _refuse_stamp(stamp: int) -> None:
     if stamp >= MOST_STAMP // 2:  # later stamps would not fit their column
-        raise InputError(f"the stamp {stamp} is of no time that there has been")
+        raise InputError(f"the stamp {stamp} is too far in the future")
 
 
 def _sort_key(values: object) -> str:

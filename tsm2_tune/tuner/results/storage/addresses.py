@@ -94,10 +94,10 @@ def tune_first(name: str | PathLike[str]) -> str:
 
     text = os.fspath(name)
     if text.lower() in [one.name for one in pretuned()]:
-        return f"did you mean {PREFIX}{text.lower()}, the kernels that the package brings?"
+        return f"did you mean {PREFIX}{text.lower()}, the kernels included in the package?"
     return (
         f"tune first ({command_on('--shapes 20480x16x20480', text)}), or name another with --db,"
-        f" such as {PREFIX}h100, the kernels that the package brings"
+        f" such as {PREFIX}h100, the kernels included in the package"
     )
 
 
@@ -120,8 +120,8 @@ def place_of(name: str | PathLike[str]) -> Path | Address:
     text = os.fspath(name)
     if is_bundled(text):
         raise StoreError(
-            f"{text} is only read, by best, show, source, export, report, model and space: to do more, import it:"
-            f" tsm2-tune import {text} --db results.db"
+            f"{text} can only be read, by best, show, source, export, report, model and space: for other commands,"
+            f" import it: tsm2-tune import {text} --db results.db"
         )
     if not text:
         raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")
@@ -129,5 +129,7 @@ def place_of(name: str | PathLike[str]) -> Path | Address:
         return Path(text)
     scheme = _SCHEME.match(text)
     if scheme is None or scheme[1] not in ("postgresql", "postgresql+psycopg"):
-        raise StoreError(f"{shown_name(text)} is no database that this tsm2-tune knows: name a file, or {EXAMPLE}")
+        raise StoreError(
+            f"{shown_name(text)} is not a database that this tsm2-tune supports: name a file, or {EXAMPLE}"
+        )
     return Address(text)

@@ -58,17 +58,17 @@ DETAIL_CHARACTERS = 200  # shown of SQLite's own message
 
 # SQLite's primary result code -> the error and its remedy.
 REMEDIES = {
-    sqlite3.SQLITE_NOTADB: "is no SQLite database: name another file with --db",
+    sqlite3.SQLITE_NOTADB: "is not a SQLite database: name another file with --db",
     sqlite3.SQLITE_CORRUPT: "is a damaged database: restore a copy of it, or name another file with --db",
-    sqlite3.SQLITE_BUSY: "is locked by another program: wait until that has ended, then run this again",
-    sqlite3.SQLITE_READONLY: "cannot be written: make it and its folder writable, or name another with --db",
-    sqlite3.SQLITE_CANTOPEN: "cannot be opened: make its folder exist and be writable, or name another with --db",
+    sqlite3.SQLITE_BUSY: "is locked by another program: wait until it has ended, then run this again",
+    sqlite3.SQLITE_READONLY: "is read-only: make it and its folder writable, or name another database with --db",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: create a writable folder for it, or name another file with --db",
     sqlite3.SQLITE_PERM: "cannot be opened: check its permissions, or name another file with --db",
     sqlite3.SQLITE_FULL: "cannot grow, the disk of {full} is full: free some space there, then run this again",
     sqlite3.SQLITE_IOERR: "cannot be read or written, the disk reports an error: name another file with --db",
-    sqlite3.SQLITE_TOOBIG: "holds a value of more than 1 MiB, as tsm2-tune stores none: restore a copy of it, or"
+    sqlite3.SQLITE_TOOBIG: "holds a value of more than 1 MiB, which tsm2-tune never stores: restore a copy of it, or"
     " name another file with --db",
-    sqlite3.SQLITE_INTERRUPT: "takes longer to read than a file of its size can: restore a copy of it, or name"
+    sqlite3.SQLITE_INTERRUPT: "takes too long to read for its size: restore a copy of it, or name"
     " another file with --db",
 }
 
@@ -298,8 +298,8 @@ def _half_written(path: Path, error: object) -> StoreError | None:
     if not unmended or not os.path.exists(f"{path}-journal"):
         return None
     return StoreError(
-        f"{path} was left half written by a program that was ended:"
-        f" {command_on('best', path)} mends it, then run this again"
+        f"{path} was left half written by a killed program:"
+        f" {command_on('best', path)} repairs it, then run this again"
     )
 
 
@@ -411,7 +411,7 @@ def _absolute(path: Path) -> Path:
     except OSError as error:  # only a relative path needs the working folder
         raise StoreError(
             f"{path} cannot be found ({error.strerror}: the working folder):"
-            " go to a folder that is there, or name the whole path with --db"
+            " change to an existing folder, or name the whole path with --db"
         ) from error
 
 

@@ -24,7 +24,7 @@ def refuse_unopenable(path: Path, *, create: bool) -> None:
     if not create and not os.path.exists(path):
         raise StoreError(f"no database {path}: {tune_first(path)}")
     if os.path.exists(path) and not os.path.isfile(path):  # SQLite would wait for a FIFO's writer
-        raise StoreError(f"{path} is no regular file: name another with --db")
+        raise StoreError(f"{path} is not a regular file: name another with --db")
     _refuse_companions(path)
 
 
@@ -35,7 +35,7 @@ def _refuse_name(path: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else "no file can be called so"
+        why = error.strerror if isinstance(error, OSError) else "no file can have this name"
         raise StoreError(f"{path} cannot be opened ({why}): name another file with --db") from error
 
 
@@ -49,11 +49,11 @@ def _refuse_companions(path: Path) -> None:
         beside = f"{path}{suffix}"
         with suppress(FileNotFoundError, NotADirectoryError):
             if not stat.S_ISREG(os.lstat(beside).st_mode):
-                raise StoreError(f"{beside} is no regular file: remove it, or name another database with --db")
+                raise StoreError(f"{beside} is not a regular file: remove it, or name another database with --db")
     with suppress(OSError), open(f"{path}-journal", "rb") as journal:
         journal.seek(-len(NAME_FOLLOWS), os.SEEK_END)
         if journal.read() == NAME_FOLLOWS:
             raise StoreError(
                 f"{path}-journal names another file, which SQLite would remove: restore a copy of the database"
-                " without it, or name another with --db"
+                " without it, or name another database with --db"
             )

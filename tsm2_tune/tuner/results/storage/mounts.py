@@ -51,8 +51,8 @@ def network_of(path: Path) -> str:
 def refusal(path: Path, kind: str) -> StoreError:
     """Return the StoreError for writing to a database on a network file system."""
     return StoreError(
-        f"{path} is on a network file system ({kind}), where two machines that write a SQLite file destroy it: name a"
-        f" file on a local disk with --db, or for several machines a PostgreSQL database, {EXAMPLE}"
+        f"{path} is on a network file system ({kind}), where two machines that write to a SQLite file corrupt it:"
+        f" name a file on a local disk with --db, or for several machines a PostgreSQL database, {EXAMPLE}"
     )
 
 
@@ -67,8 +67,8 @@ class Unchanged:
         """Raise StoreError if the file has changed since this object was created."""
         if self._now() != self._state:
             raise StoreError(
-                f"{self._path} was written to while it was read: run this again when nobody tunes into it, or copy it"
-                " to a local disk then"
+                f"{self._path} was written to while it was read: run this again when no run writes to it, or then"
+                " copy it to a local disk"
             )
 
     def _now(self) -> tuple[int, int, bytes]:
@@ -76,7 +76,9 @@ class Unchanged:
             f"{self._path}{suffix}" for suffix in ("-journal", "-wal") if os.path.exists(f"{self._path}{suffix}")
         ]
         if beside:
-            raise StoreError(f"{beside[0]} says that {self._path} is being written: wait until that has ended")
+            raise StoreError(
+                f"{beside[0]} shows that a program writes to {self._path}: wait until that program has ended"
+            )
         try:
             with self._path.open("rb") as file:  # opening it makes a network file system fetch changes
                 found = os.fstat(file.fileno())

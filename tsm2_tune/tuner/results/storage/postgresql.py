@@ -85,11 +85,11 @@ LOST = ("08", "40001", "40P01", "25P03", "57P01", "57P02", "57P03", "57P05", "53
 UNDEFINED = "42P01"  # SQLSTATE: undefined table
 # SQLSTATE -> the error and its remedy.
 REMEDIES = {
-    "55P03": "is locked by another program: wait until that has ended, then run this again",
-    "42501": "may not be used so by this user ({message}): have its owner grant that, or name another with --db",
-    "25006": "can only be read: name the server that is written to with --db",
+    "55P03": "is locked by another program: wait until it has ended, then run this again",
+    "42501": "refuses this to this user ({message}): have its owner grant it, or name another database with --db",
+    "25006": "is read-only: name the primary server with --db",
     "53100": "cannot grow, the server's disk is full: free some space there, then run this again",
-    UNDEFINED: "is no longer as tsm2-tune made it ({message}): restore a copy of it, or name another with --db",
+    UNDEFINED: "was altered by another program ({message}): restore a copy of it, or name another database with --db",
 }
 
 
@@ -206,7 +206,7 @@ class Server:
             return until_committed(asked)
         except Lost as error:
             raise StoreError(
-                f"{error}; whether it stored the last results is not known: the same command goes on from there"
+                f"{error}; whether the server stored the last results is unknown: run the same command to continue"
             ) from error
 
     def _refused(self, error: DBAPIError) -> StoreError:
@@ -216,16 +216,18 @@ class Server:
         message = in_a_line(lines[0])[:DETAIL_CHARACTERS]
         if "no password supplied" in message:  # an error of libpq, which has no SQLSTATE
             return StoreError(
-                f"{self._place} wants a password, and there is none here ({message}): write it into ~/.pgpass, or set"
+                f"{self._place} requires a password, and none is set ({message}): write it into ~/.pgpass, or set"
                 " PGPASSWORD, on this machine"
             )
         is_away = error.connection_invalidated or (not state and _is_operational(error.orig))
         if is_away or state.startswith(LOST):
             return Lost(
-                f"{self._place} cannot be reached ({message}): see that the server runs, and that host, port, user"
+                f"{self._place} cannot be reached ({message}): check that the server runs, and that host, port, user"
                 " and name in --db are right"
             )
-        remedy = REMEDIES.get(state, "was refused by PostgreSQL ({message}): mend that, or name another with --db")
+        remedy = REMEDIES.get(
+            state, "was refused by PostgreSQL ({message}): fix that, or name another database with --db"
+        )
         return StoreError(f"{self._place} {remedy.format(message=message)}")
 
     def _end(self) -> None:
@@ -293,7 +295,7 @@ def _engine(address: Address) -> Engine:
     try:
         engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
     except ArgumentError as error:  # for example more ports than hosts
-        raise StoreError(f"{address} is no address ({error}): name the database as {EXAMPLE}") from None
+        raise StoreError(f"{address} is not an address ({error}): name the database as {EXAMPLE}") from None
 
     @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's first query
     def begin(opened: Any, _: object) -> None:
@@ -318,9 +320,9 @@ def url_of(address: Address) -> URL:
     try:
         url = make_url(address.url).set(drivername="postgresql+psycopg")
     except (ArgumentError, ValueError):
-        raise StoreError(f"{address} is no address: name the database as {EXAMPLE}") from None
+        raise StoreError(f"{address} is not an address: name the database as {EXAMPLE}") from None
     if "@" in f"{url.host} {url.database}" and str(address) != address.url:
-        raise StoreError(f"{address} has an @ or a / in its user or password: write %40 or %2F there")
+        raise StoreError(f"{address} has an @ or a / in its user or password: write %40 or %2F instead")
     secrets = _secret_parameters()
     for name in url.query:
         if name.lower() in secrets:  # the list of processes would show it

@@ -56,11 +56,11 @@ def found_version(connection: Connection, place: str) -> int:
     encoding, current = connection.execute(text("SELECT current_setting('server_encoding'), current_schema()")).one()
     if encoding != ENCODING:
         raise StoreError(
-            f"{place} is in {encoding}: name one in {ENCODING}, as"
-            f" createdb --template template0 --encoding {ENCODING} makes it"
+            f"{place} is in {encoding}: name a database in {ENCODING}, such as created by createdb --template"
+            f" template0 --encoding {ENCODING}"
         )
     if current is None:
-        raise StoreError(f"{place} has no schema that this user may use: have its owner grant that")
+        raise StoreError(f"{place} has no schema that this user may use: ask its owner to grant a schema")
     tables = inspect(connection).get_table_names()
     if VERSION.name not in tables:
         if tables:
@@ -68,7 +68,7 @@ def found_version(connection: Connection, place: str) -> int:
         return 0
     found = connection.execute(select(VERSION.c.schema_version)).scalar()
     if not isinstance(found, int):
-        raise StoreError(f"{place} has no version of its schema any more: restore a copy of it")
+        raise StoreError(f"{place} has lost its schema's version: restore a copy of it")
     schema_versions.refuse_unknown(found, place)
     if found == schema_versions.version():
         _refuse_altered(connection, place)
@@ -141,6 +141,6 @@ def _constraints(table: Table) -> set[tuple[str, str, tuple[str, ...], str]]:
 
 def _refuse(place: str, name: str, *, is_there: bool) -> None:
     raise StoreError(
-        f"{place} {'has an altered' if is_there else 'lacks'} {name!r}, unlike what tsm2-tune makes: restore a copy"
-        " of it, or name another with --db"
+        f"{place} {'has an altered' if is_there else 'lacks'} {name!r}, unlike tsm2-tune's schema: restore a copy"
+        " of it, or name another database with --db"
     )

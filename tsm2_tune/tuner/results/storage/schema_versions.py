@@ -51,12 +51,12 @@ def refuse_unknown(found: int, path: str) -> None:
     """Raise StoreError if this program cannot migrate the schema `found`, because it is newer or too old."""
     if found > version():
         raise StoreError(
-            f"{path} has schema {found}, newer than {version()}, the last that this tsm2-tune knows:"
+            f"{path} has schema {found}, newer than {version()}, the newest that this tsm2-tune supports:"
             " use a newer tsm2-tune, or name another file with --db"
         )
     if found < OLDEST:
         raise StoreError(
-            f"{path} has schema {found}, older than {OLDEST}, the first that this tsm2-tune migrates: run db migrate"
+            f"{path} has schema {found}, older than {OLDEST}, the oldest that this tsm2-tune migrates: run db migrate"
             " of tsm2-tune 0.1.0 on it, or name another file with --db"
         )
 

@@ -52,7 +52,7 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
     for names, what in ((others, "has"), (lacking, "lacks"), (altered, "has an altered")):
         if names:
             raise StoreError(
-                f"{path} {what} {names[0][:64]!r}, unlike what tsm2-tune makes: restore a copy of it, drop what was"
+                f"{path} {what} {names[0][:64]!r}, unlike tsm2-tune's schema: restore a copy of it, drop what was"
                 " added, or name another file with --db"
             )
 
@@ -67,7 +67,7 @@ def refuse_dangling(connection: Connection, path: str) -> None:
     if found is not None:
         _, row, other, _ = found
         raise StoreError(
-            f"{path} has a measurement (row {row}) of a {other} that is not there: restore a copy of it, or name"
+            f"{path} has a measurement (row {row}) of a {other} that does not exist: restore a copy of it, or name"
             " another file with --db"
         )
 
