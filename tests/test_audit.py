@@ -283,4 +283,4 @@ def test_a_run_on_the_host_is_audited(path: Path) -> None:
     found = asked("--db", str(path))
     assert (found["trials"], found["measured"]) == (1, 1)
     assert [(one["quantity"], one["worst"]) for one in found["estimates"]] == [("smem_bytes", 0)]
-    assert "of compiled kernels the host reports only smem_bytes" in run("space", "--audit", "--db", str(path)).output
+    assert "the host reports only smem_bytes of compiled kernels" in run("space", "--audit", "--db", str(path)).output

@@ -71,7 +71,7 @@ FAULTS = {  # statements that damage a good database, and the line of the check
     "UPDATE measurement SET round = -1 WHERE trial_id = 5":
         "trial: trial 5 is ok, but has no right result or time",
     "UPDATE trial SET outcome = 'behind' WHERE id = 2":
-        "trial: trial 2 was behind, so it was not verified, and has a verdict. Remedy: tsm2-tune forget 2",
+        "trial: trial 2 was behind and so not verified, but has a verdict. Remedy: tsm2-tune forget 2",
     "UPDATE trial SET basis = 'x' WHERE id = 2":
         "trial: trial 2 has a basis that is not a digest, so no trial is compared with it. Remedy: tsm2-tune"
         " forget 2",
@@ -88,9 +88,9 @@ FAULTS = {  # statements that damage a good database, and the line of the check
         "trial: trial 9 has a right result and is wrong",
     "UPDATE measurement SET run_id = 3 WHERE trial_id = 6": "trial: trial 6 has a time by a run on another device",
     "UPDATE measurement SET run_id = 1 WHERE round = 1 AND trial_id = 1":
-        "final: round 1 of problem 1 on NVIDIA H200 is of two finals",
+        "final: round 1 of problem 1 on NVIDIA H200 belongs to two finals",
     "UPDATE measurement SET cache = 'warm' WHERE round = 1 AND trial_id = 1":
-        "final: round 1 of problem 1 on NVIDIA H200 is of two finals",
+        "final: round 1 of problem 1 on NVIDIA H200 belongs to two finals",
     "UPDATE vendor_measurement SET cache = 'warm'":
         "final: vendor measurement 1 is in another state of the L2 than the kernels of its final. Remedy: restore",
     "DELETE FROM measurement WHERE trial_id = 6":
@@ -130,7 +130,7 @@ def test_of_many_alike_the_first_are_told_and_the_others_counted(good: Path, mon
     plain_sql(good, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0")
     lines = told(good)
     assert sum("row: trial" in line for line in lines) == 2
-    assert "problem  row: 7 more like these" in lines
+    assert "problem  row: 7 more findings of this kind" in lines
 
 
 def test_a_final_that_is_there_twice_is_told(path: Path) -> None:

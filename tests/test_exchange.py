@@ -221,7 +221,9 @@ FOREIGN = {
 def test_files_of_other_tools_are_refused(foreign: str, tmp_path: Path) -> None:
     file = tmp_path / "foreign.json"
     file.write_text(json.dumps(FOREIGN[foreign], indent=2))
-    with pytest.raises(InputError, match="kernels and tunables of other tools are no configurations of its families"):
+    with pytest.raises(
+        InputError, match="kernels and tunables of other tools are not configurations of its families"
+    ):
         parse_file(file)
 
 

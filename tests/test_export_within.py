@@ -66,7 +66,7 @@ def test_each_shape_has_a_row_of_the_chosen_kernel_with_its_own_time(database: s
         "      3              3         0 %        0 %",
         f"{'kernel':{len(B.text)}}  shapes  worst loss",
         f"{B.text}       3      2.67 %",
-        "4 kernel-shape pairs not measured or not verified in full, taken as too slow (--no-measure)",
+        "4 kernel-shape pairs not measured or not verified in full, counted as too slow (--no-measure)",
     ]
 
 
@@ -110,7 +110,7 @@ def test_devices_types_and_ops_are_apart(database: str, path: Path) -> None:
 def test_where_the_device_is_not_here_that_is_said(database: str) -> None:
     rows, said = exported(database, "--within", "3%")
     assert [row["config"] for row in rows] == [B.text] * 3
-    assert said.splitlines()[-1].endswith("taken as too slow (the device is not here)")
+    assert said.splitlines()[-1].endswith("counted as too slow (the device is not here)")
 
 
 @pytest.mark.parametrize("form", ["module", "csv", "markdown", "latex"])

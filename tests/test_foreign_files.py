@@ -190,7 +190,7 @@ def test_a_winner_that_this_version_does_not_make_is_stale_in_tables(tried: Path
         assert "whose code changed in this tsm2-tune, or which it lacks" in refused(
             "export", "--format", form, "--output", "-", path=tried
         )
-    assert "this version makes another kernel" in run("show", "1", "--db", str(tried)).output
+    assert "this version generates other code" in run("show", "1", "--db", str(tried)).output
 
 
 def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:

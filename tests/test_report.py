@@ -279,7 +279,7 @@ def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
     changed = [replace(own.trials[0], is_superseded=True, guideline_broken="min-reuse"), *own.trials[1:]]
     rows, _ = trial_list.listed(changed)
     assert [row["why"] for row in rows[:2]] == [
-        "superseded: this version renders another kernel; breaks the guideline min-reuse by its real occupancy",
+        "superseded: this version generates other code; breaks the guideline min-reuse by its real occupancy",
         "",
     ]
     failed = next(row for row in rows if row["outcome"] == "wrong-result")

@@ -261,7 +261,7 @@ def elsewhere(found: str) -> str:
         (changed("tools", "device_name", "a\n"), "device_name = 'a\\n' is none"),
         (changed("tools", "read_gbytes_per_s", -1), "read_gbytes_per_s = -1 is none"),
         (changed("tools", "gflops", "[]"), "is not a valid JSON object"),
-        (changed("tools", "sms", "many"), "sms = 'many' is no int"),
+        (changed("tools", "sms", "many"), "sms = 'many' is not of type int"),
         (changed("tools", "key", "x"), "'x' is not a key"),
         (changed("run", "started_at", "today"), "started_at = 'today' is none"),
         (changed("run", "tools", "00000000"), "00000000"),

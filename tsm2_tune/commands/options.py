@@ -260,7 +260,7 @@ full_trials_option = option(
     "--full-trials",
     is_flag=True,
     help=f"On a GPU: verify and time every configuration in full. Without it, a trial ends as {Outcome.BEHIND.value}"
-    f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest right kernel.",
+    f" if each of its first launches takes over {100 * REACH - 100:.0f} % longer than the fastest correct kernel.",
 )
 pairs_option = option(
     "--pairs/--no-pairs",

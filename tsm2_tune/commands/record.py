@@ -30,7 +30,7 @@ WHOLE = 1.0  # 100 % of the GPU time
     show_default=True,
     metavar="PERCENT",
     help="Write products with a smaller share of all GPU time as comments. If products that differ in one extent"
-    " alone have this share together, a few of them stay.",
+    " alone have this share together, a few of them are kept.",
 )
 @program_argument
 @click.pass_context

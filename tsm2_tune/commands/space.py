@@ -49,7 +49,7 @@ NOT_OF_AN_AUDIT = {
 @shapes_options(required=False)
 @family_options
 @option("--families", "is_of_families", is_flag=True, help="List the kernel families and what each is for.")
-@option("--explain", is_flag=True, help="Say what each rule is for, and show those that drop nothing.")
+@option("--explain", is_flag=True, help="Print the reason of each rule, and the rules that drop nothing.")
 @option("--list", "as_lines", is_flag=True, help="Print each kept configuration as a line of JSON.")
 @option(
     "--audit",

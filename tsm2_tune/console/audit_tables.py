@@ -72,11 +72,11 @@ def print_audit(found: Audit, limits: DeviceLimits, database: str, console: Cons
         print_line(console, "no trial has a right result and a time: the cost of guidelines is unknown")
     _print_estimates(found.estimates, console)
     if limits.compute_capability == HOST:
-        print_line(console, f"of compiled kernels the host reports only {', '.join(OF_THE_HOST)}")
+        print_line(console, f"the host reports only {', '.join(OF_THE_HOST)} of compiled kernels")
     elif found.rules:
         _print_rules(found.rules, console)
     else:
-        print_line(console, "no rule decides differently by the compiled kernels")
+        print_line(console, "no rule decides differently with the values of the compiled kernels")
 
 
 def _print_guidelines(guidelines: Sequence[GuidelineAudit], console: Console) -> None:

@@ -75,5 +75,5 @@ def print_selected(selected: Selected, console: Console, why: str = "") -> None:
     print_table(console, ("kernel", "shapes", "worst loss"), served, right=(1, 2))
     if why and selected.unmeasured:
         pairs = counted(selected.unmeasured, "kernel-shape pair")
-        text = f"{pairs} not measured or not verified in full, taken as too slow ({one_line(why)})"
+        text = f"{pairs} not measured or not verified in full, counted as too slow ({one_line(why)})"
         print_line(console, text)

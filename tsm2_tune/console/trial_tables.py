@@ -106,7 +106,7 @@ def trial_in_full(
 def _summary(record: TrialRecord) -> Iterator[tuple[str, str]]:
     trial, run, is_gpu = record.trial, record.run, bool(record.run.identity.compute_capability)
     state = "current" if record.current else "superseded"
-    changed = "" if record.unchanged else "; this version makes another kernel"
+    changed = "" if record.unchanged else "; this version generates other code"
     strategy = f"search by {trial.strategy}" if trial.strategy else "no search"
     yield "trial", f"{record.id}, {strategy}, ended {record.ended_at}, {state}{changed}"
     yield "problem", f"{trial.problem.text}, {product_text(trial.problem.op)}, {layout_text(trial.problem.op)}"

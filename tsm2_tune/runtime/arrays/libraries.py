@@ -230,7 +230,7 @@ def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], or
     if _is_of(type(array), "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
         return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
     if is_jaxs(array):
-        raise TypeError("a: only JAX can write JAX's arrays: call this module's jax.matmul, or give out")
+        raise TypeError("a: only JAX can write JAX's arrays: call this module's jax.matmul, or pass out")
     if speaks_dlpack(array) and hasattr(array, "__array_namespace__"):
         return _standard_array(cast(StandardArray, array), shape, order)
     return None

@@ -75,8 +75,8 @@ def fastest_way(
     with current_context(context):
         if is_capturing(handle):
             raise RuntimeError(
-                "measure: nothing is timed while a stream is captured: make the plan, or the first such product,"
-                " before that"
+                "measure: kernels cannot be timed while a stream is captured: call plan, or compute this product"
+                " once, before the capture"
             )
     await_all(product, stream, handle)
     out, zero = product.out.array, effective_factors(product, None, None)[1]

@@ -98,7 +98,7 @@ def candidate_of(target: Target, choice: Choice) -> Candidate:
             " choose a smaller shape or another device"
         )
     if own is None:
-        raise InputError(f"{choice.match.winner.config} is no kernel of this version: tune again with it")
+        raise InputError(f"{choice.match.winner.config} is not a kernel of this version: tune again")
     family = family_named(own.family)
     able = [
         fixed_list.candidate_of(one, choice.problem, target.limits)
@@ -106,7 +106,7 @@ def candidate_of(target: Target, choice: Choice) -> Candidate:
         if family.supports(choice.problem) and family.has(one, choice.problem)
     ]
     if not able:
-        raise InputError(f"{own.text} cannot compute {choice.problem.text} in this version: tune again with it")
+        raise InputError(f"{own.text} cannot compute {choice.problem.text} in this version: tune again")
 
     def away(one: Candidate) -> tuple[int, int, str]:
         made = one.launch

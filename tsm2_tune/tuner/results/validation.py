@@ -141,7 +141,7 @@ def checked(row: Row, columns: Iterable[Column[Any]]) -> dict[str, Any]:
     for name, kind, kinds, is_stored in map(_of_column, columns):
         value = row[name]
         if type(value) not in kinds and not isinstance(value, kinds):
-            raise TypeError(f"{name} = {shown(value)} is no {kind.__name__}")
+            raise TypeError(f"{name} = {shown(value)} is not of type {kind.__name__}")
         if value is not None and not is_stored(value):
             raise ValueError(f"{name} = {shown(value)} is not a value of this column")
         values[name] = float(value) if kind is float and type(value) is int else value

@@ -162,7 +162,7 @@ class ProblemEnded:
 
 
 MOST_DRIFT = 0.05  # tolerated relative change of a winner's time, beyond the spread
-NEXT_STEP = "confirm again on an idle device; if it stays so, forget the problem's trials and tune again"
+NEXT_STEP = "confirm again on an idle device; if the result is the same, forget the problem's trials and tune again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +218,7 @@ class Confirmed:
             text += f": {in_a_line(before.config)} {before.median_us:.1f} us, now {self.again.median_us:.1f} us"
             text += f" ({100 * (self.drift or 0.0):+.1f} %, spread {100 * self.spread:.1f} %)"
         if self.now is None:
-            text += "; no kernel is right now"
+            text += "; no kernel gives a right result any more"
         elif self.now.config != before.config:
             text += f"; {in_a_line(self.now.config)} wins with {self.now.median_us:.1f} us"
         text += "".join(f"; {in_a_line(one.config)} is wrong now: {in_a_line(one.detail)}" for one in self.wrong)

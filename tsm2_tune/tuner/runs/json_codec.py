@@ -134,7 +134,7 @@ def _made(hint: Any, found: Any) -> Any:
         return float(found)
     if hint in (NoneType, bool, int, float, str):
         if type(found) is not hint:
-            raise TypeError(f"{errors.shown(found)} is no {hint.__name__}")
+            raise TypeError(f"{errors.shown(found)} is not of type {hint.__name__}")
         return found
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(found)

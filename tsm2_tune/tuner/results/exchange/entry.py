@@ -159,7 +159,7 @@ def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, ver
     if not re.fullmatch("[0-9a-f]{64}", str(values["basis"])):
         raise ValueError(f"the basis of {values['config']} is not a digest")
     if values["outcome"] == Outcome.BEHIND.value and {values["verdict_correct"], values["full_verdict"]} != {None}:
-        raise ValueError(f"{values['config']} was behind, so it was not verified, and has a verdict")
+        raise ValueError(f"{values['config']} was behind and so not verified, but has a verdict")
     if values["outcome"] == Outcome.WRONG_RESULT.value and values["verdict_correct"]:
         raise ValueError(f"{values['config']} has a right result and is wrong")
     first, others = _member(members, "first"), _list(_member(members, "others"))

@@ -38,7 +38,7 @@ _RIGHT = and_(TRIAL.verdict_correct == 1, _OWN_TIME)
 CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
     "is ok, but has no right result or time": and_(TRIAL.outcome == Outcome.OK.value, ~func.coalesce(_RIGHT, False)),
     "has a right result and is wrong": and_(TRIAL.outcome == Outcome.WRONG_RESULT.value, TRIAL.verdict_correct == 1),
-    "was behind, so it was not verified, and has a verdict": and_(
+    "was behind and so not verified, but has a verdict": and_(
         TRIAL.outcome == Outcome.BEHIND.value,
         or_(TRIAL.verdict_correct.is_not(None), TRIAL.full_verdict.is_not(None)),
     ),
@@ -189,7 +189,7 @@ def _contradictions(connection: Connection, path: str) -> Iterator[Finding]:
     finals = select(*of_final).join(schema.measurement, TIME.trial_id == TRIAL.id).where(TIME.round > 0)
     for row in connection.execute(finals.group_by(*of_final).having(is_doubled).order_by(*of_final)):
         where = f"of problem {row.problem_id} on {in_a_line(row.device_name)}"
-        yield problem("final", f"round {row.round} {where} is of two finals")
+        yield problem("final", f"round {row.round} {where} belongs to two finals")
     beside = exists().where(
         TIME.trial_id == TRIAL.id, TRIAL.problem_id == VENDOR.problem_id, TIME.run_id == VENDOR.run_id,
         TIME.round == VENDOR.round, TIME.cache != VENDOR.cache,
@@ -273,5 +273,5 @@ def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:
     yield from others
     for name, count in counts.items():
         if count > MOST_OF_A_KIND:
-            yield problem(name, f"{count - MOST_OF_A_KIND} more like these")
+            yield problem(name, f"{count - MOST_OF_A_KIND} more findings of this kind")
     yield end
