@@ -59,7 +59,7 @@ def database(tmp_path: Path) -> str:
         (("--shapes", "@no-such-file"), "shapes file 'no-such-file' cannot be read: No such file"),
         (("--device", "9", "--shapes", "8x8x8"), "no CUDA device 9"),
         (("--device", "0", "--shapes", "8x8x8"), "no CUDA driver answers"),
-        (("--device", "h200", "--shapes", "8x8x8"), "bundled profile"),
+        (("--device", "h200", "--shapes", "8x8x8"), "bundled device profile"),
         (("--device", "tpu", "--shapes", "8x8x8"), "unknown device 'tpu'"),
         (("--device", "cpu", "--shapes", "8x8x8", "--db", "/no/such/folder/r.db"), "/no/such/folder/r.db"),
         (("--device", "cpu", "--shapes", "64x8x64", "--guidelines", "min-reuse=1e9,min-threads-per-sm=99999"),
@@ -115,7 +115,7 @@ def database(tmp_path: Path) -> str:
         (("--shapes", "@/proc/kmsg"), "'/proc/kmsg' holds no shape"),
         (("ladder", "--shapes", "8x8x8", "--device", "cpu", "--op", "tn"), "ladder does not compute 8x8x8:f32:tn"),
         (("ladder", "--shapes", "8x8x8", "--device", "cpu", "--dtype", "bf16"), "of f32 or f64; choose another --op"),
-        (("ladder", "--shapes", "8x8x8", "--device", "h200"), "bundled profile"),
+        (("ladder", "--shapes", "8x8x8", "--device", "h200"), "bundled device profile"),
         (("ladder", "--device", "cpu"), "Missing option '--shapes'"),
     ],
 )  # fmt: skip

@@ -154,7 +154,7 @@ def test_a_date_in_the_future_is_told(good: Path) -> None:
     plain_sql(good, "UPDATE run SET started_at = '2999-01-01T00:00:00+00:00' WHERE id = 1")
     assert [line.partition(":")[2][:58] for line in told(good) if line.startswith("note     clock")] == [
         " 1 run dated in the future, first run 1. A clock was ahead"[:58],
-        " 2 trials dated in the future, first trial 2. A clock was"[:58],
+        " 2 trials dated in the future, first trial 2. A clock was "[:58],
     ]
 
 
@@ -175,7 +175,7 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
             assert told(good) == [
                 f"note     schema: 24, older than this version's 25. Remedy: tsm2-tune db migrate"
                 f" --db {good} migrates it, as does the next command that opens it",
-                "note kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
+                "note     kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
                 " can still win. Remedy: tune again on that device",
                 f"note     unused: 1 row of source. No trial uses them. {removes}",
                 f"note     unused: 1 row of problem. No trial uses them. {removes}",

@@ -121,7 +121,7 @@ def test_a_workspace_that_is_larger_than_the_device_is_a_failed_launch(
     starved.limits, starved.left = replace(starved.limits, memory_bytes=needed_bytes(PROBLEM) + 100), 0
     result = bench.answer(request)
     assert result.outcome is Outcome.LAUNCH_FAILED
-    assert "bytes makes" in result.detail
+    assert "bytes, and the device has" in result.detail
 
 
 def test_winner_is_verified_without_extents_beyond_its_workspace(

@@ -275,7 +275,7 @@ def test_the_second_product_takes_the_short_way(module: ModuleType, torch: Any, 
         (
             lambda a, b, out: (Tensor(f32(0x1000), dtype="torch.float32", is_neg=lambda: True), b, out),
             TypeError,
-            "negated",
+            "negative bit",
         ),
         (lambda a, b, out: (a, Masked(f32(0x2000), dtype="torch.float32"), out), TypeError, "subclass"),
         (lambda a, b, out: (a, None, out), TypeError, "expected a device array"),

@@ -143,9 +143,9 @@ def test_a_winner_over_configurations_that_were_lost_is_no_success(
 @pytest.mark.parametrize(
     ("of_sample", "of_kernel", "outcome", "detail"),
     [
-        (None, STOPPED, Outcome.INTERRUPTED, f"race check: {STOPPED.detail}"),
-        (None, REFUSED, Outcome.COMPILE_FAILED, "race check: no such flag"),
-        (STOPPED, None, Outcome.INTERRUPTED, f"race check: {STOPPED.detail}"),
+        (None, STOPPED, Outcome.INTERRUPTED, f"with a race check: {STOPPED.detail}"),
+        (None, REFUSED, Outcome.COMPILE_FAILED, "with a race check: no such flag"),
+        (STOPPED, None, Outcome.INTERRUPTED, f"with a race check: {STOPPED.detail}"),
         (REFUSED, None, Outcome.OK, ""),  # the compiler inserts no calls before each access
     ],
     ids=["kernel interrupted", "kernel refused", "sample interrupted", "sample refused"],

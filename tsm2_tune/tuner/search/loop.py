@@ -292,10 +292,10 @@ class Tuner:
         named = [f"{bits}-bit indices" for bits in INDEX_BITS]
         watching = self._watching if extent.watched_products else None
         if isinstance(watching, CompileFailure):
-            return AttemptResult(watching.outcome, f"race check: {watching.detail}")
+            return AttemptResult(watching.outcome, f"with a race check: {watching.detail}")
         if watching is not None:  # only for one index width: both make the same accesses
             texts.append((texts[0][0], watching))
-            named.append("races watched")
+            named.append("a race check")
         for _ in range(TRIES):
             entries = []
             started = [self._compilers.begin(one, toolchain) for one, toolchain in texts]
