@@ -90,7 +90,7 @@ def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) ->
     assert gpu_module.match(20480, 8, 20480, "f32", GPU).winner.device == GPU
     match = gpu_module.match(20480, 8, 20480, "f64", GPU)
     assert match.winner.device == "Tesla K40c"
-    assert f", tuned on Tesla K40c: no winner of {GPU}fits; tune on that GPU for its own kernels: tuned for" in str(
+    assert f", tuned on Tesla K40c: no winner of {GPU} fits; tune on that GPU for its own kernels: tuned for" in str(
         match
     )
 

@@ -251,7 +251,7 @@ def test_what_is_forgiven_is_removed(arguments: tuple[str, ...], left: int, fill
     named = [digest[:10].upper() if one == "BAD" else one for one in arguments]
     found = run("quarantine", "--db", str(filled), "--forgive", *named)
     assert found.exit_code == 0, found.output
-    assert found.output == f"forgiven: {3 - left} quarantined kernel{'' if left == 2 else 's'}\n"
+    assert found.output == f"released: {3 - left} quarantined kernel{'' if left == 2 else 's'}\n"
     assert len(json.loads(run("quarantine", "--db", str(filled), "--json").output)) == left
     if left == 0:
         assert run("quarantine", "--db", str(filled)).output == "no kernel is quarantined\n"
@@ -275,7 +275,7 @@ def test_forgiving_all_of_nothing_is_no_error(store: Store, path: Path) -> None:
     with pytest.raises(InputError):
         forgive(store.database, "0" * 8, None)
     store.add_trials(RUN, failed_and_right())
-    assert run("quarantine", "--db", str(path), "--forgive", "all").output == "forgiven: 0 quarantined kernels\n"
+    assert run("quarantine", "--db", str(path), "--forgive", "all").output == "released: 0 quarantined kernels\n"
 
 
 def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -> None:
