@@ -20,7 +20,7 @@ TIMED = (
     "cublas",
     "cublaslt",
 )  # a row has these contestants' times with a clean and with a dirty L2
-BY_KIND = "Kernels that `gemm` chooses by prediction, by kind of product, with the L2 clean:"
+BY_KIND = "The next table has kernels that `gemm` chooses by prediction, by kind of product, with the L2 clean:"
 
 
 def vendor_us(row: Row) -> float | None:
@@ -283,7 +283,7 @@ def of_plans(rows: Sequence[Row]) -> str:
     seconds = [row["plan_seconds"] for row in rows]
     to_vendor = sum(row["plan"].startswith("the vendor") for row in rows)
     return (
-        "Kernels that `plan(a, b, out, measure=True)` chooses by timing up to twenty launches and the vendor on the"
-        f" arrays. Of {len(rows)} shapes the vendor was fastest for {to_vendor}. Making a plan took"
+        "The next table has kernels that `plan(a, b, out, measure=True)` chooses by timing up to twenty launches and"
+        f" the vendor on the arrays. Of {len(rows)} shapes the vendor was fastest for {to_vendor}. Making a plan took"
         f" {1e3 * statistics.median(seconds):.0f} ms (median) and {max(seconds):.2f} s at most."
     )
