@@ -17,6 +17,8 @@ from tests.exchanged import tuned_database
 from tests.fabricated import plain_sql
 from tsm2_tune.commands.predict import closing_text
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export import comparison
+from tsm2_tune.tuner.export.comparison import Compared
 from tsm2_tune.tuner.export.scale_launch import distance
 from tsm2_tune.tuner.results.store import Store
 
@@ -126,6 +128,19 @@ def test_compare_times_what_the_module_chooses(path: Path, toolchain: object) ->
     assert found["problems"][0]["kernel"] == winner
     assert all(one["low_us"] <= one["kernel_us"] <= one["high_us"] for one in found["problems"])
     assert path.read_bytes() == before
+
+
+@pytest.mark.host
+def test_compare_says_why_a_kernel_has_no_time(
+    path: Path, toolchain: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
+    monkeypatch.setattr(
+        comparison, "_timed", lambda _, choice, candidate: Compared(choice, candidate.config, None, "wrong: C[3, 1]")
+    )
+    said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64")
+    assert said.exit_code == 1, said.output
+    assert said.stdout.splitlines()[-1] == "64x2x64:f32: wrong: C[3, 1]"
 
 
 @pytest.mark.host

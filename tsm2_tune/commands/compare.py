@@ -153,4 +153,4 @@ def _print(
     tables.print_line(console, closing_text([fact["x_vendor"] for fact in facts], [one.choice for one in found]))
     for fact in facts:
         if fact["error"]:
-            tables.print_hanging(console, f"{fact['problem']}: {fact['trouble']}", 2)
+            tables.print_hanging(console, f"{fact['problem']}: {fact['error']}", 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 import click
 
@@ -13,9 +12,6 @@ from tsm2_tune.commands.options import (
     json_option,
 )
 from tsm2_tune.console import tables
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(cls=Command)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import click
 
@@ -18,9 +17,6 @@ from tsm2_tune.commands.options import (
 )
 from tsm2_tune.console import tables
 from tsm2_tune.tuner.results.storage.addresses import shown_name
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(cls=Command)

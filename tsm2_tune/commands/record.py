@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tsm2_tune.api.parse import share_of
@@ -14,9 +12,6 @@ from tsm2_tune.console.printable import tell
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.preload import Standing, journal_folder, path_of_program, ran
 from tsm2_tune.tuner.written_files import refuse_unwritable, write
-
-if TYPE_CHECKING:
-    pass
 
 WHOLE = 1.0  # 100 % of the GPU time
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import click
 
 from tsm2_tune.api.parse import (
@@ -20,9 +18,6 @@ from tsm2_tune.commands.options import (
 )
 from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console.printable import tell
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(cls=Command)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -16,9 +16,6 @@ from tsm2_tune.commands.results.best import refuse_nothing
 from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console import tables
 from tsm2_tune.generator.problem import Problem
-
-if TYPE_CHECKING:
-    pass
 
 
 @click.command(cls=Command)
