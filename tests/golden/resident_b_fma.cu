@@ -25,7 +25,7 @@ constexpr int width = vector_bytes / sizeof(scalar);
 constexpr int rows = vectors * width;        // rows of a thread
 constexpr int block_rows = threads * rows;
 
-// What kernels share, header by header.
+// Shared device headers; this kernel is at the end.
 
 // vector.cuh
 // Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.

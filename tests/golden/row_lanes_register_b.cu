@@ -37,7 +37,7 @@ constexpr int block_columns = teams * columns;
 // A block's row tiles are contiguous if nearly all traffic is stores of long rows of C; else they are a grid apart.
 constexpr bool together = block_columns >= 4 * depth && block_columns * sizeof(scalar) >= 256;
 
-// What kernels share, header by header.
+// Shared device headers; this kernel is at the end.
 
 // vector.cuh
 // Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.

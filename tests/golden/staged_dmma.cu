@@ -32,7 +32,7 @@ constexpr int m_tile_rows = 16;  // rows of C in an m tile
 constexpr int m_tiles = 1;  // m16 tiles of C that one warp accumulates in registers
 constexpr int n_tiles = 2;  // n8 tiles of C that one warp accumulates in registers
 
-// What kernels share, header by header.
+// Shared device headers; this kernel is at the end.
 
 // vector.cuh
 // Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
@@ -152,9 +152,11 @@ constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 }
 
 // For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
-// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
-// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
-// constant, so a round's addresses are immediate offsets from one register.
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector.
+// `max_count`: the largest `count` of the block's threads. `at_once` is halved while `max_count` fits in half of it,
+// at most down to 8 (fixed stride) or 4.
+// `is_fixed_stride`: the caller passes a constant stride, which inlining propagates. So a round's addresses are
+// immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)
@@ -337,7 +339,7 @@ __device__ __forceinline__ void store_sums(T *__restrict__ ptr_c, const Sum (&su
 // The emulator's versions are in async_copy_on_host.h.
 #ifndef TSM2_HOST
 // PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
-// L2.
+// L2. Two functions issue another operator: cp_async issues ca for cg_L2_128B, and cp_async_if issues ca_L2_128B for ca.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
 // Copy `bytes` bytes. Two bytes are copied synchronously, since cp.async moves at least four.
@@ -475,7 +477,8 @@ __device__ __forceinline__ void mma_m8n8k4_twice(double (&sum)[2], const double 
 // k tiles, up to rounding, and whole tiles of C as far as possible. Below, a tile is a tile of C.
 //
 //   Panel: a split-k slice whose length is a block's equal share of all k tiles. If there are fewer tiles than
-//     blocks, the k of every tile begins with `panels` panels. One block computes one panel of one tile.
+//     blocks, the k of every tile begins with `panels` panels: as many as leave a tail of at least `least_tail` k
+//     tiles, or no tail. If k is short, there may be no panel. One block computes one panel of one tile.
 //   Tail: the k tiles of a tile after its panels (all of them if there are no panels). Blocks without a panel, the
 //     tail blocks, compute all tails, first in turns and then in stretches.
 //   Turn: each tail block computes the whole tail of one tile. There are floor(tiles / tail blocks) turns.
@@ -650,9 +653,9 @@ __device__ __forceinline__ void copy_async(scalar *to, const scalar *from, int c
 }
 
 // CUTLASS's thread map: in each round every thread of a ring gets one vector of `wide` elements of a k tile. The k
-// tile has `lines` rows of A (or columns of B), called lines, and `block_k` elements of each. It is a matrix in
-// memory: strided() is the memory row of a thread's first vector, contiguous() the vector's first element in that
-// row. If a round is no whole number of memory rows, the last threads have no vector.
+// tile has `block_k` elements of each of `lines` rows of A or columns of B. It is a matrix in memory: strided() is
+// the memory row of a thread's first vector, contiguous() the vector's first element in that row. If a round is no
+// whole number of memory rows, the last threads have no vector.
 template <int lines, bool along_k, int wide>
 struct ThreadMap {
     static constexpr int contiguous_vectors = (along_k ? block_k : lines) / wide;
@@ -679,7 +682,7 @@ struct ThreadMap {
         return (vectors_per_round == ring_threads || member < vectors_per_round)
             && (count % vectors_per_round == 0 || member + i * vectors_per_round < count);
     }
-    // Return whether this thread's vector in round i is in the first `valid_lines` lines.
+    // Return whether this thread's vector in round i is in the first `valid_lines` rows of A or columns of B.
     static __device__ __forceinline__ bool is_valid(int i, int valid_lines)
     {
         return (along_k ? strided() + strided_offset(i) : contiguous() + contiguous_offset(i)) < valid_lines;
@@ -687,7 +690,7 @@ struct ThreadMap {
 };
 
 // If `wanted`, start to copy this thread's vectors of a whole k tile into a stage of the ring. `from` is the address
-// of its first vector. Vectors past the first `valid_lines` lines become zero.
+// of its first vector. Vectors past the first `valid_lines` rows of A or columns of B become zero.
 template <int lines, int pitch, bool along_k>
 __device__ __forceinline__ void copy_k_tile(
     scalar *staged, const scalar *__restrict__ from, index_t ld, int valid_lines = lines, bool wanted = true)
@@ -726,8 +729,9 @@ __device__ __forceinline__ void copy_elements(
         copy_each([&](int i) { return int(P::is_valid(i, valid_lines)); });
 }
 
-// Start to copy a k tile at an edge of X into a stage of the ring: the lines from `first` on, the elements along k
-// from l on, and zeros outside of X. If vectors of `wide` elements are not aligned, they are narrower.
+// Start to copy a k tile at an edge of X, which is A or B, into a stage of the ring. The k tile begins at row (of A) or
+// column (of B) `first` and at index l along k. X has `last` rows (A) or columns (B), and k indices along k. Elements
+// outside of X become zero. If vectors of `wide` elements are not aligned, they are narrower.
 template <int lines, int pitch, bool along_k, int wide>
 __device__ __forceinline__ void copy_at_edge(
     scalar *staged, const scalar *__restrict__ X, index_t ld, index_t first, index_t last, index_t l, index_t k)

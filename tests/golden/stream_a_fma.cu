@@ -33,7 +33,7 @@ constexpr int rows = vectors * width;       // rows of a thread
 constexpr int block_rows = threads * rows;
 constexpr int exchanged = width > 1;        // whether the rows of each pair are swapped in the workspace
 
-// What kernels share, header by header.
+// Shared device headers; this kernel is at the end.
 
 // vector.cuh
 // Vectors: contiguous elements that one instruction loads or stores. `Word<bytes>` is CUDA's type of that size.
@@ -101,7 +101,7 @@ __device__ __forceinline__ unsigned upper_halves(unsigned first, unsigned second
 // The emulator's versions are in async_copy_on_host.h.
 #ifndef TSM2_HOST
 // PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
-// L2.
+// L2. Two functions issue another operator: cp_async issues ca for cg_L2_128B, and cp_async_if issues ca_L2_128B for ca.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
 // Copy `bytes` bytes. Two bytes are copied synchronously, since cp.async moves at least four.
@@ -256,9 +256,11 @@ constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 }
 
 // For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
-// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
-// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
-// constant, so a round's addresses are immediate offsets from one register.
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector.
+// `max_count`: the largest `count` of the block's threads. `at_once` is halved while `max_count` fits in half of it,
+// at most down to 8 (fixed stride) or 4.
+// `is_fixed_stride`: the caller passes a constant stride, which inlining propagates. So a round's addresses are
+// immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)

@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 
 ELEMENT_TYPES = ("complex.cuh", "bfloat16.cuh", "float16.cuh")  # inserted before constants of these types
-BEGIN, END = "\n// What kernels share, header by header.\n", "// This kernel.\n\n"
+BEGIN, END = "\n// Shared device headers; this kernel is at the end.\n", "// This kernel.\n\n"
 _INCLUDE = re.compile(r'^#include "([\w/]+\.cuh)"\n', re.MULTILINE)
 _FOLDER = files("tsm2_tune") / "kernels"
 

@@ -6,7 +6,7 @@
 #include "vector.cuh"
 #ifndef TSM2_HOST
 // PTX's cache operators: ca caches in L1 and L2, cg (16 bytes only) in L2 alone. L2_128B prefetches 128 bytes to the
-// L2.
+// L2. Two functions issue another operator: cp_async issues ca for cg_L2_128B, and cp_async_if issues ca_L2_128B for ca.
 enum class CacheOp { ca, ca_L2_128B, cg_L2_128B };
 
 // Copy `bytes` bytes. Two bytes are copied synchronously, since cp.async moves at least four.

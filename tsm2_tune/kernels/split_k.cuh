@@ -22,9 +22,11 @@ constexpr __device__ __forceinline__ int vectors_at_once(int vectors)
 }
 
 // For each vector p of C, add up its `count` partial sums. They are `stride` elements apart, and the first is at
-// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector, or
-// fewer if no thread of the block has more than `max_count`. `is_fixed_stride`: the stride is a compile-time
-// constant, so a round's addresses are immediate offsets from one register.
+// `from` + offset_of(p). The order of additions is fixed. A round loads `at_once` partial sums of each vector.
+// `max_count`: the largest `count` of the block's threads. `at_once` is halved while `max_count` fits in half of it,
+// at most down to 8 (fixed stride) or 4.
+// `is_fixed_stride`: the caller passes a constant stride, which inlining propagates. So a round's addresses are
+// immediate offsets from one register.
 template <int at_once, bool is_fixed_stride, class V, int vectors, class T, class Offset>
 __device__ __forceinline__ void sum_splits(
     V (&sum)[vectors], const T *from, Offset offset_of, long long stride, int count, int max_count)

@@ -3,7 +3,8 @@
 // k tiles, up to rounding, and whole tiles of C as far as possible. Below, a tile is a tile of C.
 //
 //   Panel: a split-k slice whose length is a block's equal share of all k tiles. If there are fewer tiles than
-//     blocks, the k of every tile begins with `panels` panels. One block computes one panel of one tile.
+//     blocks, the k of every tile begins with `panels` panels: as many as leave a tail of at least `least_tail` k
+//     tiles, or no tail. If k is short, there may be no panel. One block computes one panel of one tile.
 //   Tail: the k tiles of a tile after its panels (all of them if there are no panels). Blocks without a panel, the
 //     tail blocks, compute all tails, first in turns and then in stretches.
 //   Turn: each tail block computes the whole tail of one tile. There are floor(tiles / tail blocks) turns.
