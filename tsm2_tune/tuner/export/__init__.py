@@ -98,10 +98,10 @@ def export(
 ) -> str:
     """Return the text of the store's winners (the fastest kernel of each shape) in one of FORMATS.
 
-    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. `among`
-    replaces the winners, for example by fewer kernels. With `binaries` a module contains cubins. `tell` is called
-    with the reason for each missing cubin, and `unverified` is the policy for cubins that cannot be verified on this
-    machine. With `launcher` a module contains the compiled launcher.
+    Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. The rows
+    that `among` returns are exported instead, for example fewer kernels that serve all shapes. With `binaries` a
+    module contains cubins. `tell` is called with the reason for each missing cubin, and `unverified` is the policy
+    for cubins that cannot be verified on this machine. With `launcher` a module contains the compiled launcher.
 
     Raise InputError if there is no winner, StoreError if a stored kernel differs from the kernel that this program
     generates, and ToolMissing if a tool that builds the launcher is missing.
