@@ -31,19 +31,23 @@ int core_fits(const struct core_pack *pack, int at, const struct core_product *p
 }
 
 /* Return the index of the next candidate from `at` on; the number of kernels if there is none. */
-static int next_candidate(const struct candidates *of, int at)
+static int next_candidate(const struct candidates *candidates, int at)
 {
-    const int count = (int)of->pack->header->kernel_count;
-    while (at < count && !((int)of->pack->kernels[at].device == of->device &&
-                           core_fits(of->pack, at, of->product, of->c_order)))
+    const int count = (int)candidates->pack->header->kernel_count;
+    while (at < count && !((int)candidates->pack->kernels[at].device == candidates->device &&
+                           core_fits(candidates->pack, at, candidates->product, candidates->c_order)))
         ++at;
     return at;
 }
 
-static int has_candidate(const struct candidates *of) { return next_candidate(of, 0) < (int)of->pack->header->kernel_count; }
+static int has_candidate(const struct candidates *candidates)
+{
+    return next_candidate(candidates, 0) < (int)candidates->pack->header->kernel_count;
+}
 
-/* Find the candidates: kernels of the device, or else of the first device with one that fits; with a C that is allocated
-   later, those for the wanted order if there are any. Return whether there are candidates. */
+/* Find the candidates: kernels of the device, or else of the device of the first kernel that fits (a host's for a host,
+   a GPU's for a GPU). If C is allocated later, only kernels for the wanted order, if there are any. Return whether
+   there are candidates. */
 static int find_candidates(const struct core_pack *pack, const struct core_product *product, int device, int wanted,
                            struct candidates *found)
 {
@@ -88,13 +92,15 @@ static int comes_before(const struct core_pack *pack, int a, int b)
 }
 
 /* Set the candidate whose shape is nearest. Return whether the times of all candidates can be predicted. */
-static int choose_nearest(const struct candidates *of, struct core_choice *choice)
+static int choose_nearest(const struct candidates *candidates, struct core_choice *choice)
 {
-    const struct core_pack *pack = of->pack;
+    const struct core_pack *pack = candidates->pack;
     int are_predicted = 1;
     choice->kernel = -1;
-    for (int at = next_candidate(of, 0); at < (int)pack->header->kernel_count; at = next_candidate(of, at + 1)) {
-        const double distance = is_its_shape(&pack->kernels[at], of->product) ? 0 : distance_to(pack, at, of->product);
+    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
+         at = next_candidate(candidates, at + 1)) {
+        const double distance =
+            is_its_shape(&pack->kernels[at], candidates->product) ? 0 : distance_to(pack, at, candidates->product);
         are_predicted &= is_predicted(pack, at);
         if (choice->kernel < 0 || distance < choice->distance ||
             (distance == choice->distance && comes_before(pack, at, choice->kernel))) {
@@ -108,15 +114,16 @@ static int choose_nearest(const struct candidates *of, struct core_choice *choic
 }
 
 /* Set the candidate with the least predicted time, penalized by its distance from measured shapes. */
-static void choose_fastest(const struct candidates *of, struct core_choice *choice)
+static void choose_fastest(const struct candidates *candidates, struct core_choice *choice)
 {
-    const struct core_pack *pack = of->pack;
+    const struct core_pack *pack = candidates->pack;
     double best_us = HUGE_VAL;
     int best = -1;
-    for (int at = next_candidate(of, 0); at < (int)pack->header->kernel_count; at = next_candidate(of, at + 1)) {
+    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
+         at = next_candidate(candidates, at + 1)) {
         int32_t rows, splits;
         double penalized_us;
-        const double us = core_predict(pack, at, of->product, &rows, &splits, &penalized_us);
+        const double us = core_predict(pack, at, candidates->product, &rows, &splits, &penalized_us);
         if (best < 0 || penalized_us < best_us || (penalized_us == best_us && comes_before(pack, at, best))) {
             best_us = penalized_us;
             best = at;
@@ -126,11 +133,11 @@ static void choose_fastest(const struct candidates *of, struct core_choice *choi
         }
     }
     choice->kernel = best;
-    choice->distance = distance_to(pack, best, of->product);
+    choice->distance = distance_to(pack, best, candidates->product);
 }
 
-double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product, int32_t *rows_per_block,
-                    int32_t *splits, double *penalized_us)
+double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product,
+                    int32_t *rows_per_block, int32_t *splits, double *penalized_us)
 {
     *rows_per_block = pack->kernels[kernel].rows_per_block;
     *splits = pack->kernels[kernel].splits;
@@ -146,13 +153,14 @@ double core_predict(const struct core_pack *pack, int kernel, const struct core_
 
 /* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate whose
    shape is nearest. */
-static double predicted_vendor_us(const struct candidates *of, int nearest)
+static double predicted_vendor_us(const struct candidates *candidates, int nearest)
 {
-    const struct core_pack *pack = of->pack;
-    const struct work work = vendor_work_of(pack, nearest, of->product), apart = with_vectors_apart(work);
+    const struct core_pack *pack = candidates->pack;
+    const struct work work = vendor_work_of(pack, nearest, candidates->product), apart = with_vectors_apart(work);
     const double plain_us = plain_vendor_us(&work);
     struct average average = {0, 0, HUGE_VAL};
-    for (int at = next_candidate(of, 0); at < (int)pack->header->kernel_count; at = next_candidate(of, at + 1))
+    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
+         at = next_candidate(candidates, at + 1))
         for (int i = 0; i < pack->fits[at].vendor_point_count; ++i)
             add_point(&average, &pack->vendor_points[pack->fits[at].first_vendor_point + i], &apart, plain_us);
     return average.weights > 0 ? vendor_us(&average, &work) : 0;
@@ -163,50 +171,51 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
                                        int wanted)
 {
     struct core_choice choice;
-    struct candidates of;
+    struct candidates candidates;
     memset(&choice, 0, sizeof choice);
-    if (!find_candidates(pack, product, device, wanted, &of))
+    if (!find_candidates(pack, product, device, wanted, &candidates))
         return choice;
-    const int are_predicted = choose_nearest(&of, &choice), is_host = pack->devices[of.device].is_host;
+    const int are_predicted = choose_nearest(&candidates, &choice), is_host = pack->devices[candidates.device].is_host;
     const int nearest = choice.kernel;
     choice.reason = CORE_NEAREST;
-    choice.is_of_other_device = !is_host && of.device != device;
+    choice.is_of_other_device = !is_host && candidates.device != device;
     if (is_its_shape(&pack->kernels[nearest], product)) {
         choice.reason = CORE_TUNED;
         choice.us = is_host ? 0 : pack->kernels[nearest].us;
         choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;
     } else if (are_predicted) {
-        choose_fastest(&of, &choice);
+        choose_fastest(&candidates, &choice);
         choice.reason = CORE_PREDICTED;
         choice.us = is_host ? 0 : choice.us;
-        choice.vendor_us = is_host ? 0 : predicted_vendor_us(&of, nearest);
+        choice.vendor_us = is_host ? 0 : predicted_vendor_us(&candidates, nearest);
     }
     return choice;
 }
 
 /* --- The transposed product --- */
 
-static struct core_product transposed(const struct core_product *product)
+static struct core_product transposed_product(const struct core_product *product)
 {
     static const int from[CORE_MATRICES] = {CORE_B, CORE_A, CORE_C};
-    struct core_product across = *product;
-    across.m = product->n, across.n = product->m;
-    across.conjugates[0] = product->conjugates[1], across.conjugates[1] = product->conjugates[0];
-    across.is_gram = 0;
+    struct core_product transposed = *product;
+    transposed.m = product->n, transposed.n = product->m;
+    transposed.conjugates[0] = product->conjugates[1], transposed.conjugates[1] = product->conjugates[0];
+    transposed.is_gram = 0;
     for (int x = 0; x < CORE_MATRICES; ++x) {
-        across.ld[x][CORE_COLUMN_MAJOR] = product->ld[from[x]][CORE_ROW_MAJOR];
-        across.ld[x][CORE_ROW_MAJOR] = product->ld[from[x]][CORE_COLUMN_MAJOR];
+        transposed.ld[x][CORE_COLUMN_MAJOR] = product->ld[from[x]][CORE_ROW_MAJOR];
+        transposed.ld[x][CORE_ROW_MAJOR] = product->ld[from[x]][CORE_COLUMN_MAJOR];
     }
-    return across;
+    return transposed;
 }
 
 /* Whether the transposed product's choice is better than the product's own. A kernel of the device is not replaced by
    another device's. On a host, whose times are not compared, the nearer shape is better. */
-static int is_better(const struct core_choice *across, const struct core_choice *as_is, int is_host)
+static int is_better(const struct core_choice *transposed, const struct core_choice *as_is, int is_host)
 {
     if (is_host)
-        return across->distance < as_is->distance;
-    return across->us > 0 && across->us < as_is->us && (!across->is_of_other_device || as_is->is_of_other_device);
+        return transposed->distance < as_is->distance;
+    return transposed->us > 0 && transposed->us < as_is->us &&
+           (!transposed->is_of_other_device || as_is->is_of_other_device);
 }
 
 /* --- Launches --- */
@@ -233,13 +242,13 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
     const uint64_t m = (uint64_t)choice->extents[0], n = (uint64_t)choice->extents[1];
     const uint64_t rows = (uint64_t)choice->rows_per_block, splits = (uint64_t)choice->splits;
     const uint64_t columns = kernel->columns_per_block > 0 ? (uint64_t)kernel->columns_per_block : n;
-    const uint64_t down = quotient_up(m, rows), across = quotient_up(n, columns), tiles = down * across;
-    if ((double)down * (double)across > (double)INT_MAX)
+    const uint64_t down = quotient_up(m, rows), across = quotient_up(n, columns);
+    const int are_many = (double)down * (double)across > (double)INT_MAX;
+    const uint64_t tiles = are_many ? (uint64_t)INT_MAX : down * across; /* at least the number of persistent blocks */
+    if (!kernel->is_persistent && (are_many || splits > MOST_SPLITS))
         return 0;
     choice->grid[0] = (uint32_t)(kernel->is_persistent ? splits : tiles);
     choice->grid[1] = (uint32_t)(kernel->is_persistent ? 1 : splits);
-    if (choice->grid[1] > MOST_SPLITS)
-        return 0;
     if (!kernel->has_workspace)
         return 1;
     /* Beyond flat_splits, groups of splits are added up first. A persistent block has at most two incomplete tiles. */
@@ -280,8 +289,8 @@ static void set_ld(const struct core_kernel *kernel, const struct core_product *
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice)
 {
-    const struct core_product across = transposed(product);
-    set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &across : product, choice);
+    const struct core_product transposed = transposed_product(product);
+    set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &transposed : product, choice);
 }
 
 /* Complete the choice for the product as its kernel computes it. */
@@ -302,21 +311,21 @@ static struct core_choice completed(const struct core_pack *pack, const struct c
 
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device)
 {
-    const struct core_product across = transposed(product);
-    const int is_host = device == CORE_HOST;
+    const struct core_product transposed = transposed_product(product);
     struct core_choice none;
     memset(&none, 0, sizeof none);
     if (product->type < 0 || product->type >= CORE_TYPES || product->m < 1 || product->n < 1 || product->k < 1 ||
         product->batch_count != 1 || device < CORE_HOST || device >= (int)pack->header->device_count)
         return none;
+    const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
     const struct core_choice as_is = choose_as_is(pack, product, device, CORE_COLUMN_MAJOR);
     const int is_wide = product->m < product->n; /* kernels are made for a tall C */
     if (as_is.reason != CORE_NO_KERNEL && (!is_wide || as_is.reason == CORE_TUNED || (as_is.us <= 0 && !is_host)))
         return completed(pack, product, as_is);
-    struct core_choice of_across = choose_as_is(pack, &across, device, CORE_ROW_MAJOR);
-    of_across.is_transposed = 1;
-    if (of_across.reason != CORE_NO_KERNEL &&
-        (as_is.reason == CORE_NO_KERNEL || is_better(&of_across, &as_is, is_host)))
-        return completed(pack, &across, of_across);
+    struct core_choice transposed_choice = choose_as_is(pack, &transposed, device, CORE_ROW_MAJOR);
+    transposed_choice.is_transposed = 1;
+    if (transposed_choice.reason != CORE_NO_KERNEL &&
+        (as_is.reason == CORE_NO_KERNEL || is_better(&transposed_choice, &as_is, is_host)))
+        return completed(pack, &transposed, transposed_choice);
     return as_is.reason == CORE_NO_KERNEL ? none : completed(pack, product, as_is);
 }

@@ -35,7 +35,7 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
         add(text, bytes, ", by op %s as the transposed product %lldx%lldx%lld", core_text(pack, kernel->op),
             (long long)choice->extents[0], (long long)choice->extents[1], (long long)choice->extents[2]);
     if (choice->is_of_other_device)
-        add(text, bytes, ", tuned on %s: no winner of %s fits, tune there for its own",
+        add(text, bytes, ", tuned on %s: no winner of %s fits; tune on that GPU for its own kernels",
             core_text(pack, pack->devices[kernel->device].name), device);
     if (choice->us <= 0) {
         if (is_tuned)

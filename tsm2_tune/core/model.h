@@ -10,19 +10,19 @@
 #define START_US 5.0 /* any launch: until the first loads arrive, and after the last store */
 #define SUMS_US 2.0  /* splits: until the last block of a tile has arrived and read all partial sums */
 #define SUMS_RATE 0.5   /* splits: share of the memory rate for partial sums */
-#define CACHED_RATE 1.2 /* typical share of the memory rate for data that is read again and may be in the L2 */
-#define UNEVEN 0.3      /* share of an idle multiprocessor's bandwidth that the others cannot use */
-#define LEAST 0.95      /* least predicted time, in units of the time of the memory traffic */
+#define CACHED_RATE 1.2 /* typical rate, in memory rates, of data that is read again and may be in the L2 */
+#define IDLE_LOSS 0.3      /* share of an idle multiprocessor's bandwidth that the others cannot use */
+#define LEAST_MEMORY_SHARE 0.95 /* least predicted time, in units of the time to move each operand and C once */
 #define NEXT_TILE_US 0.5 /* from one tile of C to the next in the same resident block */
 #define ENOUGH_BLOCKS 0.5 /* share of the resident blocks of its shape that could keep a multiprocessor busy */
-#define MOST_BLOCKS 2.0   /* times the blocks of its shape, beyond which more blocks gain nothing */
-#define FEW_BLOCKS 2.0    /* with so many times fewer blocks, time is inversely proportional to their number */
+#define USEFUL_BLOCKS 2.0 /* times the blocks of its shape, beyond which more blocks gain nothing */
+#define SPARE_BLOCKS 2.0 /* f times fewer blocks slow it down by at least f over this; by f if it is persistent */
 #define LONG_K 3.0 /* penalty if k exceeds what the kernel adds up in one pass, though not at its shape */
 #define DISTANCE_PENALTY 0.05 /* e to this for each unit of distance from the kernel's nearest measured shape */
 #define HOST_DISTANCE_PENALTY 0.5 /* the same on a host, whose times follow no memory rate */
-#define NEAR 0.2          /* added to distances, so that no single measured time decides */
+#define DISTANCE_OFFSET 0.2 /* added to distances, so that no single measured time decides */
 #define ODD_LINES_APART 2.0 /* squared distance between lines of whole vectors and other lines */
-#define SHORT_BODY_US 50.0 /* a measured body of this time counts half at longer times */
+#define SHORT_BODY_US 50.0 /* predicted body of a point whose log ratio is halved at much longer times */
 #define VENDOR_RATE 0.7    /* share of the device's arithmetic rate that cuBLAS reaches */
 #define VENDOR_ODD_LINES 1.1 /* factor on cuBLAS's body if lines are not whole vectors */
 #define VENDOR_VECTOR_EXTENT 0.05 /* in distances, for an extent of 1: cuBLAS multiplies vectors by other routines */
@@ -39,25 +39,25 @@ enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 /* A kernel's facts that follow from the pack. */
 struct core_fit {
     double log_m, log_n, log_k; /* of its shape */
-    double loading_blocks;      /* at its shape: resident blocks per multiprocessor, weighted by how full their tiles are */
-    double busy_blocks;         /* at its shape: resident blocks of a multiprocessor that has any */
-    double waves;               /* at its shape: blocks per multiprocessor if all were resident and had several tiles; else 0 */
-    int32_t first_point;        /* its points: one at its shape, and one for each of its times */
+    double loading_blocks; /* at its shape: resident blocks per multiprocessor, weighted by how full their tiles are */
+    double busy_blocks; /* at its shape: resident blocks of a multiprocessor that has any */
+    double resident_blocks; /* at its shape: blocks per multiprocessor if all are resident and have several tiles */
+    int32_t first_point; /* its points: one at its shape, and one for each of its times */
     int32_t first_vendor_point, vendor_point_count;
 };
 
 struct core_point {
     double log_m, log_n, log_k;
     double has_odd_lines; /* 1 or 0 */
-    double predicted_us;  /* from the device's rates alone */
-    double log_ratio;     /* of the measured time to predicted_us */
+    double predicted_us; /* from the device's rates alone */
+    double log_ratio; /* of the measured time to predicted_us */
 };
 
 /* A product on a device. */
 struct work {
     double m, n, k;
     double log_m, log_n, log_k;
-    double memory_us;     /* to move each operand and C once */
+    double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate; 0: unknown */
     double has_odd_lines; /* 1 if lines of A, or of B or C, are not whole vectors; else 0 */
 };
@@ -75,7 +75,8 @@ struct average {
 /* Add a point to the average of a work whose time from rates alone is `plain_us`. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double plain_us);
 
-/* Return a kernel's least time and its launch, corrected by its measured times. `distance` is to the nearest of them. */
+/* Return a kernel's least time and its launch, corrected by its measured times. `distance` is to the nearest of them.
+ */
 double least_us(const struct core_pack *pack, int kernel, const struct work *work, int32_t *rows, int32_t *splits,
                 double *distance);
 

@@ -6,30 +6,37 @@
 #include <string.h>
 
 /* Sizes that a pack's writer relies on. */
+typedef char size_t_has_64_bits[sizeof(size_t) == 8 ? 1 : -1]; /* so that the sums of read_layout do not wrap */
 typedef char header_is_32_bytes[sizeof(struct core_header) == 32 ? 1 : -1];
 typedef char device_is_112_bytes[sizeof(struct core_device) == 112 ? 1 : -1];
 typedef char kernel_is_216_bytes[sizeof(struct core_kernel) == 216 ? 1 : -1];
 typedef char time_is_40_bytes[sizeof(struct core_time) == 40 ? 1 : -1];
 
 /* Bounds of CUDA, and of what a device may be. They keep arithmetic on a pack's numbers in range. */
-enum { MOST_THREADS = 1024, MOST_SMEM_BYTES = 1 << 20, MOST_MULTIPROCESSORS = 1 << 16, MOST_RESIDENT = 64 };
+enum {
+    MOST_THREADS = 1024,
+    MOST_SMEM_BYTES = 1 << 18,
+    MOST_MULTIPROCESSORS = 1 << 16,
+    MOST_RESIDENT = 64,
+    MOST_VECTOR_BYTES = 1024
+};
 enum { MOST_RECORDS = 1 << 24 }; /* of one table */
 #define LARGEST_EXTENT 0x1p62
 #define LEAST_NUMBER 1e-9
 #define LARGEST_NUMBER 1e12
 
-/* The bytes of each part of a pack. */
+/* Where each part of a pack begins. */
 struct layout {
-    size_t devices, kernels, times, vendor_times, texts, end; /* offsets */
+    size_t devices, kernels, times, vendor_times, texts, end; /* bytes from the header */
 };
 
 static int read_layout(const void *bytes, size_t size, struct layout *layout)
 {
     const struct core_header *header = (const struct core_header *)bytes;
-    if ((uintptr_t)bytes % sizeof(int64_t) != 0 || size < sizeof *header || memcmp(header->magic, CORE_MAGIC, sizeof header->magic) != 0 ||
-        header->version != CORE_PACK_VERSION || header->device_count > MOST_RECORDS ||
-        header->kernel_count > MOST_RECORDS || header->time_count > MOST_RECORDS ||
-        header->vendor_time_count > MOST_RECORDS)
+    if ((uintptr_t)bytes % sizeof(int64_t) != 0 || size < sizeof *header ||
+        memcmp(header->magic, CORE_MAGIC, sizeof header->magic) != 0 || header->version != CORE_PACK_VERSION ||
+        header->device_count > MOST_RECORDS || header->kernel_count > MOST_RECORDS ||
+        header->time_count > MOST_RECORDS || header->vendor_time_count > MOST_RECORDS)
         return 0;
     layout->devices = sizeof *header;
     layout->kernels = layout->devices + header->device_count * sizeof(struct core_device);
@@ -58,7 +65,7 @@ static int is_extent(int64_t extent) { return extent >= 1 && (double)extent <= L
 static int is_rate(double rate) { return rate == 0 || is_in(rate, LEAST_NUMBER, LARGEST_NUMBER); }
 static int is_time(double us) { return is_in(us, LEAST_NUMBER, LARGEST_NUMBER); }
 
-/* Whether texts begin at this offset. The last one is known to end. */
+/* Whether the offset is within the texts. The last byte is 0, so a text from there ends. */
 static int is_text(const struct core_pack *pack, uint32_t offset) { return offset < pack->header->text_bytes; }
 
 static const char *device_fault(const struct core_pack *pack, const struct core_device *device)
@@ -70,11 +77,11 @@ static const char *device_fault(const struct core_pack *pack, const struct core_
     if (!are_rates)
         return "a device's rate is out of range";
     if (device->multiprocessors < 1 || device->multiprocessors > MOST_MULTIPROCESSORS || !is_flag(device->is_host))
-        return "a device's number of multiprocessors is out of range";
+        return "a device's number of multiprocessors or its is_host is out of range";
     return is_text(pack, device->name) ? NULL : "a device has no name";
 }
 
-static const char *division_fault(const struct core_kernel *kernel)
+static const char *tiling_fault(const struct core_kernel *kernel)
 {
     const int32_t extents[] = {kernel->tile_n, kernel->k_step, kernel->k_per_pass, kernel->k_of_resident_b,
                                kernel->n_padding};
@@ -84,7 +91,8 @@ static const char *division_fault(const struct core_kernel *kernel)
         if (extents[i] < 0)
             return "an extent of a kernel's tile is negative";
     if (kernel->resident < 0 || kernel->resident > MOST_RESIDENT || kernel->tile_m < 1 || kernel->tile_m > MOST_ROWS ||
-        kernel->k_padding < 1 || kernel->vector_bytes < 1 || kernel->vector_bytes > MOST_THREADS ||
+        kernel->k_padding < 1 || kernel->vector_bytes < 1 ||
+        kernel->vector_bytes > VECTOR_BYTES || VECTOR_BYTES % kernel->vector_bytes != 0 ||
         !is_flag(kernel->is_pipelined) || !is_flag(kernel->has_vectors_of_c))
         return "a kernel's tile is out of range";
     if (!is_in(kernel->odd_lines, 1e-3, 1e3) || !is_in(kernel->arithmetic_rate, 1e-3, 1e3) ||
@@ -103,7 +111,7 @@ static const char *launch_fault(const struct core_kernel *kernel)
         return "a kernel's launch is out of range";
     if (!is_flag(kernel->is_persistent) || !is_flag(kernel->has_workspace) ||
         (kernel->splits > 1 && !kernel->has_workspace))
-        return "a kernel with splits has no workspace";
+        return "a kernel with splits has no workspace, or a flag of its launch is neither 0 nor 1";
     return NULL;
 }
 
@@ -134,9 +142,9 @@ static const char *kernel_fault(const struct core_pack *pack, const struct core_
     if (kernel->type < 0 || kernel->type >= CORE_TYPES || !is_flag(kernel->orders[0]) || !is_flag(kernel->orders[1]) ||
         !is_flag(kernel->orders[2]) || !is_flag(kernel->conjugates[0]) || !is_flag(kernel->conjugates[1]) ||
         !is_flag(kernel->is_gram) || (kernel->is_gram && kernel->m != kernel->n))
-        return "a kernel's type or op is out of range";
+        return "a kernel's type or op is out of range, or it computes a Gram matrix with m other than n";
     const char *fault = launch_fault(kernel);
-    return fault != NULL ? fault : division_fault(kernel);
+    return fault != NULL ? fault : tiling_fault(kernel);
 }
 
 /* Check all kernels. Their times have to follow each other without gaps. */
@@ -188,7 +196,8 @@ const char *core_open(const void *bytes, size_t size, void *memory, struct core_
     opened.vendor_times = (const struct core_time *)(start + layout.vendor_times);
     opened.texts = start + layout.texts;
     opened.fits = (struct core_fit *)memory;
-    opened.points = (struct core_point *)((char *)memory + whole(opened.header->kernel_count * sizeof(struct core_fit)));
+    opened.points =
+        (struct core_point *)((char *)memory + whole(opened.header->kernel_count * sizeof(struct core_fit)));
     opened.vendor_points = opened.points + opened.header->kernel_count + opened.header->time_count;
     const char *fault = pack_fault(&opened);
     int point = 0, vendor_point = 0;

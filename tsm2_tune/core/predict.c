@@ -1,9 +1,11 @@
 /* Predict a kernel's time for a product.
 
-   A time is the sum of three parts: the start of a launch (start_us), the sums of its splits (sums_us), and its body
+   A time is the sum of three parts: the start of a launch (START_US), the sums of its splits (sums_us), and its body
    (body_us). The body is the root of the sum of squares of three times that overlap in part: memory traffic,
-   arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The result is
-   multiplied by the ratio of measured to predicted times, averaged over the kernel's measured shapes. */
+   arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The sum is multiplied
+   by the ratio of measured to predicted times, averaged over the kernel's measured shapes. Two corrections follow: a
+   time is never less than LEAST_MEMORY_SHARE of the time to move each operand once, and it is LONG_K times as long if
+   k exceeds what the kernel adds up in one pass. */
 
 #include "model.h"
 
@@ -16,14 +18,14 @@ static double most(double a, double b) { return a > b ? a : b; }
 
 static double or_unbounded(int32_t extent) { return extent > 0 ? (double)extent : UNBOUNDED; }
 
-static const struct core_device *device_of(const struct core_pack *pack, int kernel)
+static const struct core_device *device_of(const struct core_pack *pack, int index)
 {
-    return &pack->devices[pack->kernels[kernel].device];
+    return &pack->devices[pack->kernels[index].device];
 }
 
-int is_predicted(const struct core_pack *pack, int kernel)
+int is_predicted(const struct core_pack *pack, int index)
 {
-    return device_of(pack, kernel)->read_gbytes_per_s > 0 && pack->kernels[kernel].resident > 0;
+    return device_of(pack, index)->read_gbytes_per_s > 0 && pack->kernels[index].resident > 0;
 }
 
 /* --- Work --- */
@@ -36,26 +38,28 @@ int64_t core_element_bytes(int type)
 
 int64_t core_sum_bytes(int type) { return type == CORE_BF16 || type == CORE_F16 ? 4 : core_element_bytes(type); }
 
-/* Whether lines of matrix x (columns if it is column-major) are not multiples of a vector. */
+/* Whether matrix x has several lines (columns if it is column-major) whose addresses are not all multiples of a vector.
+   The remainder is taken before the product, which cannot overflow then. */
 static int is_odd(const struct core_kernel *kernel, const struct core_product *product, int x, int32_t vector_bytes)
 {
     const int64_t rows = x == CORE_B ? product->k : product->m, columns = x == CORE_A ? product->k : product->n;
     const int order = kernel->orders[x];
     const int64_t lines = order == CORE_ROW_MAJOR ? rows : columns, length = order == CORE_ROW_MAJOR ? columns : rows;
-    const int64_t ld = product->ld[x][order] != 0 ? product->ld[x][order] : length;
-    return lines > 1 && (ld % vector_bytes) * core_element_bytes(product->type) % vector_bytes != 0;
+    const int64_t given = x == CORE_C && product->makes_c ? 0 : product->ld[x][order];
+    const int64_t ld = given != 0 ? given : length;
+    return lines > 1 && ld % vector_bytes * core_element_bytes(product->type) % vector_bytes != 0;
 }
 
-static struct work work_with(const struct core_pack *pack, int kernel, const struct core_product *product,
+static struct work work_with(const struct core_pack *pack, int index, const struct core_product *product,
                              int has_odd_lines)
 {
-    const struct core_device *device = device_of(pack, kernel);
+    const struct core_device *device = device_of(pack, index);
     const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
     struct work work;
     work.m = m, work.n = n, work.k = k;
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
     work.has_odd_lines = has_odd_lines;
-    const double read = m * k + (pack->kernels[kernel].is_gram ? 0 : k * n), written = m * n;
+    const double read = m * k + (pack->kernels[index].is_gram ? 0 : k * n), written = m * n;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
     const double us_of_written = most(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
     work.memory_us = (double)core_element_bytes(product->type) * (read * us_of_read + written * us_of_written);
@@ -65,19 +69,20 @@ static struct work work_with(const struct core_pack *pack, int kernel, const str
     return work;
 }
 
-struct work work_of(const struct core_pack *pack, int kernel, const struct core_product *product)
+struct work work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
-    const struct core_kernel *own = &pack->kernels[kernel];
-    const int other = own->has_vectors_of_c ? CORE_C : CORE_B;
-    return work_with(pack, kernel, product,
-                     is_odd(own, product, CORE_A, own->vector_bytes) || is_odd(own, product, other, own->vector_bytes));
+    const struct core_kernel *kernel = &pack->kernels[index];
+    const int other = kernel->has_vectors_of_c ? CORE_C : CORE_B;
+    return work_with(pack, index, product,
+                     is_odd(kernel, product, CORE_A, kernel->vector_bytes) ||
+                         is_odd(kernel, product, other, kernel->vector_bytes));
 }
 
-struct work vendor_work_of(const struct core_pack *pack, int kernel, const struct core_product *product)
+struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
-    const struct core_kernel *own = &pack->kernels[kernel];
-    return work_with(pack, kernel, product,
-                     is_odd(own, product, CORE_A, VECTOR_BYTES) || is_odd(own, product, CORE_B, VECTOR_BYTES));
+    const struct core_kernel *kernel = &pack->kernels[index];
+    return work_with(pack, index, product,
+                     is_odd(kernel, product, CORE_A, VECTOR_BYTES) || is_odd(kernel, product, CORE_B, VECTOR_BYTES));
 }
 
 /* --- A launch, and its time from the device's rates alone --- */
@@ -101,8 +106,8 @@ static struct tiles tiles_of(const struct core_kernel *kernel, const struct work
     return tiles;
 }
 
-/* A launch that is tried. */
-struct trial {
+/* A launch for a work. */
+struct launch {
     double rows;   /* of C, per block */
     double splits; /* of k; blocks of the grid if it is persistent */
     double blocks; /* that have work */
@@ -113,50 +118,51 @@ static double blocks_across(const struct core_kernel *kernel, const struct work 
     return ceil(work->n / or_unbounded(kernel->columns_per_block));
 }
 
-static struct trial trial_of(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
-                             double rows, double splits)
+static struct launch launch_of(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                               double rows, double splits)
 {
-    struct trial trial;
-    trial.rows = rows;
-    trial.splits = splits;
+    struct launch launch;
+    launch.rows = rows;
+    launch.splits = splits;
     if (kernel->is_persistent)
-        trial.blocks = least(splits, tiles->steps);
+        launch.blocks = least(splits, tiles->steps);
     else
-        trial.blocks = ceil(work->m / rows) * blocks_across(kernel, work) * splits;
-    return trial;
+        launch.blocks = ceil(work->m / rows) * blocks_across(kernel, work) * splits;
+    return launch;
 }
 
-static double us_per_byte(const struct core_pack *pack, int kernel)
+static double us_per_element(const struct core_pack *pack, int index)
 {
-    const double bytes = (double)core_element_bytes(pack->kernels[kernel].type);
-    return bytes * 1e-3 / device_of(pack, kernel)->read_gbytes_per_s; /* of an element's bytes */
+    const double bytes = (double)core_element_bytes(pack->kernels[index].type);
+    return bytes * 1e-3 / device_of(pack, index)->read_gbytes_per_s;
 }
 
-/* The sums of splits: every block writes its partial sums, and the last block of a tile reads them. */
-static double sums_us(const struct core_pack *pack, int at, const struct tiles *tiles, const struct work *work,
-                      const struct trial *trial)
+/* The sums of splits: every block writes its partial sums, and the last block of a tile reads them. They are counted
+   with the size of an element, also if sums of 16-bit elements have 4 bytes. */
+static double sums_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
+                      const struct launch *launch)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_kernel *kernel = &pack->kernels[index];
     if (!kernel->has_workspace || (kernel->is_persistent && work->k <= or_unbounded(kernel->k_step)))
         return 0;
-    const double rows = least(kernel->is_persistent ? tiles->m : trial->rows, work->m);
-    const double sums = rows * least(tiles->n, work->n) * trial->blocks;
-    return SUMS_US + 2 / SUMS_RATE * us_per_byte(pack, at) * sums;
+    const double rows = least(kernel->is_persistent ? tiles->m : launch->rows, work->m);
+    const double sums = rows * least(tiles->n, work->n) * launch->blocks;
+    return SUMS_US + 2 / SUMS_RATE * us_per_element(pack, index) * sums;
 }
 
-/* Memory traffic: A is read for every column of tiles, B for every row of tiles unless a block keeps it, and C is read
-   and written again by every pass over k. */
-static double traffic_us(const struct core_pack *pack, int at, const struct tiles *tiles, const struct work *work,
-                         const struct trial *trial)
+/* Memory traffic: A is read for every column of tiles, B for every row of tiles (of blocks if a block keeps it), and C
+   is read and written again by every pass over k after the first. */
+static double traffic_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
+                         const struct launch *launch)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_kernel *kernel = &pack->kernels[index];
     const double m = work->m, n = work->n, k = work->k;
-    const int keeps_b = !kernel->is_persistent && k <= or_unbounded(kernel->k_of_resident_b) * trial->splits;
-    const double b_reads = keeps_b ? ceil(m / trial->rows) : tiles->down;
+    const int keeps_b = !kernel->is_persistent && k <= or_unbounded(kernel->k_of_resident_b) * launch->splits;
+    const double b_reads = keeps_b ? ceil(m / launch->rows) : tiles->down;
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / or_unbounded(kernel->k_per_pass)) * m * n;
-    const double slower = CACHED_RATE / kernel->cached_rate; /* than is typical */
-    return work->memory_us + us_per_byte(pack, at) * slower * (reread / CACHED_RATE + rewritten);
+    const double slower = CACHED_RATE / kernel->cached_rate; /* than typical; measured rates of both kinds of traffic */
+    return work->memory_us + us_per_element(pack, index) * slower * (reread / CACHED_RATE + rewritten);
 }
 
 /* Arithmetic: of whole tiles, with n and k padded. */
@@ -170,78 +176,80 @@ static double arithmetic_us(const struct core_kernel *kernel, const struct tiles
 }
 
 /* The work of the busiest multiprocessor over the mean. */
-static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct trial *trial,
+static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
                         double multiprocessors)
 {
     const double steps = kernel->is_persistent ? tiles->steps : tiles->along_k;
-    const double parts = kernel->is_persistent ? trial->blocks : trial->splits;
-    const double share = ceil(steps / parts) * parts / steps; /* of the longest block */
-    const double waves = ceil(trial->blocks / (multiprocessors * kernel->resident));
-    const double blocks = waves > 1 ? waves * kernel->resident : ceil(trial->blocks / multiprocessors);
-    return share * blocks * multiprocessors / trial->blocks;
+    const double parts = kernel->is_persistent ? launch->blocks : launch->splits;
+    const double longest = ceil(steps / parts) * parts / steps; /* block, over the mean */
+    const double waves = ceil(launch->blocks / (multiprocessors * kernel->resident));
+    const double blocks = waves > 1 ? waves * kernel->resident : ceil(launch->blocks / multiprocessors);
+    return longest * blocks * multiprocessors / launch->blocks;
 }
 
 /* The slowdown of a multiprocessor with so many times fewer blocks than at the kernel's shape. */
 static double slowdown(const struct core_kernel *kernel, double fewer)
 {
-    const double few = most(fewer, 1 / MOST_BLOCKS);
-    const double slower = sqrt(1.0 + ENOUGH_BLOCKS * few * (ENOUGH_BLOCKS * few)) / sqrt(1.0 + ENOUGH_BLOCKS * ENOUGH_BLOCKS);
-    return most(few / (kernel->is_persistent ? 1.0 : FEW_BLOCKS), slower);
+    const double few = most(fewer, 1 / USEFUL_BLOCKS);
+    const double slower =
+        sqrt(1.0 + ENOUGH_BLOCKS * few * (ENOUGH_BLOCKS * few)) / sqrt(1.0 + ENOUGH_BLOCKS * ENOUGH_BLOCKS);
+    return most(few / (kernel->is_persistent ? 1.0 : SPARE_BLOCKS), slower);
 }
 
 /* Resident blocks per multiprocessor, weighted by how full their tiles are: these load memory. Persistent blocks count
    fully, since their loads go on to the next tile. */
 static double loading_blocks(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
-                             const struct trial *trial, double multiprocessors)
+                             const struct launch *launch, double multiprocessors)
 {
     const double filled = kernel->is_persistent ? 1.0 : work->m / (tiles->down * tiles->m);
-    return least(trial->blocks / multiprocessors, kernel->resident) * filled;
+    return least(launch->blocks / multiprocessors, kernel->resident) * filled;
 }
 
 /* Resident blocks of a multiprocessor that has any: these compute. */
-static double busy_blocks(const struct core_kernel *kernel, const struct trial *trial, double multiprocessors)
+static double busy_blocks(const struct core_kernel *kernel, const struct launch *launch, double multiprocessors)
 {
-    return least(most(trial->blocks / multiprocessors, 1.0), kernel->resident);
+    return least(most(launch->blocks / multiprocessors, 1.0), kernel->resident);
 }
 
 /* Tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block counts one
    tile. */
 static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
-                            const struct trial *trial, double multiprocessors)
+                            const struct launch *launch, double multiprocessors)
 {
-    const double at_once = least(trial->blocks, multiprocessors * kernel->resident);
-    const double each = tiles->down * tiles->across * (kernel->is_persistent ? 1.0 : trial->splits) / at_once;
+    const double at_once = least(launch->blocks, multiprocessors * kernel->resident);
+    const double each = tiles->down * tiles->across * (kernel->is_persistent ? 1.0 : launch->splits) / at_once;
     return (kernel->is_pipelined ? 1.0 : most(each, 1.0)) * ceil(work->k / or_unbounded(kernel->k_per_pass));
 }
 
-static double body_us(const struct core_pack *pack, int at, const struct tiles *tiles, const struct work *work,
-                      const struct trial *trial)
+static double body_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
+                      const struct launch *launch)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
-    const struct core_fit *fit = &pack->fits[at];
-    const double multiprocessors = device_of(pack, at)->multiprocessors;
-    const double uneven = imbalance(kernel, tiles, trial, multiprocessors);
-    const double idle = trial->blocks > multiprocessors ? 1 + UNEVEN * (uneven - 1) : 1;
-    const double loading = fit->loading_blocks / loading_blocks(kernel, tiles, work, trial, multiprocessors);
-    const double busy = fit->busy_blocks / busy_blocks(kernel, trial, multiprocessors);
-    const double memory = traffic_us(pack, at, tiles, work, trial) * (idle * slowdown(kernel, loading));
+    const struct core_kernel *kernel = &pack->kernels[index];
+    const struct core_fit *fit = &pack->fits[index];
+    const double multiprocessors = device_of(pack, index)->multiprocessors;
+    const double uneven = imbalance(kernel, tiles, launch, multiprocessors);
+    const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (uneven - 1) : 1;
+    const double loading = fit->loading_blocks / loading_blocks(kernel, tiles, work, launch, multiprocessors);
+    const double busy = fit->busy_blocks / busy_blocks(kernel, launch, multiprocessors);
+    const double memory = traffic_us(pack, index, tiles, work, launch) * (idle * slowdown(kernel, loading));
     const double arithmetic = arithmetic_us(kernel, tiles, work) * (uneven * slowdown(kernel, busy));
-    const double serial = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, trial, multiprocessors) - 1);
+    const double serial = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
     const double body = sqrt(memory * memory + arithmetic * arithmetic + serial * serial);
     return (work->has_odd_lines != 0 ? kernel->odd_lines : 1.0) * body;
 }
 
 /* The time from the device's rates alone. */
-static double plain_us(const struct core_pack *pack, int kernel, const struct tiles *tiles, const struct work *work,
-                       const struct trial *trial)
+static double plain_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
+                       const struct launch *launch)
 {
-    return (START_US + sums_us(pack, kernel, tiles, work, trial)) + body_us(pack, kernel, tiles, work, trial);
+    return (START_US + sums_us(pack, index, tiles, work, launch)) + body_us(pack, index, tiles, work, launch);
 }
 
 /* --- Launches to try --- */
 
 enum { OPTIONS = 10 };
-static const double blocks_tried[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24}; /* per multiprocessor */
+/* Blocks per multiprocessor that are tried; of kernels that keep B, multiples of the fewest splits. */
+static const double multiples[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24};
 
 /* Rows of a block: as at the kernel's shape, or fewer, so that every multiprocessor has its resident blocks. */
 static double rows_of_block(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
@@ -266,23 +274,25 @@ static double splits_for(const struct core_kernel *kernel, const struct tiles *t
     return least(most(floor(each * multiprocessors / blocks), 1), least(tiles->along_k, MOST_SPLITS));
 }
 
-/* Launches of a kernel whose blocks had several tiles and were all resident at its shape: `more` times the fewest splits
-   that keep B, and as many rows as make all blocks resident. */
+/* Launches of a kernel whose blocks had several tiles and were all resident at its shape: `more` times the fewest
+   splits that keep B, and as many rows as make all blocks resident. */
 static void keep_resident(const struct core_kernel *kernel, const struct core_fit *fit, const struct tiles *tiles,
                           const struct work *work, double more, double multiprocessors, double *rows, double *splits)
 {
     const double fewest = ceil(work->k / or_unbounded(kernel->k_of_resident_b));
     *splits = kernel->has_workspace ? least(fewest * more, least(tiles->along_k, MOST_SPLITS)) : 1;
-    const double each = ceil(tiles->down * blocks_across(kernel, work) * *splits / (multiprocessors * fit->waves));
+    const double each =
+        ceil(tiles->down * blocks_across(kernel, work) * *splits / (multiprocessors * fit->resident_blocks));
     *rows = least(most(each, 1), least(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
 }
 
 /* The least time from rates alone, and its launch: the one with the fewest blocks among equals. */
-static double best_trial(const struct core_pack *pack, int at, const struct work *work, int32_t *rows, int32_t *splits)
+static double best_launch(const struct core_pack *pack, int index, const struct work *work, int32_t *rows,
+                          int32_t *splits)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
-    const struct core_fit *fit = &pack->fits[at];
-    const double multiprocessors = device_of(pack, at)->multiprocessors;
+    const struct core_kernel *kernel = &pack->kernels[index];
+    const struct core_fit *fit = &pack->fits[index];
+    const double multiprocessors = device_of(pack, index)->multiprocessors;
     const struct tiles tiles = tiles_of(kernel, work);
     const double rows_won = rows_of_block(kernel, &tiles, work, multiprocessors);
     double least_time = HUGE_VAL, rows_before = 0, splits_before = 0;
@@ -290,15 +300,15 @@ static double best_trial(const struct core_pack *pack, int at, const struct work
     *splits = kernel->splits;
     for (int i = 0; i < OPTIONS; ++i) {
         double rows_now = rows_won, splits_now = 1;
-        if (fit->waves > 0)
-            keep_resident(kernel, fit, &tiles, work, blocks_tried[i], multiprocessors, &rows_now, &splits_now);
+        if (fit->resident_blocks > 0)
+            keep_resident(kernel, fit, &tiles, work, multiples[i], multiprocessors, &rows_now, &splits_now);
         else
-            splits_now = splits_for(kernel, &tiles, work, rows_won, blocks_tried[i], multiprocessors);
+            splits_now = splits_for(kernel, &tiles, work, rows_won, multiples[i], multiprocessors);
         if (rows_now == rows_before && splits_now == splits_before)
             continue;
         rows_before = rows_now, splits_before = splits_now;
-        const struct trial trial = trial_of(kernel, &tiles, work, rows_now, splits_now);
-        const double us = plain_us(pack, at, &tiles, work, &trial);
+        const struct launch launch = launch_of(kernel, &tiles, work, rows_now, splits_now);
+        const double us = plain_us(pack, index, &tiles, work, &launch);
         if (us < least_time) {
             least_time = us;
             *rows = (int32_t)rows_now;
@@ -310,13 +320,14 @@ static double best_trial(const struct core_pack *pack, int at, const struct work
 
 /* --- Measured times --- */
 
-/* The weight of a point is the reciprocal cube of its distance. A ratio measured at a short time comes mostly from the
-   start of the launch, so it counts little at a longer time. */
+/* The weight of a point is the reciprocal cube of its distance + DISTANCE_OFFSET. A ratio at a short time comes mostly
+   from the start of the launch, so its logarithm is reduced for a longer time. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double plain)
 {
     const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
     const double odd = point->has_odd_lines - work->has_odd_lines;
-    const double distance = sqrt(m * m + n * n + k * k + ODD_LINES_APART * odd * odd), near = distance + NEAR;
+    const double distance = sqrt(m * m + n * n + k * k + ODD_LINES_APART * odd * odd),
+                 near = distance + DISTANCE_OFFSET;
     const double weight = 1 / (near * near * near);
     const double body = point->predicted_us - START_US, of_body = body / (body + SHORT_BODY_US);
     const double counts = of_body + (1 - of_body) * least(point->predicted_us / plain, 1);
@@ -325,22 +336,22 @@ void add_point(struct average *average, const struct core_point *point, const st
     average->nearest = least(average->nearest, distance);
 }
 
-double least_us(const struct core_pack *pack, int at, const struct work *work, int32_t *rows, int32_t *splits,
+double least_us(const struct core_pack *pack, int index, const struct work *work, int32_t *rows, int32_t *splits,
                 double *distance)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
-    const double plain = best_trial(pack, at, work, rows, splits), k_per_pass = or_unbounded(kernel->k_per_pass);
+    const struct core_kernel *kernel = &pack->kernels[index];
+    const double plain = best_launch(pack, index, work, rows, splits), k_per_pass = or_unbounded(kernel->k_per_pass);
     struct average average = {0, 0, HUGE_VAL};
     for (uint32_t i = 0; i <= kernel->time_count; ++i)
-        add_point(&average, &pack->points[(uint32_t)pack->fits[at].first_point + i], work, plain);
+        add_point(&average, &pack->points[(uint32_t)pack->fits[index].first_point + i], work, plain);
     *distance = average.nearest;
     const double penalty = work->k > k_per_pass && (double)kernel->k <= k_per_pass ? LONG_K : 1.0;
-    return penalty * most(exp(average.sum / average.weights) * plain, LEAST * work->memory_us);
+    return penalty * most(exp(average.sum / average.weights) * plain, LEAST_MEMORY_SHARE * work->memory_us);
 }
 
-double distance_penalty(const struct core_pack *pack, int kernel, double distance)
+double distance_penalty(const struct core_pack *pack, int index, double distance)
 {
-    return exp((device_of(pack, kernel)->is_host ? HOST_DISTANCE_PENALTY : DISTANCE_PENALTY) * distance);
+    return exp((device_of(pack, index)->is_host ? HOST_DISTANCE_PENALTY : DISTANCE_PENALTY) * distance);
 }
 
 /* --- cuBLAS --- */
@@ -391,65 +402,66 @@ static int set_point(struct core_point *point, const struct work *work, double p
     return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
 }
 
-static int set_time(const struct core_pack *pack, int at, struct core_point *point, const struct core_time *time)
+static int set_time(const struct core_pack *pack, int index, struct core_point *point, const struct core_time *time)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_product product = product_at(kernel, time->m, time->n, time->k);
-    const struct work work = work_of(pack, at, &product);
+    const struct work work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, &work);
-    const struct trial trial = trial_of(kernel, &tiles, &work, time->rows_per_block, time->splits);
-    return set_point(point, &work, plain_us(pack, at, &tiles, &work, &trial), time->us);
+    const struct launch launch = launch_of(kernel, &tiles, &work, time->rows_per_block, time->splits);
+    return set_point(point, &work, plain_us(pack, index, &tiles, &work, &launch), time->us);
 }
 
-static int set_vendor_time(const struct core_pack *pack, int at, struct core_point *point, int64_t m, int64_t n,
+static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point, int64_t m, int64_t n,
                            int64_t k, double us)
 {
-    const struct core_product product = product_at(&pack->kernels[at], m, n, k);
-    const struct work work = vendor_work_of(pack, at, &product);
+    const struct core_product product = product_at(&pack->kernels[index], m, n, k);
+    const struct work work = vendor_work_of(pack, index, &product);
     const double predicted_us = plain_vendor_us(&work);
     const struct work apart = with_vectors_apart(work);
     return set_point(point, &apart, predicted_us, us);
 }
 
 /* The blocks of the kernel at its shape. */
-static void set_blocks(const struct core_pack *pack, int at, struct core_fit *fit)
+static void set_blocks(const struct core_pack *pack, int index, struct core_fit *fit)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
-    const double multiprocessors = device_of(pack, at)->multiprocessors;
+    const struct core_kernel *kernel = &pack->kernels[index];
+    const double multiprocessors = device_of(pack, index)->multiprocessors;
     const struct core_product product = product_at(kernel, kernel->m, kernel->n, kernel->k);
-    const struct work work = work_of(pack, at, &product);
+    const struct work work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, &work);
-    const struct trial trial = trial_of(kernel, &tiles, &work, kernel->rows_per_block, kernel->splits);
-    const double each = trial.blocks / multiprocessors;
+    const struct launch launch = launch_of(kernel, &tiles, &work, kernel->rows_per_block, kernel->splits);
+    const double each = launch.blocks / multiprocessors;
     const int has_several_tiles = !kernel->is_persistent && kernel->rows_per_block > kernel->tile_m;
-    fit->loading_blocks = loading_blocks(kernel, &tiles, &work, &trial, multiprocessors);
-    fit->busy_blocks = busy_blocks(kernel, &trial, multiprocessors);
-    fit->waves = has_several_tiles && each <= kernel->resident ? ceil(each) : 0;
+    fit->loading_blocks = loading_blocks(kernel, &tiles, &work, &launch, multiprocessors);
+    fit->busy_blocks = busy_blocks(kernel, &launch, multiprocessors);
+    fit->resident_blocks = has_several_tiles && each <= kernel->resident ? ceil(each) : 0;
 }
 
-const char *fit_kernel(const struct core_pack *pack, int at, int *point, int *vendor_point)
+const char *fit_kernel(const struct core_pack *pack, int index, int *point, int *vendor_point)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
-    struct core_fit *fit = &pack->fits[at];
+    const struct core_kernel *kernel = &pack->kernels[index];
+    struct core_fit *fit = &pack->fits[index];
     int is_finite = 1;
     fit->log_m = log((double)kernel->m), fit->log_n = log((double)kernel->n), fit->log_k = log((double)kernel->k);
     fit->first_point = *point;
     fit->first_vendor_point = *vendor_point;
-    if (is_predicted(pack, at)) {
-        const struct core_time own = {kernel->m, kernel->n, kernel->k, kernel->us, kernel->rows_per_block, kernel->splits};
-        set_blocks(pack, at, fit);
-        is_finite &= set_time(pack, at, &pack->points[(*point)++], &own);
+    if (is_predicted(pack, index)) {
+        const struct core_time own = {kernel->m,     kernel->n, kernel->k, kernel->us, kernel->rows_per_block,
+                                      kernel->splits};
+        set_blocks(pack, index, fit);
+        is_finite &= set_time(pack, index, &pack->points[(*point)++], &own);
         for (uint32_t i = 0; i < kernel->time_count; ++i)
-            is_finite &= set_time(pack, at, &pack->points[(*point)++], &pack->times[kernel->first_time + i]);
+            is_finite &= set_time(pack, index, &pack->points[(*point)++], &pack->times[kernel->first_time + i]);
     }
-    if (device_of(pack, at)->read_gbytes_per_s > 0) {
+    if (device_of(pack, index)->read_gbytes_per_s > 0) {
         if (kernel->vendor_us > 0)
-            is_finite &= set_vendor_time(pack, at, &pack->vendor_points[(*vendor_point)++], kernel->m, kernel->n,
+            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*vendor_point)++], kernel->m, kernel->n,
                                          kernel->k, kernel->vendor_us);
         for (uint32_t i = 0; i < kernel->vendor_time_count; ++i) {
             const struct core_time *time = &pack->vendor_times[kernel->first_vendor_time + i];
-            is_finite &= set_vendor_time(pack, at, &pack->vendor_points[(*vendor_point)++], time->m, time->n, time->k,
-                                         time->us);
+            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*vendor_point)++], time->m, time->n,
+                                         time->k, time->us);
         }
     }
     fit->vendor_point_count = *vendor_point - fit->first_vendor_point;

@@ -81,15 +81,22 @@ static union argument factor_of(const void *factor, int64_t bytes)
     return argument;
 }
 
+/* Refuse a launch that is larger than CUDA allows. */
+static tsm2_status check_launch(tsm2_handle handle, const struct core_choice *choice)
+{
+    if (!choice->is_too_large)
+        return TSM2_SUCCESS;
+    return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has, or more workspace than a memory",
+                core_text(handle->pack, handle->pack->kernels[choice->kernel].configuration));
+}
+
 /* Start the chosen kernel. */
 static tsm2_status start(tsm2_handle handle, const struct call *call, const struct core_choice *choice)
 {
     const struct core_kernel *kernel = &handle->pack->kernels[choice->kernel];
     const int width = choice->index_bits == 64;
     cu_function function = NULL;
-    if (choice->is_too_large)
-        return fail(handle, TSM2_NOT_SUPPORTED, "%s needs more blocks than a grid has, or more workspace than a memory",
-                    core_text(handle->pack, kernel->configuration));
+    TRY(check_launch(handle, choice));
     TRY(load_kernel(handle, choice->kernel, width, &function));
     struct workspace workspace = {0, 0, 0, 0};
     if (kernel->has_workspace)
@@ -230,6 +237,7 @@ EXPORTED tsm2_status tsm2_compare(tsm2_handle handle, tsm2_type type, tsm2_opera
     *us = *cublas_us = 0;
     *is_slower = 1;
     TRY(ask(handle, &call, &choice));
+    TRY(check_launch(handle, &choice));
     TRY(find_kernel(handle, choice.kernel, choice.index_bits == 64));
     *us = choice.us;
     *cublas_us = choice.vendor_us;
@@ -247,6 +255,7 @@ EXPORTED tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm
         return TSM2_INVALID_VALUE;
     *bytes = 0;
     TRY(ask(handle, &call, &choice));
+    TRY(check_launch(handle, &choice));
     *bytes = whole_workspace_bytes(choice.partials_bytes, choice.counters_bytes);
     return TSM2_SUCCESS;
 }

@@ -116,8 +116,13 @@ static tsm2_status create(tsm2_handle other, tsm2_handle *handle)
     tsm2_handle made = calloc(1, sizeof *made);
     if (made == NULL)
         return none_made(TSM2_OUT_OF_MEMORY, tsm2_status_text(TSM2_OUT_OF_MEMORY));
-    made->pack = library_pack();
-    made->cubins = made->pack == NULL ? NULL : calloc(made->pack->header->kernel_count, sizeof *made->cubins);
+    const char *fault;
+    made->pack = library_pack(&fault);
+    if (made->pack == NULL) {
+        free_handle(made);
+        return none_made(TSM2_OUT_OF_MEMORY, fault);
+    }
+    made->cubins = calloc(made->pack->header->kernel_count, sizeof *made->cubins);
     made->functions = calloc((size_t)pack_cubin_count, sizeof *made->functions);
     tsm2_status status = TSM2_SUCCESS;
     if (made->cubins == NULL || made->functions == NULL)

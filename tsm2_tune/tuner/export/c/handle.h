@@ -74,8 +74,8 @@ tsm2_status check_addresses(tsm2_handle handle, const struct call *call);
 
 /* load.c */
 
-/* Return the library's pack, which the first call opens; NULL: no memory. */
-const struct core_pack *library_pack(void);
+/* Return the library's pack, which the first call opens; NULL, and why, if it does not open. */
+const struct core_pack *library_pack(const char **fault);
 
 /* Return success if the library has a binary of the kernel for this GPU. */
 tsm2_status find_kernel(tsm2_handle handle, int kernel, int width);

@@ -8,21 +8,23 @@
 
 enum { OPTIN_SMEM_BYTES = 47 * 1024 }; /* beyond this dynamic shared memory needs an opt-in; static memory counts, too */
 
-static struct core_pack opened; /* if its header is not NULL */
+static struct core_pack opened;
+static const char *open_fault; /* why it is not open; or NULL */
 static pthread_once_t is_opened = PTHREAD_ONCE_INIT;
 
 /* Open the pack. Its memory is never freed: handles and threads share it. */
 static void open_pack(void)
 {
     void *memory = malloc(core_memory_bytes(pack_core_bytes, pack_core_size));
-    if (memory != NULL)
-        (void)core_open(pack_core_bytes, pack_core_size, memory, &opened);
+    open_fault = memory == NULL ? "no memory of the host for the library's pack"
+                                : core_open(pack_core_bytes, pack_core_size, memory, &opened);
 }
 
-const struct core_pack *library_pack(void)
+const struct core_pack *library_pack(const char **fault)
 {
     pthread_once(&is_opened, open_pack);
-    return opened.header == NULL ? NULL : &opened;
+    *fault = open_fault;
+    return open_fault == NULL ? &opened : NULL;
 }
 
 static const char *text_of(tsm2_handle handle, uint32_t offset) { return core_text(handle->pack, offset); }
