@@ -46,7 +46,7 @@ def test_plans_have_a_table_and_goals_of_their_own(tmp_path: Path) -> None:
         measured(n=3, ours_us=960.0, falls_back=True, fallback_us=500.0, **of_vendor),
         measured(n=4, plan_us=None, plan_verified=None, plan=None, plan_seconds=None),
     )
-    said = "3 shapes, for 1 of which the vendor was fastest. Making a plan took 50 ms (median) and 0.40 s at most."
+    said = "Of 3 shapes the vendor was fastest for 1. Making a plan took 50 ms (median) and 0.40 s at most."
     assert sum(said in line for line in lines) == 1
     heads = [line for line in lines if line.startswith("| regime")]
     assert ["worst" in head for head in heads] == [True, True]

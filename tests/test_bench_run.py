@@ -199,7 +199,7 @@ def test_a_wrong_word_gets_one_line(arguments: list[str]) -> None:
         (["--device", "cpu"], "cuBLAS has no host"),
         (["--shapes", "8x8"], "expected MxNxK"),
         (["--dtype", "f8"], "unknown dtype 'f8'"),
-        (["--seconds", "nan"], "is no time"),
+        (["--seconds", "nan"], "is not a time"),
         (["--seconds", "0"], "is not in the range"),
     ],
 )

@@ -144,7 +144,7 @@ def test_what_is_no_message_is_left_out(path: Path, workers: Workers) -> None:
         patched.setattr(clusters.Cluster, "__enter__", entered)
         tuned(path, workers, events.append)
     assert_complete(path)
-    left_out = [one for one in events if isinstance(one, OfRun) and "left out" in str(one.event)]
+    left_out = [one for one in events if isinstance(one, OfRun) and "is ignored" in str(one.event)]
     assert len(left_out) == len(HOSTILE) + 3
 
 
@@ -198,7 +198,7 @@ def test_a_scheduler_that_dies_is_an_error(path: Path, tmp_path: Path) -> None:
 
 
 def test_what_no_cluster_has_is_refused(path: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--device 0,1 is of this machine"):
+    with pytest.raises(InputError, match="--device 0,1 names a device of this machine"):
         tsm2_tune.tune("64x2x64", cluster="tcp://127.0.0.1:1", device="0,1", db=path)
     with cluster(tmp_path) as none, pytest.raises(DeviceError, match="has no workers: start some with"):
         tuned(path, none)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,13 @@ def test_predict_names_the_nearest_shape_at_which_the_kernel_was_measured(shape:
     kept = [Problem(one.n, one.m, one.k, "f32") if op == "ttt" else one for one in whole]
     assert found["distance"] == pytest.approx(min(distance(one, asked) for one in kept))
     assert found["measured_at"] in {f"{one.m}x{one.n}x{one.k}" for one in kept}
+
+
+def test_predict_says_which_kernels_it_leaves_out() -> None:
+    for _ in range(2):  # the second time the pack comes from the cache
+        said = run("predict", "--device", "h200", "--shapes", "30000x12x5000")
+        assert (said.exit_code, said.stderr.count("\n")) == (0, 1)
+        assert re.match(r"left out: \d+ winners, not verified in full, such as", said.stderr)
 
 
 def test_predict_reads_what_it_has_found_before() -> None:

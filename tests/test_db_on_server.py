@@ -113,7 +113,7 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     asked(address, "ALTER TABLE trial DROP COLUMN search_ended")
     asked(address, "UPDATE tsm2_tune SET schema_version = 23")
     found = run("db", "migrate", "--db", address)
-    assert (found.exit_code, "has schema 23, older than 24, the first that" in found.stderr) == (2, True)
+    assert (found.exit_code, "has schema 23, older than 24, the oldest that" in found.stderr) == (2, True)
     asked(address, "UPDATE tsm2_tune SET schema_version = 24")
     before = f"{shown_name(address)}: schema 24 before, {schema_versions.version()} now"
     assert said("migrate", "--db", address).startswith(before)

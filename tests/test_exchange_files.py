@@ -72,7 +72,7 @@ def test_a_file_has_one_problem_and_a_cache_one_family(tuned: Path) -> None:
     assert {one["configuration"]["family"] for one in document(tuned, T4, family="ism2")["results"]} == {"ism2"}
     with pytest.raises(tsm2_tune.InputError, match=r"nothing to export: .* has no trial for this selection"):
         tsm2_tune.export(tuned, format=T4, products=PROBLEM.text, family="gemm")
-    with pytest.raises(tsm2_tune.InputError, match="--family is for --format t4 and kernel-tuner-cache"):
+    with pytest.raises(tsm2_tune.InputError, match="--family is only for --format t4 and kernel-tuner-cache"):
         tsm2_tune.export(tuned, format="csv", family="tsm2")
 
 

@@ -256,7 +256,7 @@ def test_a_fault_anywhere_counts_and_a_right_one_before_one_in_no_time(
                 store.add_trial(EARLY, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes))
         found = tsm2_tune.import_trials(paths[second], paths[first])
         (told,) = found.conflicts
-        assert told.endswith(f"{outcome.value} counts")
+        assert told.endswith(f"{outcome.value} is kept")
         kept = plain_sql(paths[first], "SELECT outcome, full_verdict IS NOT NULL, count(*) FROM trial")
         assert kept == [(outcome.value, outcome == Outcome.OK, 1)]
         assert plain_sql(paths[first], "SELECT count(*) FROM sample") == [(3,)]

@@ -34,7 +34,7 @@ def test_a_larger_limit_tries_again_what_timed_out(
         for seconds, new_trials in ((40, 1), (39, 0), (50, 1)):
             result = run(*command, str(seconds))
             assert result.exit_code == 1
-            assert f"no configuration was done in time ({new_trials} new trial" in result.output
+            assert f"no configuration ended within the time limit ({new_trials} new trial" in result.output
         seconds_before = plain_sql(path, "SELECT total_seconds FROM trial")
         plain_sql(path, "UPDATE trial SET total_seconds = total_seconds + 100")
     result = run(*command, "55")

@@ -93,7 +93,7 @@ def test_what_is_too_large_for_the_device_is_said_with_what_to_do(
     for new_trials in (1, 0):
         result = run(*TUNE, "--db", str(tmp_path / "r.db"))
         assert result.exit_code == 1
-        assert f"no configuration was done in time ({new_trials} new trial" in result.output
+        assert f"no configuration ended within the time limit ({new_trials} new trial" in result.output
         assert "; for timeouts choose smaller shapes or another device" in result.output
 
 

@@ -17,7 +17,7 @@ from tsm2_tune.console import tables
 @click.command(cls=Command)
 @json_option
 def devices(as_json: bool) -> None:
-    """List this machine's devices, and the cards whose data sheets are included."""
+    """List this machine's devices and the bundled cards."""
     from tsm2_tune.console import plan_tables
     from tsm2_tune.errors import TuneError
     from tsm2_tune.generator.device.cards import PROFILES

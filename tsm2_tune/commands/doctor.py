@@ -20,7 +20,7 @@ STATE_WIDTH = 9  # columns of a line's first word (ok, note, problem) with its p
 @json_option
 @click.pass_context
 def doctor(ctx: click.Context, spec: str | None, database: str, as_json: bool) -> None:
-    """Check whether this machine can tune, and explain how to fix problems.
+    """Check this machine and explain how to fix it.
 
     \b
     tsm2-tune doctor --device 0

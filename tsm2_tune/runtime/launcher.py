@@ -82,7 +82,7 @@ def launcher() -> Any:
         loader.exec_module(module)
         assert PACK is not None  # an export writes both
         module.open_pack(unpacked(PACK[1], PACK[0], "the pack of the compiled launcher"))
-    except (ImportError, OSError, ValueError) as error:  # another C library, no executable memory files, or a bad pack
+    except (ImportError, OSError, ValueError) as error:  # another C library, or no executable memory files
         log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None
     return module

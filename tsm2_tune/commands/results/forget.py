@@ -31,7 +31,7 @@ class TrialNumber(WholeNumber):
 @stored_device_option
 @database_option
 def forget(trials: tuple[int, ...], outcomes: frozenset[Outcome], device: str | None, database: str) -> None:
-    """Remove trials, so that the next run tries their configurations again.
+    """Remove trials, so that they are tried again.
 
     \b
     tsm2-tune forget --outcome failed

@@ -302,7 +302,10 @@ def cache_limit_bytes() -> int:
 
 def entries() -> Iterator[Entry]:
     """Yield every binary in the cache with its size and last use."""
-    for shard in cache_folder().glob("[0-9a-f][0-9a-f]"):
+    shards = list[Path]()
+    with suppress(OSError):  # another process removed the folder just now
+        shards = list(cache_folder().glob("[0-9a-f][0-9a-f]"))
+    for shard in shards:
         try:
             if not stat.S_ISDIR(shard.lstat().st_mode):  # a link leads to files outside the cache
                 continue

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
@@ -62,7 +62,8 @@ def bundled_pack(text: Pretuned) -> Pack:
     from tsm2_tune.tuner.results.store import Store
 
     with Store.open(PREFIX + text.name, create=False) as store:
-        made = pack_of(store, text.device_name)
+        notes = list[str]()
+        made = replace(pack_of(store, text.device_name, tell=notes.append), notes=tuple(notes))
     with workplace(cache.working_parent()) as work:
         output = work.folder / "made.pack"
         output.write_bytes(made.json)
@@ -91,6 +92,8 @@ def choices(
     """
     if isinstance(source, Pretuned):
         device, pack, place = source.device_name, bundled_pack(source), PREFIX + source.name
+        for note in pack.notes:
+            tell(note)
     else:
         from tsm2_tune.tuner.export.store_pack import pack_of
         from tsm2_tune.tuner.results.store import Store

@@ -27,13 +27,16 @@ class Pack:
     winners: tuple[Winner, ...]
     beside: tuple[Winner, ...]
     cards: dict[str, Card]
+    notes: tuple[str, ...] = ()  # sentences about excluded winners
 
     @classmethod
     def of_json(cls, text: bytes) -> Pack:
         """Return a pack from JSON text, the value of the property `json`."""
         read = json.loads(text)
         winners, beside = (tuple(map(_winner, read[name])) for name in ("winners", "beside"))
-        return cls(winners, beside, {name: Card(**card) for name, card in read["cards"].items()})
+        return cls(
+            winners, beside, {name: Card(**card) for name, card in read["cards"].items()}, tuple(read["notes"])
+        )
 
     @property
     def json(self) -> bytes:
