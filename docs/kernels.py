@@ -91,7 +91,7 @@ def said_of(family: Family[Any]) -> str:
         f"- Products: {'; '.join(f'{what} (`{op}`)' for op, what in computed(family))}.",
         f"- Configurations before any rule: {count}.",
         f"- Template: [{family.template}](../../{template}).",
-        f"- Measured problems of which it is the fastest: {', '.join(won(family.name)) or 'none'}.",
+        f"- Of the measured problems, this family is the fastest for {' and '.join(won(family.name)) or 'none'}.",
         *(["- A search takes it only where `--family` names it."] if family.only_by_name else []),
     ]
     tunables = "\n".join(row_of(one, configs) for one in declared(family.config_type))

@@ -228,9 +228,9 @@ def hint_of(name: object, known: Sequence[str]) -> str:
 
 
 def items_of(shapes: str) -> tuple[str, ...]:
-    """Return the comma-separated items of --shapes, with the items of FILE for @FILE.
+    """Return the comma-separated items of --shapes. An item @FILE is replaced by the items in FILE.
 
-    Raise InputError if there are none, and for a file that cannot be read.
+    Raise InputError if there are no items, or if a file cannot be read.
     """
     items = (item.strip() for item in shapes.split(","))
     whole = ",".join(_items_of_file(item[1:]) if item.startswith("@") else item for item in items)

@@ -55,7 +55,7 @@ class Selection:
 
     @property
     def is_of_problems(self) -> bool:
-        """Whether the selection can exclude a problem."""
+        """Whether the selection has a condition on problems, so that it may leave some out."""
         return bool(self.problems or self.shapes or self.dtypes or self.ops)
 
     def none_of(self, what: str, stored: Collection[tuple[Problem, str]], place: object) -> str:

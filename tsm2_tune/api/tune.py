@@ -59,7 +59,7 @@ class TuningResult:
     targets: tuple[Target, ...]  # the devices, which can be passed to later calls
     ended: tuple[ProblemEnded, ...]  # one event for each problem and device model, in order of time
     winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
-    interrupted: int  # number of trials and finals that a failure of the machine ended; the same call repeats them
+    interrupted: int  # number of trials and finals that a machine failure ended; to repeat them, repeat the call
     unfinished: tuple[Problem, ...] = ()  # problems that were not finished because runs ended early
 
     @property

@@ -67,7 +67,10 @@ class Heartbeat:
         self._thread.join()
 
     def event(self) -> None:
-        """Record an event of the run. The next call of `tell` follows after `long_seconds` without another event."""
+        """Record an event of the run. This restarts the wait.
+
+        `tell` is called only when `long_seconds` have passed without another event.
+        """
         self._last = (time.monotonic(), self._long_seconds)  # last event, and seconds to the next heartbeat
 
     def _watch(self) -> None:

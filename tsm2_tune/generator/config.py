@@ -108,7 +108,10 @@ class KernelConfig(_CachedText):
 
     @property
     def later(self) -> tuple[Self, ...]:
-        """The variants that the search space omits: each changes one of the `late_tunables` from its first value."""
+        """Variants of `early` outside the search space, tried later: each changes one of the `late_tunables`.
+
+        In the search space each of the `late_tunables` has only its first value.
+        """
         early = self.early
         return tuple(
             replace(early, **{name: value}) for name, values in self.late_tunables().items() for value in values[1:]

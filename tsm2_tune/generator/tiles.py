@@ -43,8 +43,9 @@ def tile_rules(
 ) -> tuple[Rule, ...]:
     """Return rules that drop unsuitable values of `block_m` and `block_n`, the rows and columns of a block's tile.
 
-    `options` contains the values of block_m, and those of block_n unless `columns` is given. A tile must have at
-    least min(m, covered) rows and min(n, covered) columns. `covered` defaults to the largest option.
+    `options` contains the values of block_m, and `columns` those of block_n. `columns` defaults to `options`. A tile
+    must have at least min(m, covered) rows and min(n, covered) columns. So a tile must cover an extent of C that is
+    at most `covered`. `covered` is a number or a function of the candidate, and defaults to the largest option.
     """
     most = options[-1] if covered is None else covered
 

@@ -1,4 +1,4 @@
-"""GEMV: a matrix A times a vector x (n = 1), with the work divided in each of the four ways that a lecture names.
+"""GEMV: a matrix A times a vector x (n = 1). Tunables choose one of four ways to divide the work.
 
 G. Zachmann, "Massively Parallel Algorithms: Matrix Algorithms" (Bremen, 2022), divides the rows of A among threads in
 four ways: one thread per row; several threads per row; several rows per thread; several threads per row and several
@@ -7,7 +7,8 @@ blocks share a row, and a thread has `rows` rows. `GemvConfig.decomposition` nam
 
 The lecture is about GPUs with smaller caches and without wide loads, so the kernel differs from it in two ways. A
 block reads x through the L1, and not through shared memory between two barriers. A load moves a vector of adjacent
-columns of a row-major A, or of adjacent rows of a column-major A, so that a thread has several rows.
+columns of a row-major A, or of adjacent rows of a column-major A. For a column-major A a thread has all rows of its
+vectors.
 """
 
 from __future__ import annotations

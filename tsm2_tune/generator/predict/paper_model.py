@@ -140,7 +140,10 @@ def t2_threshold(limits: DeviceLimits, dtype_name: str) -> float:
 
 
 def t2_threshold_fma(limits: DeviceLimits, dtype_name: str) -> float:
-    """Return half of `t2_threshold`: the threshold if an FMA consistently counts as two operations."""
+    """Return half of `t2_threshold`: the threshold if an FMA counts as two operations everywhere in the formula.
+
+    The paper counts an FMA as two operations in Peak Perf., but as one operation per element of A.
+    """
     return t2_threshold(limits, dtype_name) / FLOPS_PER_FMA
 
 

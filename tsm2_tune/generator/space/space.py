@@ -192,10 +192,10 @@ def _kept(
     rules: Sequence[Rule],
     dropped: Counter[str],
 ) -> Iterator[Candidate]:
-    """Yield the candidates that break no rule. For each rule, count the candidates that it drops in `dropped`.
+    """Yield the candidates that break no rule. `dropped` receives, for each rule, the number of dropped candidates.
 
     Leading rules that read only a few tunables are evaluated once for each combination of these tunables' values.
-    These rules drop most configurations before a `Candidate` is created for each.
+    These rules drop most configurations before a `Candidate` is created for them.
     """
 
     @cache  # rules that read the same tunables share configurations

@@ -286,10 +286,10 @@ class Contest:
 
 @lru_cache(maxsize=4096)
 def _contest(winners: tuple[Winner, ...], device: str | None, wanted: str | None) -> Contest:
-    """Return the contest of the winners that were tuned on the device.
+    """Return the candidates of a choice: the winners that were tuned on the device.
 
-    If no winner was tuned on the device, use those that were tuned on the first winner's device. If `wanted` is a
-    storage order, only winners whose C has this order or is symmetric take part; if there are none, all take part.
+    If no winner was tuned on the device, they are those that were tuned on the first winner's device. If `wanted` is
+    a storage order, drop winners whose C has another order and is not symmetric, unless that would drop all.
     """
     name = next((w.device for w in winners if w.device == device), winners[0].device)
     chosen = [w for w in winners if w.device == name]

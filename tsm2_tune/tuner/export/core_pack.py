@@ -1,4 +1,7 @@
-"""Write the pack of the core: winners, measured times and cards as the bytes that `core/core.h` describes."""
+"""Write the core's data file (pack) in the binary format that `core/core.h` describes.
+
+A pack contains winners, measured times, and the rates of GPUs.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +47,10 @@ def core_texts() -> dict[str, bytes]:
 
 
 def core_pack(winners: Sequence[Winner], cards: Mapping[str, Card]) -> bytes:
-    """Return the pack of these winners. Their indices are those of its kernels. `cards` are by device name."""
+    """Return the bytes of a pack of these winners. The pack's kernels have the same indices as the winners.
+
+    `cards` maps device names to the rates of the devices.
+    """
     texts, times, vendor_times = Texts(), list[bytes](), list[bytes]()
     devices = {w.device: w.on_host for w in winners}
     codes = {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}

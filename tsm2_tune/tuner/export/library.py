@@ -53,7 +53,9 @@ def export_library(
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
 ) -> None:
-    """Write the store's winners (fastest kernels) as a C library: `output`, a header and a Fortran module.
+    """Write the store's winners (fastest kernels) as a C library to the file `output`.
+
+    A header and a Fortran module are written together with the library.
 
     All files are written, or none. Winners are filtered by `device`, by `chosen` (a function of the problem) and by
     L2 state `cache`. `among` replaces the winners, for example by fewer kernels. `unverified` is the policy for

@@ -56,7 +56,10 @@ def configuration_for(
 
 @cache
 def launches(config: KernelConfig) -> tuple[KernelConfig, ...]:
-    """Return all configurations with the same kernel, for all values of the launch tunables."""
+    """Return the configurations that share this configuration's kernel.
+
+    There is one for each combination of values of the launch tunables that leaves the CUDA text unchanged.
+    """
     return tuple(_launches(config))
 
 

@@ -326,7 +326,10 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
 
 
 def _as_started(source: KernelSource, values: Mapping[str, Any]) -> KernelSource:
-    """Return the kernel with the launch parameters in the row of `trial`, unless they are NULL."""
+    """Return the kernel with the launch parameters in the row of `trial`.
+
+    A parameter that is NULL in the row keeps the kernel's own value.
+    """
     own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
     return replace(source, launch=replace(source.launch, **own))
 

@@ -34,7 +34,7 @@ class RunStarted:
     target: Target  # the device
     problems: tuple[Problem, ...]  # in tuning order
     options: Options  # limits and other settings of the search
-    phases: PhaseTimer  # `phases.now` is the current phase, even between events
+    phases: PhaseTimer  # timer of the run's phases; `phases.now` is the current phase, even between events
 
     def __str__(self) -> str:
         return f"tuning {_counted(len(self.problems), 'problem')} on {in_a_line(self.target.identity.name)}"

@@ -61,7 +61,7 @@ def run(
 
     `make_strategy` returns the search strategy; the default is the strategy of the options.
 
-    The fastest kernels of `families` take part in the finals, also the kernels that earlier runs tried. If `families`
+    The fastest kernels of `families` take part in the finals, including those that earlier runs tried. If `families`
     is empty, all default families and all families in the search space take part. The limits on trials and seconds
     count only trials of the searched families in this run's L2 state. Problems on which another run works at the same
     time are tuned last. Configurations that another run tried or claimed are skipped.

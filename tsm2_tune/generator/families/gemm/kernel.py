@@ -110,7 +110,11 @@ class Gemm(Family[GemmConfig]):
         return self.config_type(**blocks().columns, **grids, vector=vector, read=read, load=load, buffers=buffers)
 
     def configurations(self) -> Iterator[GemmConfig]:
-        """Yield all configurations for column-major operands. For other operands the reading grids are transposed."""
+        """Yield all configurations for column-major operands.
+
+        A reading grid is the grid that the threads form to load an operand's k tile. For operands of other storage
+        orders the reading grids are transposed.
+        """
         for way in product(VECTORS, READS, LOADS, BUFFERS):
             for some in np.split(np.arange(len(blocks())), range(BLOCKS_AT_A_TIME, len(blocks()), BLOCKS_AT_A_TIME)):
                 columns = with_reading_grids(some, Problem(1, 1, 1, "f32")).values()

@@ -5,8 +5,9 @@ A thread has several rows of A, and multiplies all of them by each element of B 
 In `resident_b_fma` a thread accumulates a group of columns of C, and loads `prefetch` columns of A at a time.
 
 `resident_b_fma_held` is for an A of few columns: a thread keeps its rows of A in registers and computes one group of
-columns of C after another. If C is wide, A is still read once, and a thread has few sums, so that many warps store at
-the same time. If C is small, several blocks divide its columns, so that more warps run.
+columns of C after another. If C is wide, A is still read once. A thread has the sums of only one group at a time, so
+it needs few registers. Thus many warps are resident, and store at the same time. If C is small, several blocks divide
+its columns, so that more warps run.
 """
 
 from __future__ import annotations

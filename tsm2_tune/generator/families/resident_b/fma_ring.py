@@ -86,9 +86,10 @@ def pitch(length: int, problem: Problem) -> int:
 
 
 def most_strips(config: ResidentBFmaRingConfig, problem: Problem, *, n: int, k: int, places: int) -> int:
-    """Return the most strips of 32 x `rows` rows per tile that fit in shared memory.
+    """Return the largest number of strips per tile that fits in shared memory.
 
-    Shared memory has B, `places` tiles of A, and a tile of C.
+    A strip has 32 * `rows` rows: `rows` for each lane of a warp. Shared memory has B, `places` tiles of A, and a tile
+    of C.
     """
     left = config.smem_kb * 1024 // problem.dtype.element_bytes - k * -(-n // config.columns) * config.columns
     return max(left, 0) // (strip(config) * (places * pitch(k, problem) + pitch(n, problem)))

@@ -213,7 +213,7 @@ class Writer:
         self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
-        """Delete all measurements of this problem on this device, and duplicate trials.
+        """Delete all measurements of this problem on this device, and delete trials that are duplicates.
 
         Return the ids of the remaining trials.
         """
