@@ -64,7 +64,7 @@ ROUNDS = 3  # rounds per number of tuners; the one with the most stored trials c
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What one tuner wrote within its time."""
+    """One tuner's writes within its time, and its processor time."""
 
     trials: int
     transactions: int

@@ -20,7 +20,8 @@ struct candidates {
     int c_order; /* -1: any */
 };
 
-int core_fits(const struct core_pack *pack, int at, const struct core_product *product, int c_order)
+/* Whether the kernel computes the product. `c_order` -1: with C in any order. */
+static int fits(const struct core_pack *pack, int at, const struct core_product *product, int c_order)
 {
     const struct core_kernel *kernel = &pack->kernels[at];
     return kernel->type == product->type && product->ld[CORE_A][kernel->orders[CORE_A]] != 0 &&
@@ -35,7 +36,7 @@ static int next_candidate(const struct candidates *candidates, int at)
 {
     const int count = (int)candidates->pack->header->kernel_count;
     while (at < count && !((int)candidates->pack->kernels[at].device == candidates->device &&
-                           core_fits(candidates->pack, at, candidates->product, candidates->c_order)))
+                           fits(candidates->pack, at, candidates->product, candidates->c_order)))
         ++at;
     return at;
 }
@@ -56,7 +57,7 @@ static int find_candidates(const struct core_pack *pack, const struct core_produ
     for (int at = 0; at < (int)pack->header->kernel_count; ++at) {
         const int own = (int)pack->kernels[at].device;
         const int is_wanted = found->device < 0 || (own == device && found->device != device);
-        if (is_wanted && pack->devices[own].is_host == is_host && core_fits(pack, at, product, -1))
+        if (is_wanted && pack->devices[own].is_host == is_host && fits(pack, at, product, -1))
             found->device = own;
     }
     if (found->device < 0)

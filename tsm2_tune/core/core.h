@@ -196,9 +196,6 @@ double core_predict(const struct core_pack *pack, int kernel, const struct core_
 void core_explain(const struct core_pack *pack, const struct core_choice *choice, const char *device, char *text,
                   size_t bytes);
 
-/* Whether the kernel takes these operands. `c_order` -1: whatever C is. */
-int core_fits(const struct core_pack *pack, int kernel, const struct core_product *product, int c_order);
-
 /* Return the bytes of an element, and of a sum, alpha or beta. */
 int64_t core_element_bytes(int type);
 int64_t core_sum_bytes(int type);

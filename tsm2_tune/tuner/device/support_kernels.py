@@ -69,7 +69,7 @@ class Counters:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What the support kernels found after one call of a tuned kernel."""
+    """The findings of the support kernels after one call of a tuned kernel."""
 
     changes: list[list[int]]  # for each watched buffer: how many numbers changed, and the index of the first
     counters: int  # the number of counters that are not 0

@@ -12,12 +12,12 @@ from importlib import resources
 from tsm2_tune.runtime.choice.predict import Division
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.runtime.launcher import TYPES_IN_C
 from tsm2_tune.tuner.compile.shared_objects import c_texts
 
-TYPES = ("f32", "f64", "c64", "c128", "bf16", "f16", "tf32", "3xtf32", "minplus_f32", "minplus_f64")  # core_type
 MAGIC, VERSION = b"TSM2PACK", 1
 HEADER = struct.Struct("<8s6I")
-DEVICE = struct.Struct(f"<2d{len(TYPES)}dI3i")
+DEVICE = struct.Struct(f"<2d{len(TYPES_IN_C)}dI3i")
 KERNEL = struct.Struct("<3q5d11i8iIi3i2ii4I5III")
 TIME = struct.Struct("<3qd2i")
 ORDERS = {"n": 0, "t": 1}
@@ -46,6 +46,11 @@ def core_texts() -> dict[str, bytes]:
     return c_texts(resources.files("tsm2_tune") / "core")
 
 
+def code_numbers(winners: Sequence[Winner]) -> dict[str, int]:
+    """Return digest -> index of each CUDA text of these kernels, as the pack's kernels have it in `code`."""
+    return {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
+
+
 def core_pack(winners: Sequence[Winner], cards: Mapping[str, Card]) -> bytes:
     """Return the bytes of a pack of these winners. The pack's kernels have the same indices as the winners.
 
@@ -53,7 +58,7 @@ def core_pack(winners: Sequence[Winner], cards: Mapping[str, Card]) -> bytes:
     """
     texts, times, vendor_times = Texts(), list[bytes](), list[bytes]()
     devices = {w.device: w.on_host for w in winners}
-    codes = {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
+    codes = code_numbers(winners)
     numbers = {name: number for number, name in enumerate(devices)}
     of_devices = [_device(texts, name, cards.get(name), is_host=is_host) for name, is_host in devices.items()]
     kernels = [_kernel(texts, w, numbers[w.device], codes[w.digest], times, vendor_times) for w in winners]
@@ -65,7 +70,7 @@ def core_pack(winners: Sequence[Winner], cards: Mapping[str, Card]) -> bytes:
 
 def _device(texts: Texts, name: str, card: Card | None, *, is_host: bool) -> bytes:
     card = card or Card(1, 0.0, 0.0, {})
-    gflops = (card.gflops.get(dtype, 0.0) for dtype in TYPES)
+    gflops = (card.gflops.get(dtype, 0.0) for dtype in TYPES_IN_C)
     return DEVICE.pack(
         card.read_gbytes_per_s, card.copy_gbytes_per_s, *gflops, texts.offset(name), card.sms, int(is_host), 0
     )
@@ -83,7 +88,7 @@ def _kernel(texts: Texts, w: Winner, device: int, code: int, times: list[bytes],
         *(d.flows, d.vectors_of_c),
         *(launch.threads, launch.smem_bytes, launch.rows_per_block, launch.columns_per_block, launch.splits),
         *(launch.flat_splits, launch.persistent, launch.has_workspace),
-        *(device, TYPES.index(w.dtype), *(ORDERS[order] for order in w.orders), *w.conjugates, w.is_gram),
+        *(device, TYPES_IN_C.index(w.dtype), *(ORDERS[order] for order in w.orders), *w.conjugates, w.is_gram),
         *(first, len(times) - first, first_vendor, len(vendor_times) - first_vendor),
         *_offsets(texts, (w.op, w.config, w.cache, w.kernel, w.vendor_routine or "")),
         *(code, 0),

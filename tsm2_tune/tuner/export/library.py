@@ -15,7 +15,7 @@ from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
-from tsm2_tune.tuner.export.core_pack import core_pack, core_texts
+from tsm2_tune.tuner.export.core_pack import code_numbers, core_pack, core_texts
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
 from tsm2_tune.tuner.export.cubins import key_of
 from tsm2_tune.tuner.export.measured_times import Known, known_of
@@ -171,12 +171,11 @@ def _command(folder: Path, sources: Sequence[str], output: Path, name: str) -> l
 
 def pack_text(winners: Sequence[Winner], about: Iterable[str], cubins: Cubins, core_bytes: int) -> str:
     """Return library_pack.c. Texts from the database become string literals."""
-    codes = {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
     return filled(
         "library_pack.c.jinja",
         {
             "version": __version__,
-            "cubins": list(_cubin_rows(codes, cubins)),
+            "cubins": list(_cubin_rows(code_numbers(winners), cubins)),
             "about": [literal(f"{line}\n") for line in (f"tsm2-tune {__version__}", *about)],
             "alignment": ALIGNMENT,
             "core_bytes": core_bytes,
@@ -190,12 +189,12 @@ def _list(members: Iterator[str]) -> str:
     return f"{{{', '.join(members)}}}"
 
 
-def _cubin_rows(kernels: Mapping[str, int], cubins: Cubins) -> Iterator[list[str]]:
-    """Yield the members of pack.h's `struct cubin`. `kernels` are indices of CUDA texts by their digests."""
+def _cubin_rows(codes: Mapping[str, int], cubins: Cubins) -> Iterator[list[str]]:
+    """Yield the members of pack.h's `struct cubin`. `codes` has indices of CUDA texts by their digests."""
     offset = 0
     for ((digest, bits, architecture), binary), aligned in zip(cubins.items(), _aligned(cubins), strict=True):
         sha256 = _list(str(byte) for byte in hashlib.sha256(binary).digest())
-        place = (str(kernels[digest]), str(INDEX_BITS.index(bits)), literal(architecture))
+        place = (str(codes[digest]), str(INDEX_BITS.index(bits)), literal(architecture))
         yield [*place, str(offset), str(len(binary)), sha256]
         offset += len(aligned)
 

@@ -43,7 +43,7 @@ MESSAGES = (RunBegan, EventBatch, ChildEnded)
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a worker reports about itself: its versions and its machine."""
+    """The versions and the machine that a worker reports."""
 
     version: str  # of tsm2-tune
     python: str  # major and minor
