@@ -1,9 +1,15 @@
-/* Try the core with hostile packs and products: mutations of a sound pack.
+/* Try the core with hostile packs and products.
 
-       core_fuzz PACK COUNT SEED
+       core_fuzz COUNT SEED INPUT...
 
-   Every pack that opens is asked for choices, whose numbers must be in the ranges that core.h promises. Compiled with
-   -DTSM2_LIBFUZZER the mutations are libFuzzer's instead. */
+   tries each input and COUNT mutations of it, and prints how many inputs have a sound pack. A sound pack is asked for
+   choices, whose numbers must be in the ranges that core.h promises. With libFuzzer instead:
+
+       clang -std=c99 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DTSM2_LIBFUZZER \
+           -Itsm2_tune/core tests/core_fuzz.c tsm2_tune/core/[a-z]*.c -lm -o core_fuzz
+       mkdir corpus; tar -xf tests/core_corpus.tar.xz -C corpus; ./core_fuzz -max_len=4096 corpus
+
+   128 zero bytes and a sound pack are an input to begin with if the layout of packs changes. */
 
 #include "core.h"
 
@@ -32,8 +38,12 @@ static void check_choice(const struct core_pack *pack, const struct core_product
     REQUIRE(choice.kernel >= 0 && choice.kernel < (int)pack->header->kernel_count);
     const struct core_kernel *kernel = &pack->kernels[choice.kernel];
     REQUIRE(choice.rows_per_block >= 1 && choice.splits >= 1);
-    REQUIRE(!isnan(choice.us) && !isnan(choice.vendor_us) && choice.us >= 0 && choice.distance >= 0);
+    REQUIRE(choice.us >= 0 && choice.us < HUGE_VAL && choice.vendor_us >= 0 && choice.vendor_us < HUGE_VAL);
+    REQUIRE(choice.distance >= 0 && choice.distance < HUGE_VAL);
     REQUIRE(choice.index_bits == 32 || choice.index_bits == 64);
+    struct core_choice again = choice;
+    core_set_leading_dimensions(pack, product, &again);
+    REQUIRE(memcmp(again.ld, choice.ld, sizeof again.ld) == 0 && again.index_bits == choice.index_bits);
     if (choice.is_too_large)
         return;
     REQUIRE(choice.grid[0] >= 1 && choice.grid[0] <= INT_MAX && choice.grid[1] >= 1 && choice.grid[1] <= 65535);
@@ -44,42 +54,42 @@ static void check_choice(const struct core_pack *pack, const struct core_product
                 (double)choice.extents[0] * (double)choice.extents[1]);
 }
 
-/* The first bytes of an input are a product and a device, the others a pack. */
-enum { PRODUCT_BYTES = (int)sizeof(struct core_product) + 8 };
+/* An input is a product, a device, and from PACK_AT on a pack. A product begins with extents and leading
+   dimensions. */
+enum { EXTENTS = 3 + CORE_MATRICES * CORE_ORDERS, DEVICE_AT = 124, PACK_AT = 128 };
+typedef char product_ends_before_device[sizeof(struct core_product) <= DEVICE_AT ? 1 : -1];
 
-static void try_input(const unsigned char *data, size_t size)
+/* Return whether the input's pack is sound. */
+static int try_input(const unsigned char *data, size_t size)
 {
     struct core_product product;
     struct core_pack pack;
     int32_t device;
-    if (size < PRODUCT_BYTES)
-        return;
+    if (size < PACK_AT)
+        return 0;
     memcpy(&product, data, sizeof product);
-    memcpy(&device, data + sizeof product, sizeof device);
-    const size_t bytes = size - PRODUCT_BYTES;
+    memcpy(&device, data + DEVICE_AT, sizeof device);
+    const size_t bytes = size - PACK_AT;
     void *copy = malloc(bytes == 0 ? 1 : bytes); /* aligned, and with its end watched */
-    memcpy(copy, data + PRODUCT_BYTES, bytes);
+    REQUIRE(copy != NULL);
+    memcpy(copy, data + PACK_AT, bytes);
     const size_t needed = core_memory_bytes(copy, bytes);
     void *memory = needed == 0 || needed > (1u << 26) ? NULL : malloc(needed);
-    if (memory != NULL && core_open(copy, bytes, memory, &pack) == NULL) {
+    const int is_sound = memory != NULL && core_open(copy, bytes, memory, &pack) == NULL;
+    if (is_sound) {
         const int count = (int)pack.header->device_count;
         check_choice(&pack, &product, CORE_OTHER_GPU);
         check_choice(&pack, &product, CORE_HOST);
         check_choice(&pack, &product, count > 0 ? (int)((uint32_t)device % (uint32_t)count) : device);
-        REQUIRE(core_device_index(&pack, "a GPU") >= CORE_OTHER_GPU);
+        REQUIRE(count == 0 || core_device_index(&pack, core_text(&pack, pack.devices[0].name)) == 0);
     }
     free(memory);
     free(copy);
+    return is_sound;
 }
 
-#ifdef TSM2_LIBFUZZER
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
-int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
-{
-    try_input(data, size);
-    return 0;
-}
-#else
+/* --- Mutations --- */
+
 static uint64_t state;
 
 static uint64_t random_bits(void)
@@ -95,23 +105,8 @@ static int64_t random_extent(void)
     return which < 15 ? extents[which] : (int64_t)(random_bits() >> random_bits() % 64);
 }
 
-static void set_product(struct core_product *product)
-{
-    memset(product, 0, sizeof *product);
-    product->m = random_extent(), product->n = random_extent(), product->k = random_extent();
-    product->batch_count = random_bits() % 50 != 0;
-    product->type = (int32_t)(random_bits() % 12) - 1;
-    product->makes_c = (int32_t)(random_bits() % 2);
-    product->is_gram = random_bits() % 4 == 0;
-    for (int x = 0; x < CORE_MATRICES; ++x)
-        for (int order = 0; order < CORE_ORDERS; ++order)
-            product->ld[x][order] = random_bits() % 3 ? random_extent() : 0;
-    for (int x = 0; x < 2; ++x)
-        product->conjugates[x] = random_bits() % 8 == 0;
-}
-
 /* Replace a number of the pack by one at a bound of its type, or change some of its bits. */
-static void mutate(unsigned char *pack, size_t size)
+static void change_number(unsigned char *pack, size_t size)
 {
     static const double numbers[] = {0, 1, -1, 1e-300, 1e300, 1e12, 1e-9, HUGE_VAL, 0.5, 3};
     static const int64_t integers[] = {0, 1, -1, 2, 65535, 65536, INT_MAX, INT_MIN, INT64_MAX, INT64_MIN};
@@ -128,28 +123,170 @@ static void mutate(unsigned char *pack, size_t size)
         pack[random_bits() % size] ^= (unsigned char)(1u << random_bits() % 8);
 }
 
+/* Ask for a product that the kernel fits, of its shape. */
+static void ask_for_kernel(struct core_product *product, const struct core_kernel *kernel)
+{
+    product->m = kernel->m, product->n = kernel->n, product->k = kernel->k;
+    product->batch_count = 1, product->type = kernel->type, product->is_gram = kernel->is_gram;
+    for (int x = 0; x < CORE_MATRICES; ++x)
+        product->ld[x][kernel->orders[x] == CORE_ROW_MAJOR] = random_extent();
+    for (int x = 0; x < 2; ++x)
+        product->conjugates[x] = kernel->conjugates[x];
+}
+
+enum { DEVICES, KERNELS, TIMES, VENDOR_TIMES, TABLES };
+
+struct table {
+    unsigned char *records;
+    size_t bytes; /* of a record */
+    uint32_t *count;
+};
+
+/* Find the tables of a pack. Return whether it has the size that its header says. */
+static int find_tables(unsigned char *pack, size_t size, struct table tables[TABLES])
+{
+    static const size_t bytes[TABLES] = {sizeof(struct core_device), sizeof(struct core_kernel),
+                                         sizeof(struct core_time), sizeof(struct core_time)};
+    struct core_header *header = (struct core_header *)pack;
+    uint32_t *const counts[TABLES] = {&header->device_count, &header->kernel_count, &header->time_count,
+                                      &header->vendor_time_count};
+    size_t at = sizeof *header;
+    for (int i = 0; i < TABLES && at <= size; ++i) {
+        tables[i].records = pack + at, tables[i].bytes = bytes[i], tables[i].count = counts[i];
+        at += *counts[i] * bytes[i];
+    }
+    return at <= size && at + header->text_bytes == size;
+}
+
+/* Let the times of kernels follow each other again. */
+static void number_times(const struct table tables[TABLES])
+{
+    struct core_kernel *kernels = (struct core_kernel *)tables[KERNELS].records;
+    uint32_t times = *tables[TIMES].count, vendor_times = *tables[VENDOR_TIMES].count;
+    for (uint32_t i = 0; i < *tables[KERNELS].count; ++i) {
+        kernels[i].first_time = *tables[TIMES].count - times;
+        kernels[i].first_vendor_time = *tables[VENDOR_TIMES].count - vendor_times;
+        kernels[i].time_count = kernels[i].time_count < times ? kernels[i].time_count : times;
+        kernels[i].vendor_time_count =
+            kernels[i].vendor_time_count < vendor_times ? kernels[i].vendor_time_count : vendor_times;
+        times -= kernels[i].time_count, vendor_times -= kernels[i].vendor_time_count;
+    }
+}
+
+/* Copy, repeat or remove a record, or copy a number from another record of its table. Return the pack's new size. */
+static size_t change_records(unsigned char *pack, size_t size, size_t most, const struct table tables[TABLES])
+{
+    const struct table *table = &tables[random_bits() % TABLES];
+    if (*table->count == 0)
+        return size;
+    const size_t bytes = table->bytes, word = random_bits() % (bytes / 4) * 4, how = random_bits() % 4;
+    unsigned char *one = table->records + random_bits() % *table->count * bytes;
+    const unsigned char *other = table->records + random_bits() % *table->count * bytes;
+    const size_t beyond = (size_t)(pack + size - one);
+    if (how == 0)
+        memmove(one, other, bytes);
+    else if (how == 1)
+        memmove(one + word / 8 * 8, other + word / 8 * 8, 8);
+    else if (how == 2 && size + bytes <= most)
+        memmove(one + bytes, one, beyond), ++*table->count, size += bytes;
+    else if (how == 3)
+        memmove(one, one + bytes, beyond - bytes), --*table->count, size -= bytes;
+    return size;
+}
+
+#ifdef TSM2_LIBFUZZER
+size_t LLVMFuzzerMutate(unsigned char *data, size_t size, size_t most);
+#else
+static size_t LLVMFuzzerMutate(unsigned char *data, size_t size, size_t most)
+{
+    data[random_bits() % size] ^= (unsigned char)(1u << random_bits() % 8);
+    return size <= most ? size : most;
+}
+#endif
+
+/* Change the input, and return its new size. Most mutations of a sound pack are sound. */
+static size_t mutated(unsigned char *data, size_t size, size_t most)
+{
+    struct table tables[TABLES];
+    if (size < PACK_AT + sizeof(struct core_header))
+        return LLVMFuzzerMutate(data, size, most);
+    unsigned char *pack = data + PACK_AT;
+    const size_t bytes = size - PACK_AT, how = random_bits() % 8;
+    const int is_whole = find_tables(pack, bytes, tables);
+    const int64_t extent = random_extent();
+    if (how == 0)
+        memcpy(data + random_bits() % EXTENTS * sizeof extent, &extent, sizeof extent);
+    else if (how == 1)
+        LLVMFuzzerMutate(data + random_bits() % (PACK_AT / 4) * 4, 4, 4);
+    else if (how <= 3 && is_whole && *tables[KERNELS].count > 0)
+        ask_for_kernel((struct core_product *)data, (const struct core_kernel *)tables[KERNELS].records +
+                                                        random_bits() % *tables[KERNELS].count);
+    else if (how == 4)
+        change_number(pack, bytes);
+    else if (how == 5)
+        LLVMFuzzerMutate(pack + random_bits() % (bytes / 4) * 4, 4, 4);
+    else if (is_whole) {
+        size = PACK_AT + change_records(pack, bytes, most - PACK_AT, tables);
+        if (find_tables(pack, size - PACK_AT, tables))
+            number_times(tables);
+    }
+    return size;
+}
+
+static void seed_random_bits(uint64_t seed) { state = (seed + 1) * 0x9E3779B97F4A7C15u | 1; }
+
+#ifdef TSM2_LIBFUZZER
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size);
+int LLVMFuzzerTestOneInput(const unsigned char *data, size_t size)
+{
+    try_input(data, size);
+    return 0;
+}
+
+size_t LLVMFuzzerCustomMutator(unsigned char *data, size_t size, size_t most, unsigned seed);
+size_t LLVMFuzzerCustomMutator(unsigned char *data, size_t size, size_t most, unsigned seed)
+{
+    seed_random_bits(seed);
+    return mutated(data, size, most);
+}
+
+/* Join the product of one input and the pack of another. */
+size_t LLVMFuzzerCustomCrossOver(const unsigned char *one, size_t one_size, const unsigned char *other,
+                                 size_t other_size, unsigned char *joined, size_t most, unsigned seed);
+size_t LLVMFuzzerCustomCrossOver(const unsigned char *one, size_t one_size, const unsigned char *other,
+                                 size_t other_size, unsigned char *joined, size_t most, unsigned seed)
+{
+    (void)seed;
+    if (one_size < PACK_AT || other_size < PACK_AT || other_size > most)
+        return 0;
+    memcpy(joined, one, PACK_AT);
+    memcpy(joined + PACK_AT, other + PACK_AT, other_size - PACK_AT);
+    return other_size;
+}
+#else
 int main(int count, char **arguments)
 {
-    FILE *file = count == 4 ? fopen(arguments[1], "rb") : NULL;
-    static unsigned char sound[1 << 20];
-    const size_t bytes = file == NULL ? 0 : fread(sound, 1, sizeof sound, file);
-    if (bytes < 8)
+    enum { MOST = 1 << 18 };
+    static unsigned char input[MOST], changed[MOST];
+    int sound = 0;
+    if (count < 4)
         return 2;
-    unsigned char *input = malloc(PRODUCT_BYTES + bytes);
-    state = (uint64_t)strtoull(arguments[3], NULL, 10) * 2 + 1;
-    for (long long i = 0, most = atoll(arguments[2]); i < most; ++i) {
-        struct core_product product;
-        const int32_t device = (int32_t)random_bits();
-        set_product(&product);
-        memcpy(input, &product, sizeof product);
-        memcpy(input + sizeof product, &device, sizeof device);
-        memcpy(input + PRODUCT_BYTES, sound, bytes);
-        for (uint64_t mutations = random_bits() % 4; mutations > 0; --mutations)
-            mutate(input + PRODUCT_BYTES, bytes);
-        try_input(input, PRODUCT_BYTES + (random_bits() % 100 ? bytes : random_bits() % bytes));
+    seed_random_bits((uint64_t)strtoull(arguments[2], NULL, 10));
+    for (int at = 3; at < count; ++at) {
+        FILE *file = fopen(arguments[at], "rb");
+        REQUIRE(file != NULL);
+        const size_t bytes = fread(input, 1, MOST, file);
+        fclose(file);
+        sound += try_input(input, bytes);
+        for (long i = atol(arguments[1]); i > 0 && bytes > 0; --i) {
+            size_t size = bytes;
+            memcpy(changed, input, bytes);
+            for (uint64_t mutations = random_bits() % 4; mutations > 0 && size > 0; --mutations)
+                size = mutated(changed, size, MOST);
+            try_input(changed, random_bits() % 100 ? size : random_bits() % size);
+        }
     }
-    free(input);
-    fclose(file);
+    printf("%d\n", sound);
     return 0;
 }
 #endif

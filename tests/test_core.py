@@ -6,6 +6,7 @@ import ctypes
 import shutil
 import struct
 import subprocess
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,8 +19,8 @@ from tsm2_tune.tuner.export.module import winner
 
 CORE = Path(tsm2_tune.__file__).parent / "core"
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
-SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
-FUZZ = Path(__file__).parent / "core_fuzz.c"
+SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")
+FUZZ, CORPUS = Path(__file__).parent / "core_fuzz.c", Path(__file__).parent / "core_corpus.tar.xz"
 
 pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")]
 
@@ -105,11 +106,14 @@ def test_a_pack_that_is_not_sound_is_refused(
     assert words in (fault(library, change(pack)) or "")
 
 
-def test_no_mutated_pack_makes_it_fail(tmp_path: Path, pack: bytes) -> None:
-    program, file = tmp_path / "core_fuzz", tmp_path / "pack"
-    file.write_bytes(pack)
-    sources = [str(FUZZ), *map(str, CORE.glob("*.c"))]
-    subprocess.run(
-        ["cc", "-std=c99", *STRICT, *SANITIZED, f"-I{CORE}", "-o", str(program), *sources, "-lm"], check=True
-    )
-    subprocess.run([str(program), str(file), "20000", "1"], check=True)
+def test_no_input_makes_it_fail(tmp_path: Path, pack: bytes) -> None:
+    """Try the inputs that libFuzzer kept, an input of the sound pack, and mutations of both."""
+    program, inputs = tmp_path / "core_fuzz", tmp_path / "inputs"
+    with tarfile.open(CORPUS) as corpus:
+        corpus.extractall(inputs, filter="data")
+    (inputs / "pack").write_bytes(bytes(128) + pack)
+    command = ["cc", "-std=c99", *STRICT, *SANITIZED, f"-I{CORE}", "-o", str(program), str(FUZZ)]
+    subprocess.run([*command, *map(str, CORE.glob("*.c")), "-lm"], check=True)
+    files = sorted(map(str, inputs.iterdir()))
+    done = subprocess.run([str(program), "200", "1", *files], check=True, stdout=subprocess.PIPE)
+    assert int(done.stdout) > len(files) // 2  # most packs open, so the layout is the corpus's
