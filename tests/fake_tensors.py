@@ -46,6 +46,7 @@ class Tensor(SimpleNamespace):
             self.shape, self.stride, self.ndim = interface["shape"], lambda: strides, len(strides)
             self.data_ptr, self.get_device = lambda: interface["data"][0], lambda: 0
             self.is_cuda, self.element_size = True, lambda: int(interface["typestr"][2:])
+            self.numel = lambda: math.prod(interface["shape"])
 
     def detach(self) -> Tensor:
         return self
@@ -149,6 +150,25 @@ def allocated(size_bytes: int) -> int:
     return 0x10000000 + 0x1000 * size_bytes
 
 
+class TensorGuards:
+    """PyTorch's comparison of tensors with earlier ones."""
+
+    def __init__(self, *tensors: Tensor, dynamic_dims_sizes: Any, dynamic_dims_strides: Any) -> None:
+        assert [tuple(x) for x in dynamic_dims_sizes] == [x.shape for x in tensors]
+        assert [tuple(x) for x in dynamic_dims_strides] == [x.stride() for x in tensors]
+        self.known = [self.described(x) for x in tensors]
+
+    def check(self, *tensors: Tensor) -> bool:
+        return [self.described(x) for x in tensors] == self.known
+
+    @staticmethod
+    def described(x: Any) -> Any:
+        if not isinstance(x, Tensor):
+            return None
+        bits = x.is_conj(), x.is_neg(), x.requires_grad, x.is_nested, x.is_quantized, x.layout
+        return type(x), x.shape, x.stride(), x.dtype, x.get_device(), bits
+
+
 def fake_torch() -> SimpleNamespace:
     """PyTorch; its current stream is `stream`, and what it makes is in `made`, each at an address of its own."""
     fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
@@ -175,6 +195,7 @@ def fake_torch() -> SimpleNamespace:
     fake.empty_strided, fake.empty, fake.uint8 = empty_strided, empty, "torch.uint8"
     fake.float32, fake.precision = TYPES["torch.float32"], "none"
     fake._C = SimpleNamespace(_get_fp32_precision_getter=lambda *_: fake.precision)
+    fake._C._dynamo = SimpleNamespace(guards=SimpleNamespace(TensorGuards=TensorGuards))
     fake.cuda.ExternalStream = lambda stream, device: None
     fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
     return fake

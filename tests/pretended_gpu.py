@@ -29,7 +29,7 @@ def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDri
     for name, change in changes.items():
         monkeypatch.setattr(module, name, change)
     monkeypatch.setattr(module.Plan, "start", computed)
-    for table in (module.plans, module.vendors, module.starters):
+    for table in (module.plans, module.starters):
         table.clear()
     return driver
 

@@ -260,7 +260,7 @@ def test_threads_start_first_products_while_the_table_is_forgotten(pair: tuple[M
                 result = compiled.gemm(a, b, out=given, fallback=rng.choice(("error", "vendor")))
                 assert given is None or result is out
                 if turn % 100 == 0:
-                    for kept in ("plans", "vendors", "starters", "launchers"):
+                    for kept in ("plans", "starters", "launchers"):
                         getattr(compiled, kept).clear()
                     gc.collect()
         except BaseException as error:
@@ -299,7 +299,7 @@ def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], tor
         for a, b, out in made:
             compiled.gemm(a, b, out=out, fallback="error")
             compiled.gemm(a, b, fallback="error")
-        for kept in ("plans", "vendors", "starters", "launchers"):  # the launcher goes, with all that it knows
+        for kept in ("plans", "starters", "launchers"):  # the launcher goes, with all that it knows
             getattr(compiled, kept).clear()
         compiled.driver.calls.clear()
         torch.made.clear()

@@ -49,7 +49,7 @@ def module(module_of_two: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(module_of_two, "cubin_of", lambda *_: b"cubin")
     monkeypatch.setattr(module_of_two, "driver", driver, raising=False)
     monkeypatch.setattr(module_of_two, "_overrides", module_of_two.Overrides())
-    for table in (module_of_two.plans, module_of_two.vendors, module_of_two._functions):
+    for table in (module_of_two.plans, module_of_two._functions):
         table.clear()
     return module_of_two
 

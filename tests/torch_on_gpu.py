@@ -73,7 +73,6 @@ def captured(best: ModuleType, device: str) -> None:
         is_right(first)
         best.load()
         best.plans.clear()
-        best.vendors.clear()
         with counted(best) as started:
             second = graph()
         assert len(started) == 2

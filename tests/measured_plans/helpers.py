@@ -47,7 +47,6 @@ def before_a_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Modu
     """The module before a driver that records, as `driver`; every kernel has a binary."""
     for kept in (
         module.plans,
-        module.vendors,
         module.starters,
         module.workspaces,
         module.decided,

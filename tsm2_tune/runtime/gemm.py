@@ -13,6 +13,7 @@ from tsm2_tune.runtime.arrays.libraries import (
     at_stream,
     cupy_stream,
     is_cupys,
+    is_pycudas,
     is_torchs,
     torch_stream,
     vendors_product,
@@ -38,6 +39,8 @@ from tsm2_tune.runtime.module_data import WINNERS
 from tsm2_tune.runtime.plan_cache import (
     cupy_key,
     keep_plan,
+    pycuda_key,
+    pycuda_starter,
     starters,
     torch_key,
 )
@@ -342,7 +345,7 @@ def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: A
 
 
 def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
-    """Cache the plan for later calls with equal shapes and layouts, if all arrays are PyTorch's or all are CuPy's."""
+    """Cache the plan for later calls with equal shapes and layouts, if PyTorch, CuPy or PyCUDA made all arrays."""
     kind, arrays = type(a), (a, b) if out is None else (a, b, out)
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
@@ -350,6 +353,11 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # used by cupy_key
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         keep_plan(cupy_key(a, b, out, asked), plan)
+    elif out is not None and all(map(is_pycudas, arrays)):
+        starters[kind] = starters.get(kind) or pycuda_starter(sys.modules["pycuda.gpuarray"])
+        key = pycuda_key(a, b, out, (int(a.gpudata), int(b.gpudata), int(out.gpudata)), asked)
+        if key is not None:
+            keep_plan(key, plan)
     else:
         return
     if isinstance(plan, Plan):

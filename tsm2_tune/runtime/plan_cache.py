@@ -1,8 +1,8 @@
 """The cache of launch plans, which lets repeated calls of gemm skip the checks and the choice of a kernel.
 
 A key contains everything that determines the launch, such as shapes, strides and element type. A function of type
-Starter looks up the plan for its arguments, launches it and returns `out`. It returns None if the call needs gemm's
-full checks.
+LookUp finds the plan for its arrays. A function of type Starter launches this plan and returns `out`. It returns None
+if the call needs gemm's full checks.
 """
 
 from __future__ import annotations
@@ -10,37 +10,34 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tsm2_tune.runtime.arrays.libraries import is_cupys, torch_stream, vendors_product
+from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stream, vendors_product
 from tsm2_tune.runtime.arrays.protocols import CupyArray, Tensor
-from tsm2_tune.runtime.cuda.driver import stream_handle
+from tsm2_tune.runtime.cuda.driver import shared_context, stream_handle
 from tsm2_tune.runtime.launch_plan import Plan
 
+Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
+Found = tuple[Any, int, int, int, int]  # a cached plan or None; addresses of a, b and out; ordinal of the GPU
+LookUp = Callable[[Any, Any, Any, Any], Found]  # its arguments: a, b, out, and `asked` as for `torch_key`
 Starter = Callable[..., Any]
+NOTHING: Found = (None, 0, 0, 0, 0)
 PLAIN = (type(None), int, float)  # types of alpha and beta that need no check
 NO_CONJUGATES = (False, False)
-MOST_PLANS = 4096  # most entries in both caches together
+MOST_PLANS = 4096  # most entries in the cache
 
-plans: dict[Any, Plan] = {}
-vendors: dict[Any, tuple[int, ...]] = {}  # products that the arrays' library computes: bytes spanned by a, b and out
+# Key -> plan. If the value is a tuple, the arrays' library computes the product. The tuple is empty in the entries of
+# PyTorch's operators. For `torch_look_up` there are other keys: the value is a guard, a plan and the GPU's ordinal.
+plans: dict[Any, Any] = {}
 starters: dict[type, Starter] = {}  # type of `a` -> function that launches cached products
 
 
-def keep_plan(key: Any, plan: Plan | tuple[int, ...]) -> None:
-    """Cache a plan under this key. If the plan is a tuple, the arrays' library computes the product.
-
-    The tuple has the number of bytes from the first to the last element of a, of b and of out. For calls of PyTorch's
-    operators the tuple is empty.
-    """
-    if len(plans) + len(vendors) >= MOST_PLANS:
+def keep_plan(key: Any, plan: Any) -> None:
+    """Cache a plan under this key."""
+    if len(plans) >= MOST_PLANS:
         plans.clear()
-        vendors.clear()
-    if isinstance(plan, Plan):
-        plans[key] = plan
-    else:
-        vendors[key] = plan
+    plans[key] = plan
 
 
-def overlaps(a: int, b: int, out: int, spans: tuple[int, ...]) -> bool:
+def overlaps(a: int, b: int, out: int, spans: Spans) -> bool:
     """Return whether the memory range of `out` overlaps that of a or b.
 
     a, b and out are addresses. `spans` are the numbers of bytes from the first to the last element of each.
@@ -62,6 +59,53 @@ def by_vendor(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any) -> An
     return vendors_product(
         a, b, out, 1 if alpha is None else alpha, 0 if beta is None else beta, asked[:2] if asked else NO_CONJUGATES
     )
+
+
+def starter_of(
+    look_up: LookUp,
+    new_out: Callable[[Plan, Any, int], tuple[Any, int]],
+    stream_of: Callable[[int], int],
+    *,
+    any_stream: bool = True,
+) -> Starter:
+    """Return a function that launches a product if its plan is cached, and else returns None.
+
+    `new_out` returns a new array for the result of a plan, and its address. Its other arguments are a and the GPU's
+    ordinal. It returns (None, 0) if gemm must allocate the array. `stream_of` returns the handle of the
+    library's current stream on a GPU. If `any_stream` is false, calls that name a stream need gemm's full checks.
+    """
+
+    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
+        plan, pa, pb, at, on = look_up(a, b, out, asked)
+        if type(plan) is not Plan:
+            if plan is None or stream is not None or (out is not None and overlaps(pa, pb, at, plan)):
+                return None
+            return by_vendor(a, b, out, alpha, beta, asked)
+        if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
+            return None
+        if stream is None:
+            handle = stream_of(on)
+        elif any_stream and out is not None:
+            handle = stream_handle(stream)
+        else:
+            return None
+        if out is None:
+            if beta is not None or (pa | pb) & plan.alignment_mask:
+                return None
+            out, at = new_out(plan, a, on)
+            if out is None:
+                return None
+        else:
+            of_a, of_b, of_out = plan.spans
+            end = at + of_out
+            if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # `overlaps`, inlined
+                return None
+            if (pa | pb | at) & plan.alignment_mask:
+                return None
+        plan.start(pa, pb, at, alpha, beta, handle, a)
+        return out
+
+    return start
 
 
 # PyTorch
@@ -91,70 +135,72 @@ def torch_current_device(torch: Any) -> Callable[[], int]:
     return found
 
 
+def torch_guard(torch: Any) -> Callable[..., Any]:
+    """Return a function from tensors to a function that tells whether other tensors have the same properties.
+
+    These are the type, element type, device, shape, strides, requires_grad, and the conjugate and negative bits.
+    PyTorch's own TensorGuards compare them in less time than it takes to read them. The result is None instead of a
+    function if this version of PyTorch has no TensorGuards.
+    """
+    extension = getattr(getattr(torch, "_C", None), "_dynamo", None)
+    guards: Any = getattr(getattr(extension, "guards", None), "TensorGuards", None)
+
+    def guard(*tensors: Any) -> Any:
+        sizes, strides = [list(x.shape) for x in tensors], [list(x.stride()) for x in tensors]
+        try:
+            check = guards(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+            return check if check(*tensors) else None
+        except (AssertionError, RuntimeError, TypeError):  # None, or a class with other arguments
+            return None
+
+    return guard
+
+
+def torch_look_up(torch: Any) -> LookUp:
+    """Return the LookUp for tensors.
+
+    It first compares the tensors with those of the last product of as many elements.
+    """
+    kinds, guard = torch_kinds(torch), torch_guard(torch)
+
+    def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
+        try:
+            pa, pb, at = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+        except RuntimeError:  # a tensor without memory of its own, such as a sparse one
+            return NOTHING
+        if not (pa and pb and (at or out is None)):
+            return NOTHING
+        sizes = a.numel(), b.numel(), out is None, pa == pb, asked
+        known = plans.get(sizes)
+        if known is not None and (known[0](a, b) if out is None else known[0](a, b, out)):
+            return known[1], pa, pb, at, known[2]
+        tensors, dtype, on = (a, b) if out is None else (a, b, out), a.dtype, a.get_device()
+        for x in tensors:
+            if (
+                type(x) not in kinds or x.dtype is not dtype or x.get_device() != on
+                or x.requires_grad or x.is_neg() or (x is out and dtype.is_complex and x.is_conj())
+            ):  # fmt: skip
+                return NOTHING
+        plan = plans.get(torch_key(a, b, out, asked))
+        check = None if plan is None else guard(*tensors)
+        if plan is not None and check is not None:
+            keep_plan(sizes, (check, plan, on))
+        return plan, pa, pb, at, on
+
+    return look_up
+
+
 def torch_starter(torch: Any) -> Starter:
     """Return a function that launches a product of tensors if its plan is cached, and else returns None."""
-    kinds = torch_kinds(torch)
     empty_strided, current_device = torch.empty_strided, torch_current_device(torch)
-    stream_of = torch_stream(torch)
 
-    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
-        dtype, on = a.dtype, a.get_device()
-        if (
-            type(b) not in kinds or b.dtype is not dtype or b.get_device() != on
-            or a.requires_grad or b.requires_grad or a.is_neg() or b.is_neg()
-        ):  # fmt: skip
-            return None
-        bits = (a.is_conj(), b.is_conj()) if dtype.is_complex else None
-        try:
-            pa, pb = a.data_ptr(), b.data_ptr()
-        except RuntimeError:  # a tensor without memory of its own, such as a sparse one
-            return None
-        if not pa or not pb:
-            return None
-        if out is None:
-            key = a.shape, b.shape, None, a.stride(), b.stride(), None, dtype, on, bits, pa == pb, asked
-            plan = plans.get(key)
-            if plan is None and key in vendors and stream is None:
-                return by_vendor(a, b, None, alpha, beta, asked)
-            if plan is None or stream is not None or beta is not None or on != current_device():
-                return None
-            if (pa | pb) & plan.alignment_mask:
-                return None
-            if alpha is not None and not plan.takes(alpha):
-                return None
-            out = empty_strided(plan.out_shape, plan.out_strides, dtype=dtype, device=a.device)
-            plan.start(pa, pb, out.data_ptr(), alpha, None, stream_of(on), a)
-            return out
-        if (
-            type(out) not in kinds or out.dtype is not dtype or out.get_device() != on
-            or out.requires_grad or out.is_neg() or (bits is not None and out.is_conj())
-        ):  # fmt: skip
-            return None
-        try:
-            at, strides = out.data_ptr(), out.stride()
-        except RuntimeError:
-            return None
-        if not at:
-            return None
-        key = a.shape, b.shape, out.shape, a.stride(), b.stride(), strides, dtype, on, bits, pa == pb, asked
-        plan = plans.get(key)
-        if plan is None:
-            spans = vendors.get(key)
-            if spans is None or stream is not None or overlaps(pa, pb, at, spans):
-                return None
-            return by_vendor(a, b, out, alpha, beta, asked)
-        of_a, of_b, of_out = plan.spans
-        end = at + of_out
-        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # `overlaps`, inlined
-            return None
-        if (pa | pb | at) & plan.alignment_mask:
-            return None
-        if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
-            return None
-        plan.start(pa, pb, at, alpha, beta, stream_of(on) if stream is None else stream_handle(stream), a)
-        return out
+    def new_out(plan: Plan, a: Any, on: int) -> tuple[Any, int]:
+        if on != current_device():
+            return None, 0
+        out = empty_strided(plan.out_shape, plan.out_strides, dtype=a.dtype, device=a.device)
+        return out, out.data_ptr()
 
-    return start
+    return starter_of(torch_look_up(torch), new_out, torch_stream(torch))
 
 
 # CuPy
@@ -174,58 +220,54 @@ def cupy_key(a: CupyArray, b: CupyArray, out: CupyArray | None, asked: Any) -> A
 def cupy_starter(cupy: Any) -> Starter:
     """Return a function that launches a product of CuPy's arrays if its plan is cached, and else returns None."""
     kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
-    get_current_stream = cupy.cuda.get_current_stream
 
-    def start(a: Any, b: Any, out: Any, alpha: Any, beta: Any, asked: Any, stream: Any) -> Any:
-        dtype, at_a = a.dtype, a.data
-        if type(b) is not kind or b.dtype is not dtype:
-            return None
-        at_b = b.data
-        pa, pb, on = at_a.ptr, at_b.ptr, at_a.device_id
-        if at_b.device_id != on:
-            return None
-        if out is None:
-            if on != current_device():
-                return None
-            lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
-            key = a.shape, b.shape, None, lie_a, lie_b, None, dtype, on, pa == pb, asked
-            plan = plans.get(key)
-            if plan is None and key in vendors and stream is None:
-                return by_vendor(a, b, None, alpha, beta, asked)
-            if plan is None or stream is not None or beta is not None or (pa | pb) & plan.alignment_mask:
-                return None
-            if alpha is not None and not plan.takes(alpha):
-                return None
-            out = empty(plan.out_shape, dtype, order=plan.out_order)
-            plan.start(pa, pb, out.data.ptr, alpha, None, get_current_stream(on).ptr, a)
-            return out
-        at_out = out.data
-        if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
-            return None
-        key = (
-            a.shape, b.shape, out.shape, a._c_contiguous or a.strides, b._c_contiguous or b.strides,
-            out._c_contiguous or out.strides, dtype, on, pa == pb, asked,
-        )  # fmt: skip
-        plan = plans.get(key)
-        if plan is None:
-            spans = vendors.get(key)
-            if spans is None or stream is not None or on != current_device():
-                return None
-            if overlaps(pa, pb, at_out.ptr, spans):
-                return None
-            return by_vendor(a, b, out, alpha, beta, asked)
-        if stream is not None:
-            return None
-        at = at_out.ptr
-        of_a, of_b, of_out = plan.spans
-        end = at + of_out
-        if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # `overlaps`, inlined
-            return None
-        if (pa | pb | at) & plan.alignment_mask:
-            return None
-        if (alpha is not None or beta is not None) and not (plan.takes(alpha) and plan.takes(beta)):
-            return None
-        plan.start(pa, pb, at, alpha, beta, get_current_stream(on).ptr, a)
-        return out
+    def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
+        dtype, at_a, at_b = a.dtype, a.data, b.data
+        on, at = at_a.device_id, 0
+        if type(b) is not kind or b.dtype is not dtype or at_b.device_id != on:
+            return NOTHING
+        if out is not None:
+            at_out = out.data
+            if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
+                return NOTHING
+            at = at_out.ptr
+        plan = plans.get(cupy_key(a, b, out, asked))
+        if type(plan) is tuple and on != current_device():
+            return NOTHING
+        return plan, at_a.ptr, at_b.ptr, at, on
 
-    return start
+    def new_out(plan: Plan, a: Any, on: int) -> tuple[Any, int]:
+        if on != current_device():
+            return None, 0
+        out = empty(plan.out_shape, a.dtype, order=plan.out_order)
+        return out, out.data.ptr
+
+    return starter_of(look_up, new_out, cupy_stream(cupy), any_stream=False)
+
+
+# PyCUDA
+
+
+def pycuda_key(a: Any, b: Any, out: Any, addresses: tuple[int, int, int], asked: Any) -> Any:
+    """Return the key in the plan cache for these PyCUDA arrays; None if not all are in memory of one CUDA context.
+
+    `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults.
+    """
+    context = shared_context(addresses)
+    if context is None:
+        return None
+    same = addresses[0] == addresses[1]
+    return "PyCUDA", context, a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, a.dtype, same, asked
+
+
+def pycuda_starter(gpuarray: Any) -> Starter:
+    """Return a function that launches a product of PyCUDA's arrays if its plan is cached, and else returns None."""
+    kind = gpuarray.GPUArray
+
+    def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
+        if type(b) is not kind or type(out) is not kind or not a.dtype is b.dtype is out.dtype:
+            return NOTHING
+        addresses = int(a.gpudata), int(b.gpudata), int(out.gpudata)
+        return plans.get(pycuda_key(a, b, out, addresses, asked)), *addresses, 0
+
+    return starter_of(look_up, lambda plan, a, on: (None, 0), lambda ordinal: 0)

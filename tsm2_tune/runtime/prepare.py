@@ -113,7 +113,7 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
     started = (found.launch.rows_per_block, found.launch.splits)
     key = (number, id(found.winner), started, oriented.shape, leading, product.out_shape, found.swapped)
     plan = plans.get(key)
-    if plan is None:
+    if not isinstance(plan, Plan):
         bits = index_bits(oriented, orders)
         function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
         units = effective_factors(product, None, None)

@@ -33,7 +33,8 @@ def _is_of(kind: type, library: str, name: str) -> bool:
     return issubclass(kind, getattr(sys.modules.get(library), name, ()))
 
 
-NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array"}  # library -> its array type
+# module of a library -> name of its array type
+NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array", "pycuda.gpuarray": "GPUArray"}
 _libraries: dict[type, str] = {}  # type of array -> result of `_library`
 
 
@@ -55,6 +56,11 @@ def is_torchs(array: object) -> TypeGuard[Tensor]:
 def is_cupys(array: object) -> TypeGuard[CupyArray]:
     """Return whether the array is a CuPy array."""
     return (_libraries.get(type(array)) or _library(array)) == "cupy"
+
+
+def is_pycudas(array: object) -> bool:
+    """Return whether the array is a PyCUDA array."""
+    return (_libraries.get(type(array)) or _library(array)) == "pycuda.gpuarray"
 
 
 def is_jaxs(array: object) -> bool:

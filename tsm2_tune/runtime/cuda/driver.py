@@ -16,6 +16,7 @@ from tsm2_tune.runtime.arrays.matrices import LARGEST_ADDRESS, Matrix
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: legacy stream used while another stream is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
+CONTEXT_OF_POINTER = 1  # CU_POINTER_ATTRIBUTE_CONTEXT
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # special handles; 0 is the legacy stream, too
 
 
@@ -57,7 +58,7 @@ def home(matrix: Matrix) -> tuple[int, int]:
             ordinal_of_library = matrix.array.data.device_id if is_cupys(matrix.array) else 0
             return primary_context(ordinal_of_library), ordinal_of_library  # managed memory has no device of its own
         raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is not memory of a CUDA device")
-    if not _pointer_attribute(matrix, 1, context):  # CU_POINTER_ATTRIBUTE_CONTEXT
+    if not _pointer_attribute(matrix, CONTEXT_OF_POINTER, context):
         context.value = None
     # Memory from a pool or a mapping has a device but no context: use the primary one.
     return context.value or primary_context(ordinal.value), ordinal.value
@@ -118,6 +119,21 @@ def context_id(context: int) -> int:
     if hasattr(cuda(), "cuCtxGetId"):
         ask_driver("cuCtxGetId", ctypes.c_void_p(context), ctypes.byref(number))
     return number.value
+
+
+def shared_context(addresses: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the handle and the id of the CUDA context that owns the memory at all these addresses.
+
+    Return None if there is no such context.
+    """
+    context, ask, owner = ctypes.c_void_p(), cuda().cuPointerGetAttribute, None
+    for address in addresses:
+        if ask(ctypes.byref(context), CONTEXT_OF_POINTER, ctypes.c_uint64(address)) or not context.value:
+            return None
+        if owner is not None and owner != context.value:
+            return None
+        owner = context.value
+    return None if owner is None else (owner, context_id(owner))
 
 
 def stream_handle(stream: Any) -> int:

@@ -20,7 +20,7 @@ from tsm2_tune.runtime.cuda.cubins import is_loaded
 from tsm2_tune.runtime.cuda.driver import context_id, current_context, home, is_capturing
 from tsm2_tune.runtime.gemm import chosen_or_vendor
 from tsm2_tune.runtime.launch_plan import Plan
-from tsm2_tune.runtime.plan_cache import keep_plan, overlaps, plans, torch_key, torch_kinds, vendors
+from tsm2_tune.runtime.plan_cache import keep_plan, overlaps, plans, torch_key, torch_kinds
 from tsm2_tune.runtime.prepare import prepare_launch, stream_of
 
 KEY_OF_GPUS = "CUDA"  # PyTorch's dispatch key for GPUs
@@ -57,7 +57,8 @@ def torch_taker(torch: Any) -> Taker:
             if not _is_small(m, k, b.shape[1]):
                 return None  # usually a linear layer with a bias; tested first because it is frequent
         key = torch_key(a, b, out, OF_OPERATOR)
-        if key in vendors or (alpha is not None and alpha == 0):  # with alpha = 0 a and b are not read
+        plan = plans.get(key)
+        if isinstance(plan, tuple) or (alpha is not None and alpha == 0):  # with alpha = 0 a and b are not read
             return None
         dtype, on = a.dtype, a.get_device()
         if (
@@ -71,7 +72,7 @@ def torch_taker(torch: Any) -> Taker:
             or out.is_neg() or out.is_conj()
         ):  # fmt: skip
             return None
-        plan = plans.get(key) or _first_plan(torch, a, b, out, key)
+        plan = plan or _first_plan(torch, a, b, out, key)
         if plan is None:
             return None
         pa, pb, at = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
