@@ -147,15 +147,13 @@ static int find_tables(unsigned char *pack, size_t size, struct table tables[TAB
 {
     static const size_t bytes[TABLES] = {sizeof(struct core_device), sizeof(struct core_kernel),
                                          sizeof(struct core_time), sizeof(struct core_time)};
-    struct core_header *header = (struct core_header *)pack;
-    uint32_t *const counts[TABLES] = {&header->device_count, &header->kernel_count, &header->time_count,
-                                      &header->vendor_time_count};
-    size_t at = sizeof *header;
+    uint32_t *counts = (uint32_t *)(pack + offsetof(struct core_header, device_count)); /* and after them, text_bytes */
+    size_t at = sizeof(struct core_header);
     for (int i = 0; i < TABLES && at <= size; ++i) {
-        tables[i].records = pack + at, tables[i].bytes = bytes[i], tables[i].count = counts[i];
-        at += *counts[i] * bytes[i];
+        tables[i].records = pack + at, tables[i].bytes = bytes[i], tables[i].count = &counts[i];
+        at += counts[i] * bytes[i];
     }
-    return at <= size && at + header->text_bytes == size;
+    return at <= size && at + counts[TABLES] == size;
 }
 
 /* Let the times of kernels follow each other again. */

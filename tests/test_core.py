@@ -92,6 +92,7 @@ def of_kernel(member: int, value: float) -> Callable[[bytes], bytes]:
         (of_kernel(3, float("nan")), "shape or time is out of range"),
         (of_kernel(3, -1.0), "shape or time is out of range"),
         (of_kernel(14, 12), "tile is out of range"),
+        (lambda pack: of_kernel(8, 0)(of_kernel(14, 0)(pack)), "tile is out of range"),  # of unknown occupancy
         (of_kernel(19, 1025), "threads or shared memory"),
         (of_kernel(21, 0), "launch is out of range"),
         (of_kernel(27, 9), "device is out of range"),

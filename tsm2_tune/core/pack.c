@@ -85,8 +85,6 @@ static const char *tiling_fault(const struct core_kernel *kernel)
 {
     const int32_t extents[] = {kernel->tile_n, kernel->k_step, kernel->k_per_pass, kernel->k_of_resident_b,
                                kernel->n_padding};
-    if (kernel->resident == 0) /* it is not predicted: the rest is not read */
-        return NULL;
     for (size_t i = 0; i < sizeof extents / sizeof *extents; ++i)
         if (extents[i] < 0)
             return "an extent of a kernel's tile is negative";
