@@ -11,11 +11,11 @@ from __future__ import annotations
 import ast
 import base64
 import json
+import lzma
 import random
 import tempfile
 import time
 import traceback
-import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -120,6 +120,7 @@ def check_module(text: str) -> None:
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
             found[one.targets[0].id] = one.value
     kernels = ast.literal_eval(found["KERNELS"])
+    blocks = [lzma.decompress(base64.b64decode(block)) for block in ast.literal_eval(found["BLOCKS"])]
     constants = [one.value for one in ast.walk(found["WINNERS"]) if isinstance(one, ast.Constant)]
     rows = [json.loads(text) for text in constants if isinstance(text, str) and text.startswith("{")]
     for row in rows:
@@ -127,7 +128,8 @@ def check_module(text: str) -> None:
         if config is None or not family_named(config.family).has(config, problem):
             raise Wrong(f"the module has {row['config']}")
         source = render(problem, config)
-        text = zlib.decompress(base64.b85decode(kernels[row["digest"]][1])).decode()
+        _, block, start, end = kernels[row["digest"]]
+        text = blocks[block][start:end].decode()
         if (text, row["kernel"], row["launch"]) != (source.text, source.kernel, asdict(source.launch)):
             raise Wrong(f"the module has another kernel of {row['config']}")
     if len(kernels) > len(rows):

@@ -88,7 +88,7 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
     for bits in INDEX_BITS:
         assert module.cubin_of(winner, bits, "sm_90a") == cubins[winner.digest, bits, "sm_90a"]
     key = (winner.digest, 32, "sm_90a")
-    module.CUBINS[key] = (module.CUBINS[key][0], module.CUBINS[winner.digest, 64, "sm_90a"][1])
+    module.CUBINS[key] = (module.CUBINS[key][0], *module.CUBINS[winner.digest, 64, "sm_90a"][1:])
     with pytest.raises(RuntimeError, match=r"binary of .* does not match its digest"):
         module.cubin_of(winner, 32, "sm_90a")
 

@@ -7,10 +7,10 @@ from tsm2_tune.runtime.choice.work import Card
 
 WINNERS: tuple[Winner, ...] = ()
 CARDS: dict[str, Card] = {}  # device name -> its measured rates
-KERNELS: dict[str, tuple[str, str]] = {}  # `Winner.digest` -> SHA-256 and packed text of the CUDA code
-CUBINS: dict[
-    tuple[str, int, str], tuple[str, str]
-] = {}  # (`Winner.digest`, index width in bits, architecture) -> SHA-256 and packed cubin
+Place = tuple[str, int, int, int]  # SHA-256 of a text or binary, number of its block, its start and end in the block
+KERNELS: dict[str, Place] = {}  # `Winner.digest` -> the CUDA code
+CUBINS: dict[tuple[str, int, str], Place] = {}  # (`Winner.digest`, index width in bits, architecture) -> the cubin
+BLOCKS: tuple[str, ...] = ()  # packed texts and binaries, several side by side
 PACK: tuple[str, str] | None = None  # digest and data of the winners for the core, in their order
 LAUNCHER: tuple[str, str, str] | None = None  # platform, SHA-256 and packed shared library
 IDENTITY = ""  # digest of the exported file

@@ -8,16 +8,18 @@ from __future__ import annotations
 import base64
 import ctypes
 import hashlib
+import lzma
 import threading
-import zlib
+from functools import lru_cache
 
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.cuda.compilers import compiled_here
 from tsm2_tune.runtime.cuda.driver import ask_driver, current_context
-from tsm2_tune.runtime.module_data import CUBINS, KERNELS
+from tsm2_tune.runtime.module_data import BLOCKS, CUBINS, KERNELS, Place
 
 OPTIN_SMEM_BYTES = 47 * 1024  # more dynamic shared memory may need an opt-in: with static memory the limit is 48 KiB
 MOST_BINARY_BYTES = 1 << 26  # largest unpacked size
+NOWHERE: Place = ("", -1, 0, 0)
 
 lock = threading.RLock()  # guards loaded kernels and workspaces
 _functions: dict[tuple[int, str, int], ctypes.c_void_p] = {}  # (context number, digest, index width) -> CUfunction
@@ -28,8 +30,7 @@ _compiled: dict[
 
 def text_of(winner: Winner) -> str:
     """Return the CUDA code of the winner's kernel. Raise RuntimeError if it is not the code that was exported."""
-    digest, data = KERNELS.get(winner.digest, ("", ""))
-    return unpacked(data, digest, f"the text of {winner.config}").decode()
+    return _part(KERNELS.get(winner.digest, NOWHERE), f"the text of {winner.config}").decode()
 
 
 def function_of(context: int, number: int, winner: Winner, bits: int, arch: str) -> ctypes.c_void_p:
@@ -64,8 +65,7 @@ def cubin_of(winner: Winner, bits: int, arch: str) -> bytes:
     """
     key = (winner.digest, bits, arch)
     if key in CUBINS:
-        digest, data = CUBINS[key]
-        return unpacked(data, digest, f"the binary of {winner.config}")
+        return _part(CUBINS[key], f"the binary of {winner.config}")
     with lock:
         if key not in _compiled:
             text = text_of(winner)
@@ -104,10 +104,26 @@ def unpacked(data: str, digest: str, what: str) -> bytes:
 
     Raise RuntimeError if the SHA-256 of the result is not `digest`.
     """
-    try:
-        binary = zlib.decompressobj().decompress(base64.b85decode(data), MOST_BINARY_BYTES)
-    except (TypeError, ValueError, zlib.error):
-        binary = b""
+    return _checked(_decompressed(data), digest, what)
+
+
+def _part(place: Place, what: str) -> bytes:
+    """Return the text or binary at this place of BLOCKS. Raise RuntimeError if its SHA-256 is wrong."""
+    digest, block, start, end = place
+    whole = _decompressed(BLOCKS[block]) if 0 <= block < len(BLOCKS) else b""
+    return _checked(whole[start:end], digest, what)
+
+
+def _checked(binary: bytes, digest: str, what: str) -> bytes:
     if hashlib.sha256(binary).hexdigest() != digest:
         raise RuntimeError(f"{what} does not match its digest: export this module again")
     return binary
+
+
+@lru_cache(maxsize=2)  # a kernel's cubins are in one block
+def _decompressed(data: str) -> bytes:
+    """Decode and decompress at most MOST_BINARY_BYTES. Return no bytes if the data are damaged."""
+    try:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(base64.b64decode(data), MOST_BINARY_BYTES)
+    except (TypeError, ValueError, lzma.LZMAError):
+        return b""

@@ -5,15 +5,18 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import zlib
-from collections.abc import Mapping, Sequence
+import lzma
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
+from typing import Any
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.launcher import launcher_place
+from tsm2_tune.runtime.module_data import Place
 from tsm2_tune.tuner.export.bundle import runtime_parts
 from tsm2_tune.tuner.export.core_pack import core_pack
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
@@ -36,8 +39,9 @@ _is_unlisted = __name__ not in sys.modules
 if _is_unlisted:
     sys.modules[__name__] = type(sys)(__name__)
 """
-LINE_CHARACTERS = 100  # per line of embedded data
-LEVEL = 7  # compression level of zlib: 9 takes four times as long and saves 1.5 %
+LINE_CHARACTERS = 116  # per line of embedded data
+PRESET = 3  # compression level of xz: 6 takes four times as long and saves 10 %
+TEXTS_PER_BLOCK = 32  # texts are alike: together they take a tenth of the bytes
 
 Cubins = Mapping[tuple[str, int, str], bytes]  # (kernel's digest, index width, architecture) -> cubin
 
@@ -59,6 +63,11 @@ def module_text(
     texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
     winners = [winner(row, sources[row.trial_id], known) for row in rows]
+    blocks = _Blocks()
+    for _, several in groupby(enumerate(texts), lambda one: one[0] // TEXTS_PER_BLOCK):
+        blocks.add({name: texts[name] for _, name in several})
+    for _, keys in groupby(cubins, lambda key: key[0]):
+        blocks.add({key: cubins[key] for key in keys})
     pack = b"" if launcher is None else core_pack(winners, known.cards)
     head = filled(
         "module_head.py.jinja",
@@ -75,8 +84,9 @@ def module_text(
         {
             "rows": [ascii(json.dumps(asdict(one), allow_nan=False)) for one in winners],
             "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
-            "kernels": [(ascii(name), _digest(text), packed(text)) for name, text in texts.items()],
-            "cubins": [(ascii(key), _digest(binary), packed(binary)) for key, binary in cubins.items()],
+            "kernels": [(ascii(name), ascii(blocks.places[name])) for name in texts],
+            "cubins": [(ascii(key), ascii(blocks.places[key])) for key in cubins],
+            "blocks": blocks.packed,
             "pack": (_digest(pack), packed(pack)),
             "launcher": None if launcher is None else (ascii(launcher_place()), _digest(launcher), packed(launcher)),
         },
@@ -89,9 +99,30 @@ def module_text(
 
 
 def packed(data: bytes) -> list[str]:
-    """Compress the data and encode it in base 85. Return it as Python string literals, one per line."""
-    text = base64.b85encode(zlib.compress(data, LEVEL)).decode()
-    return [ascii(text[at : at + LINE_CHARACTERS]) for at in range(0, len(text), LINE_CHARACTERS)]
+    """Compress the data and encode it in base 64. Return the lines of one triple-quoted Python literal.
+
+    Python compiles one long literal faster than many short ones, and decodes base 64 much faster than base 85.
+    """
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": PRESET, "dict_size": 1 << 20}]
+    compressed = lzma.compress(data, lzma.FORMAT_XZ, lzma.CHECK_NONE, filters=filters)  # the digest is the check
+    text = base64.b64encode(compressed).decode()
+    return ['"""', *(text[at : at + LINE_CHARACTERS] for at in range(0, len(text), LINE_CHARACTERS)), '"""']
+
+
+class _Blocks:
+    """Texts and binaries that are compressed together, and the place of each (`module_data.Place`)."""
+
+    def __init__(self) -> None:
+        self.packed: list[list[str]] = []
+        self.places: dict[Hashable, Place] = {}
+
+    def add(self, parts: Mapping[Any, bytes]) -> None:
+        """Add a block of these parts."""
+        start = 0
+        for key, data in parts.items():
+            self.places[key] = (hashlib.sha256(data).hexdigest(), len(self.packed), start, start + len(data))
+            start += len(data)
+        self.packed.append(packed(b"".join(parts.values())))
 
 
 def _digest(binary: bytes) -> str:
