@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import random
 import re
 import shutil
 from collections import Counter
@@ -70,6 +71,19 @@ def test_its_element_types_are_the_generators() -> None:
 
 
 # Binaries
+
+
+def test_what_binaries_of_a_kernel_share_is_stored_once(tmp_path: Path) -> None:
+    rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
+    shared, digest = random.Random(1).randbytes(100_000), rows[0].source_digest
+    cubins = {(digest, bits, "sm_90a"): shared + bytes([bits]) for bits in INDEX_BITS}
+    bare, full = (
+        export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN, cubins=stored)
+        for stored in ({}, cubins)
+    )
+    assert len(full) - len(bare) < 1.4 * len(shared)
+    module = imported(full, tmp_path)
+    assert [module.cubin_of(module.WINNERS[0], *key[1:]) for key in cubins] == [*cubins.values()]
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import math
-import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,8 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import numpy as np
 
 from tsm2_tune.runtime.arrays.libraries import at_stream, is_cupys, is_torchs, preserved, scratch, vendors_product
 from tsm2_tune.runtime.arrays.matrices import Product, index_bits
@@ -155,7 +156,7 @@ def times_us(
                     us, host_us = NEVER, NEVER
                 samples[at].append(us)
                 hosts_us[at] = min(hosts_us[at], host_us)
-    return [statistics.median(of) if NEVER not in of and of else NEVER for of in samples], hosts_us
+    return [float(np.median(of)) if NEVER not in of and of else NEVER for of in samples], hosts_us
 
 
 def _sample(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,8 +27,7 @@ from tsm2_tune.runtime.module_data import WINNERS
 COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the partial sums
 
 
-@dataclass(frozen=True, slots=True)
-class Traced:
+class Traced(NamedTuple):
     """The shape and type of a product in a traced JAX function.
 
     All arrays are contiguous and row-major. The array of an operand contains the operand (a or b) or the operand's
@@ -91,8 +90,7 @@ class Traced:
         return json.dumps([*about, *launch, match.swapped])
 
 
-@dataclass(slots=True)
-class _Start:
+class _Start(NamedTuple):
     """The parsed content of `Traced.text`, and the product's launch plan for each CUDA context."""
 
     traced: Traced
