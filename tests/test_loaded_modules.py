@@ -6,6 +6,7 @@ import copy
 import importlib.util
 import pickle
 import runpy
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -73,3 +74,13 @@ def test_a_plan_is_not_copied(again: Callable[[Any], Any], path: Path, monkeypat
     plan = module.plan(A, B, OUT)
     with pytest.raises(TypeError, match=r"^a plan belongs to its arrays and to this process, and cannot be copied"):
         again(plan)
+
+
+def test_an_import_loads_no_module_that_only_few_calls_use(path: Path) -> None:
+    late = ("concurrent.futures", "pathlib", "shutil", "statistics", "subprocess", "tempfile")
+    code = (
+        f"import sys, numpy; [sys.modules.pop(name, None) for name in {late}]; import kernels;"
+        f"print([name for name in {late} if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=path.parent, capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

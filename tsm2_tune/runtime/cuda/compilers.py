@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import glob
 import importlib.util
 import os
-import shutil
-import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from tsm2_tune.runtime.elements import log
@@ -62,35 +59,32 @@ def _nvrtcs() -> Iterator[ctypes.CDLL]:
             yield ctypes.CDLL(name)
         except OSError:
             continue
-    toolkits = [Path(home, "lib64") for home in (*_named_toolkits(), TOOLKIT)]
+    toolkits = [os.path.join(home, "lib64") for home in (*_named_toolkits(), TOOLKIT)]
     for folder in (*toolkits, *_wheel_folders()):
         for library in _files(folder, "libnvrtc.so*"):
             for builtins in _files(folder, BUILTINS):
                 with suppress(OSError):
-                    ctypes.CDLL(str(builtins))
+                    ctypes.CDLL(builtins)
             with suppress(OSError):
-                yield ctypes.CDLL(str(library))
+                yield ctypes.CDLL(library)
 
 
-def _files(folder: Path, pattern: str) -> list[Path]:
+def _files(folder: str, pattern: str) -> list[str]:
     """Return the folder's files that match the pattern, newest version first; [] if it cannot be read."""
-    try:
-        return sorted(folder.glob(pattern), reverse=True)
-    except OSError:
-        return []
+    return [os.path.join(folder, name) for name in sorted(glob.glob(pattern, root_dir=folder), reverse=True)]
 
 
 def _named_toolkits() -> list[str]:
     return [home for home in map(os.environ.get, ("CUDA_HOME", "CUDA_PATH")) if home]
 
 
-def _wheel_folders() -> list[Path]:
+def _wheel_folders() -> list[str]:
     try:
         spec = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):  # a module of this name that is not a package
         return []
     roots = list(spec.submodule_search_locations or ()) if spec is not None else []
-    return [Path(root, beside) for beside in NVRTC_IN_WHEELS for root in roots]
+    return [os.path.join(root, beside) for beside in NVRTC_IN_WHEELS for root in roots]
 
 
 def _by_nvrtc(text: str, bits: int, arch: str) -> bytes:
@@ -142,6 +136,10 @@ def _log(library: Any, program: ctypes.c_void_p) -> str:
 
 
 def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
+    import shutil  # here, because few programs get here and all wait for imports
+    import subprocess
+    import tempfile
+
     places = [os.path.join(home, "bin") for home in _named_toolkits()]
     places += [os.environ.get("PATH") or os.defpath, os.path.join(TOOLKIT, "bin")]
     nvcc = shutil.which("nvcc", path=os.pathsep.join(filter(None, places)))
@@ -149,13 +147,17 @@ def _by_nvcc(text: str, bits: int, arch: str) -> bytes:
         raise _Refused("nvcc was not found")
     try:
         with tempfile.TemporaryDirectory(prefix="tsm2-") as folder:
-            source, binary = Path(folder, "kernel.cu"), Path(folder, "kernel.cubin")
-            source.write_text(text)
-            command = [nvcc, "-cubin", f"-arch={arch}", *_options(bits), "-o", str(binary), str(source)]
+            source, binary = os.path.join(folder, "kernel.cu"), os.path.join(folder, "kernel.cubin")
+            with open(source, "w", encoding="utf-8") as file:
+                file.write(text)
+            command = [nvcc, "-cubin", f"-arch={arch}", *_options(bits), "-o", binary, source]
             done = subprocess.run(
                 command, capture_output=True, text=True, errors="replace", check=False, timeout=COMPILE_SECONDS
             )
-            made = binary.read_bytes() if done.returncode == 0 and binary.is_file() else b""
+            made = b""
+            if done.returncode == 0 and os.path.isfile(binary):
+                with open(binary, "rb") as compiled:
+                    made = compiled.read()
     except subprocess.TimeoutExpired:
         raise _Refused(f"{nvcc} takes more than {COMPILE_SECONDS:g} s for it") from None
     except OSError as error:

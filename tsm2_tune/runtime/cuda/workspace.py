@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +92,8 @@ def _lasting(sizes_bytes: Sizes, stream: int, number: int, array: Array) -> Work
 
     if not is_torchs(array):
         return _zeroed(sizes_bytes, allocate(), stream, number)
+    from concurrent.futures import ThreadPoolExecutor  # here, because it takes 3 ms
+
     with ThreadPoolExecutor(max_workers=1) as other:
         return _zeroed(sizes_bytes, other.submit(allocate).result(), stream, number)
 
