@@ -3,8 +3,8 @@
     python -m benchmarks.expected benchmarks/results/h200-versus-cublas.json
 
 If one kernel was the fastest at several shapes of an element type and op, its time at each shape is predicted from
-the nearest other shape, and compared with the measured time. The number of blocks per multiprocessor is estimated,
-since the file does not contain it.
+the nearest other shape, with the launch that was measured, and compared with the measured time. The number of blocks
+per multiprocessor is estimated, since the file does not contain it.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.runtime.choice.core import TYPES_IN_C, CoreProduct, CoreTime
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.runtime.choice.predict import Division, Kernels, Measured
-from tsm2_tune.runtime.choice.work import Card, Work
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
 QUANTILES = (0.5, 0.75, 0.9, 0.95, 1.0)
 
@@ -43,27 +45,18 @@ class Won:
     kernel: str
     problem: Problem
     launch: Launch
-    division: Division
+    tiling: Tiling
     measured_us: float
 
-    def work(self, card: Card) -> Work:
+    def measured_kernel(self) -> MeasuredKernel:
         p = self.problem
-        odd = any(extent * p.dtype.element_bytes % self.division.vector_bytes for extent in _lines(p))
-        return Work.of((p.m, p.n, p.k), p.dtype_name, card, is_gram=p.is_gram, has_odd_lines=odd)
-
-    def measured(self, card: Card) -> Measured:
-        return Measured(self.work(card), self.launch.rows_per_block, self.launch.splits, self.measured_us)
+        of_trial = ("a GPU", "9.0", "", "", "", p.dtype_name, p.op, p.m, p.n, p.k, self.kernel, self.measured_us)
+        winner = Winner(*of_trial, 0.0, 0.0, "clean", None, None, None, None, None, "", "", self.launch)
+        return MeasuredKernel(winner, self.tiling)
 
     def distance(self, other: Won) -> float:
         here, there = ((one.problem.m, one.problem.n, one.problem.k) for one in (self, other))
         return math.dist([math.log(x) for x in here], [math.log(x) for x in there])
-
-
-def _lines(problem: Problem) -> tuple[int, int]:
-    """Return the numbers of elements in a contiguous line of A and of B."""
-    along_a, along_b, _ = problem.contiguous
-    extents = {"m": problem.m, "n": problem.n, "k": problem.k}
-    return extents[along_a], extents[along_b]
 
 
 def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
@@ -78,11 +71,11 @@ def won(row: dict[str, Any], limits: DeviceLimits) -> Won | None:
         limits, threads=launch.threads, registers=resources.registers, smem_bytes=launch.smem_bytes
     ).blocks_per_sm
     resident = max(resident, int(config.tunables.get("min_blocks", 1)))
-    division = family.division(config, problem, resident)
-    return Won(family.name, config.kernel_text, problem, launch, division, row["ours_us"])
+    tiling = family.tiling(config, problem, resident)
+    return Won(family.name, config.kernel_text, problem, launch, tiling, row["ours_us"])
 
 
-def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
+def errors(found: Sequence[Won], rates: DeviceRates) -> dict[str, list[float]]:
     """Return {family: ratios of predicted to measured time}, for kernels that won at two or more shapes."""
     alike = defaultdict[tuple[str, str, str], list[Won]](list)
     for one in found:
@@ -92,8 +85,13 @@ def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
         others = [other for other in alike[one.problem.dtype_name, one.problem.op, one.kernel] if other is not one]
         if others:
             at = min(others, key=one.distance)
-            kernels = Kernels([at.division], [at.launch], [at.work(card)], [[at.measured(card)]], card)
-            ratios[one.family].append(kernels.us([one.launch], one.work(card))[0] / one.measured_us)
+            p, core = one.problem, core_of([at.measured_kernel()], {"a GPU": rates})
+            product = CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name))
+            us, *best = core.predict(0, product)
+            launches = (one.launch.rows_per_block, one.launch.splits), best
+            times = (CoreTime * 2)(*(CoreTime(p.m, p.n, p.k, 0, *launch) for launch in launches))
+            own_us, best_us = core.rates_us(0, times)
+            ratios[one.family].append(us * own_us / best_us / one.measured_us)
     return ratios
 
 
@@ -102,9 +100,9 @@ def errors(found: Sequence[Won], card: Card) -> dict[str, list[float]]:
 @click.option("--profile", default="h200", help="Limits of the card that the file is of.")
 def main(path: Path, profile: str) -> None:
     limits, facts = profile_named(profile), read(path)
-    card = Card(limits.sms, facts["read_gbytes_per_s"], facts["copy_gbytes_per_s"], facts["gflops"])
+    rates = DeviceRates(limits.sms, facts["read_gbytes_per_s"], facts["copy_gbytes_per_s"], facts["gflops"])
     found = [one for one in (won(row, limits) for row in facts["rows"]) if one is not None]
-    ratios = errors(found, card)
+    ratios = errors(found, rates)
     if not ratios:
         raise InputError(f"{path} has no kernel that won several shapes: name another of versus_cublas")
     print(f"{'family':16} pairs  |log(expected / measured)| at " + ", ".join(f"{q:.0%}" for q in QUANTILES))

@@ -45,8 +45,8 @@ SLOW_FILES = """
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace bench_run bench_first_choices faults vendor_finals forget gate
     launches choice bench_files bench_unseen cli_ops export_within distributions cache selection rekey
-    exported_cupy exported_vendor imports compilers launcher_first launcher_choice pairs kills resume interrupted
-    examples basis mutation ladder expecting leading api_on_host cache_states choice_on_host library_choice
+    exported_cupy exported_vendor imports compilers launcher_first pairs kills resume interrupted
+    examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
     bench_measured report_in_browser db_kills db_on_server networks postgresql postgresql_writers
     json_lines_on_host blas_threads bench_regret fleet cluster kernel_pages
 """
@@ -60,8 +60,8 @@ WITHOUT_UNIT_FILES = """
     planted_bugs_resident_b_fma_held planted_bugs_resident_b_fma_ring planted_bugs_row_lanes planted_bugs_staged
     planted_bugs_staged_complex_dmma planted_bugs_staged_f32_dmma planted_bugs_staged_runs
     planted_bugs_staged_symmetric planted_bugs_staged_wgmma planted_bugs_stream_a planted_bugs_stream_a_mma16
-    planted_bugs_stream_a_mma16_ring programs reference running staged_symmetric standin standin_journal
-    standin_left standin_loaded standin_lt standin_lt_descriptors standin_lt_loaded standin_lt_real
+    planted_bugs_stream_a_mma16_ring predictions programs rate_fit reference running staged_symmetric standin
+    standin_journal standin_left standin_loaded standin_lt standin_lt_descriptors standin_lt_loaded standin_lt_real
     standin_triangle standin_verifying tune without_gpu worker
 """
 WITHOUT_UNIT = SLOW | {f"tests/test_{name}.py" for name in WITHOUT_UNIT_FILES.split()}

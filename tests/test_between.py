@@ -18,10 +18,8 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
-from tsm2_tune.runtime.choice.predict import CACHED_RATE
 from tsm2_tune.tuner.export.kernel_sets import intermediate_winners as export_between
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
-from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
@@ -169,7 +167,9 @@ def test_little_gain_is_not_worth_a_kernel(
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
 
     def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
-        us = np.array([[100.0 / (gain if one.config == OTHER.text else 1.0)] * len(problems) for one in kernels])
+        us = np.array(
+            [[100.0 / (gain if one.winner.config == OTHER.text else 1.0)] * len(problems) for one in kernels]
+        )
         return us, np.full_like(us, 132)
 
     monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.intermediate_winners.expected", times)
@@ -293,14 +293,10 @@ def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     ended = CliRunner().invoke(main, [*command, "--output", str(output)])
     assert (ended.exit_code, ended.output) == (0, f"wrote {output}\n")
     module = imported(output.read_text(), tmp_path)
-    for one in module.WINNERS:  # with the rates that its times tell
-        assert one.division == fitted(one, module.CARDS[DEVICE])
-    rates = {(one.division.arithmetic_rate, one.division.cached_rate) for one in module.WINNERS}
-    assert (rates == {(1.0, CACHED_RATE)}) == (kernels == 1)
     assert len({one.digest for one in module.WINNERS}) == kernels
     for problem in SHAPES:
         found = module.match(problem.m, problem.n, problem.k, "float32", DEVICE)
-        assert (found.winner.config, found.distance) == (WINNER.text, 0.0)
+        assert (found.winner.config, found.is_tuned) == (WINNER.text, True)
     assert (OTHER.text in {module.match(20480, n, 20480, "float32", DEVICE).winner.config for n in (5, 6)}) == (
         kernels == 2
     )

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import struct
 import subprocess
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import tsm2_tune
-from tests.test_library_choice import everything
-from tsm2_tune.tuner.export.core_pack import DEVICE, HEADER, KERNEL, core_pack
-from tsm2_tune.tuner.export.module import winner
+from tests.packs_of_everything import LAUNCHES, everything, kernels_of_everything
+from tests.test_predictions import GPU, core, measured, product
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.runtime.choice import core as core_calls
+from tsm2_tune.runtime.elements import DTYPES
+from tsm2_tune.tuner.packs.core_pack import DEVICE, HEADER, KERNEL, core_pack
 
-CORE = Path(tsm2_tune.__file__).parent / "core"
+PACKAGE = Path(tsm2_tune.__file__).parent
+CORE = PACKAGE / "core"
 STRICT = ("-Wall", "-Wextra", "-Werror", "-pedantic")
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all")
 FUZZ, CORPUS = Path(__file__).parent / "core_fuzz.c", Path(__file__).parent / "core_corpus.tar.xz"
@@ -28,8 +35,7 @@ pytestmark = [pytest.mark.host, pytest.mark.skipif(shutil.which("cc") is None, r
 @pytest.fixture(scope="module")
 def pack() -> bytes:
     """A pack of kernels of all types and ops, of two GPUs, with measured times."""
-    (rows, sources), known = everything(2)
-    return core_pack([winner(row, sources[row.trial_id], known) for row in rows], known.cards)
+    return core_pack(kernels_of_everything(2), everything(2)[1].rates)
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +124,132 @@ def test_no_input_makes_it_fail(tmp_path: Path, pack: bytes) -> None:
     files = sorted(map(str, inputs.iterdir()))
     done = subprocess.run([str(program), "200", "1", *files], check=True, stdout=subprocess.PIPE)
     assert int(done.stdout) > len(files) // 2  # most packs open, so the layout is the corpus's
+
+
+# Launches, which Python's Launch computes too: the generator needs them without a compiler
+
+
+@pytest.mark.usefixtures("toolchain", "session_cache")
+@pytest.mark.parametrize("launch", LAUNCHES)
+@pytest.mark.parametrize("is_predicted", [False, True])
+def test_grid_and_workspace_are_those_of_launch(launch: Launch, is_predicted: bool) -> None:
+    tile_m = max(launch.rows_per_block // 8, 1)
+    tiling = Tiling(4, tile_m, launch.columns_per_block, 4, 0, 1.1, k_of_resident_b=256)
+    one = core(replace(measured((tiling, launch), (64, 8, 32), 10.0), tiling=tiling if is_predicted else None))
+    for m, n, k in ((64, 8, 32), (1, 1, 1), (256, 5, 3), (257, 17, 400), (10**5, 33, 7), (10**7, 64, 10**4)):
+        found = one.choose(product((m, n, k)), GPU)
+        own = launch.with_splits(found.splits) if launch.has_workspace else launch
+        own = replace(own, rows_per_block=found.rows_per_block)
+        assert is_predicted or own == launch
+        assert (found.grid_x, found.grid_y) == own.grid(m, n)
+        assert (found.partials_bytes, found.counters_bytes) == (
+            4 * own.partial_elements(m, n),
+            4 * own.counters(m, n),
+        )
+
+
+# Records that C and Python share
+
+
+def test_types_are_numbered_alike() -> None:
+    header, library = (PACKAGE / name for name in ("core/core.h", "tuner/export/c/tsm2.h"))
+    in_core = re.search(r"enum core_type \{(.*?)CORE_TYPES", header.read_text(encoding="utf-8"), re.DOTALL)
+    assert in_core is not None
+    assert re.findall(r"CORE_(\w+),", in_core[1]) == [name.upper() for name in core_calls.TYPES_IN_C]
+    named = ", ".join(f"TSM2_{name.upper()} = {number}" for number, name in enumerate(DTYPES))
+    assert f"typedef enum {{ {named} }} tsm2_type;" in library.read_text(encoding="utf-8")
+
+
+ELEMENTS = {  # fields of ctypes that are elements of arrays in C
+    **{f"ld{x}_{order}": f"ld[{i}][{j}]" for i, x in enumerate("abc") for j, order in enumerate(("columns", "rows"))},
+    **{f"{name}_{x}": f"{name}[{i}]" for name in ("grid", "conjugates") for letters in ("xy", "ab")
+       for i, x in enumerate(letters)},
+    **{f"measured_{x}": f"measured[{i}]" for i, x in enumerate("mnk")},
+    **{f"ld{x}": f"ld[{i}]" for i, x in enumerate("abc")},
+}  # fmt: skip
+EXTENTS = {x: f"extents[{i}]" for i, x in enumerate("mnk")}
+
+
+@pytest.mark.parametrize(
+    ("record", "name", "elements"),
+    [
+        (core_calls.CoreProduct, "core_product", ELEMENTS),
+        (core_calls.CoreChoice, "core_choice", ELEMENTS | EXTENTS),
+        (core_calls.CoreTime, "core_time", {}),
+        (core_calls._OpenPack, "core_pack", None),  # Python does not read its members
+    ],
+)
+def test_records_have_the_layout_of_c(
+    tmp_path: Path, record: type[ctypes.Structure], name: str, elements: dict[str, str] | None
+) -> None:
+    facts = [f"sizeof(struct {name}) == {ctypes.sizeof(record)}"]
+    for field, kind in ((one[0], one[1]) for one in record._fields_ if elements is not None):
+        member, at = (elements or {}).get(field, field), getattr(record, field)
+        is_float = int(kind is ctypes.c_double)
+        facts.append(f"offsetof(struct {name}, {member}) == {at.offset}")
+        facts.append(f"sizeof(((struct {name} *)0)->{member}) == {at.size}")
+        facts.append(f"_Generic(((struct {name} *)0)->{member}, double: 1, default: 0) == {is_float}")
+    text = "".join(f'_Static_assert({fact}, "");\n' for fact in facts)
+    (tmp_path / "layout.c").write_text(f'#include "core.h"\n{text}', encoding="utf-8")
+    subprocess.run(["cc", "-std=c11", f"-I{CORE}", "-fsyntax-only", str(tmp_path / "layout.c")], check=True)
+
+
+# Constants of the model, each in one place
+
+CONSTANT = re.compile(r"^#define (\w+) (\d+\.\d+)\b(.*)$", re.MULTILINE)
+TEXTS_OF_C = re.compile(
+    r"/\*.*?\*/|\"(?:\\.|[^\"])*\"|'\\?.'|^typedef[^;]*;|^#include[^\n]*", re.DOTALL | re.MULTILINE
+)
+NUMBER = re.compile(r"(?<![\w.])(?:0x1p\d+|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\w.])")
+LARGEST_32_BIT_OFFSET = 2**31 - 2**22
+UNIT = re.compile(r"[12]e-3|1e\d+|1e-9|1\.0|0x1p\d+")  # conversions of units, bounds, and the neutral factor
+ASSIGNED = re.compile(r"^ *(\w+)(?:: \w+)? = (\d+\.\d+)\b", re.MULTILINE)  # in Python
+OTHER_MEANINGS = {"FAR", "GAIN"}  # of a timed sample, and for which kernels are added
+
+
+def constants() -> dict[str, float]:
+    """Return the constants of model.h."""
+    return {name: float(value) for name, value, _ in CONSTANT.findall((CORE / "model.h").read_text(encoding="utf-8"))}
+
+
+def numbers_in_c(text: str) -> list[str]:
+    """Return the numbers of a C text that may be constants of the model."""
+    found = NUMBER.findall(TEXTS_OF_C.sub("", text))
+    return [one for one in found if not (UNIT.fullmatch(one) or (one.isdigit() and is_plain(int(one))))]
+
+
+def is_plain(number: int) -> bool:
+    """Return whether the integer is small, a power of two, or the core's bound of offsets."""
+    return number <= 24 or number & (number - 1) == 0 or number == LARGEST_32_BIT_OFFSET
+
+
+def constants_in_python(text: str) -> set[str]:
+    """Return the names in a Python text that are a constant's of the model, or have its value and not in seconds."""
+    model, assigned = constants(), ASSIGNED.findall(text)
+    like = {name for name, value in assigned if float(value) in model.values() and not name.endswith("_SECONDS")}
+    return set(re.findall(r"\w+", text)) & model.keys() | like - OTHER_MEANINGS
+
+
+def test_constants_of_the_model_stand_once_each_with_a_comment() -> None:
+    defined = [one for path in sorted(CORE.iterdir()) for one in CONSTANT.findall(path.read_text(encoding="utf-8"))]
+    names = [name for name, *_ in defined]
+    assert len(names) == len(set(names)) == len(constants()) > 20
+    assert [name for name, _, comment in defined if "/*" not in comment] == []
+    assert {path.name: found for path in CORE.glob("*.c") if (found := numbers_in_c(path.read_text("utf-8")))} == {}
+
+
+@pytest.mark.parametrize("text", ["x = 1.2 * y;", "#define START_US 5.0", "a + 0.5", "enum { MOST = 65535 };"])
+def test_a_constant_in_a_file_of_c_would_be_found(text: str) -> None:
+    assert numbers_in_c(text)
+
+
+def test_no_constant_of_the_model_is_in_python() -> None:
+    files = [path for folder in ("runtime", "tuner/export") for path in (PACKAGE / folder).rglob("*.py")]
+    found = {path.name: names for path in files if (names := constants_in_python(path.read_text(encoding="utf-8")))}
+    assert len(files) > 40
+    assert found == {}
+
+
+@pytest.mark.parametrize("text", ["START_US = 5.0", "CACHED_RATE = 1.2", "RATE: float = 1.2", "CACHED_RATE = 1.3"])
+def test_a_constant_in_python_would_be_found(text: str) -> None:
+    assert constants_in_python(text)

@@ -222,13 +222,11 @@ def test_an_array_that_is_described_wrongly_is_named(
     assert driver.launches == []
 
 
-def test_a_product_of_more_tiles_than_blocks_is_refused(
-    gpu_module: ModuleType, driver: RecordingDriver, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gpu_module, "MOST_BLOCKS", 0)
-    with pytest.raises(ValueError, match="a product of 6x2 has more tiles than a launch has blocks"):
-        gpu_module.gemm(A, B, out=OUT)
-    assert driver.launches == []
+def test_a_product_of_more_tiles_than_blocks_is_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
+    found = gpu_module.match(2**60, 2, 3, "f32", GPU)
+    assert found.grid == (0, 0)
+    with pytest.raises(ValueError, match=f"a product of {2**60}x2 has more tiles than a launch has blocks"):
+        gpu_module.prepare_launch(gpu_module.Product.of(A, B, OUT), found, None)
 
 
 def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: RecordingDriver) -> None:

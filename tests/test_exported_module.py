@@ -83,7 +83,7 @@ def test_then_the_nearest_by_log_ratios(
     assert (match.winner.m, match.winner.n, match.winner.k) == nearest
     assert match.distance == pytest.approx(np.linalg.norm(np.log(np.divide(shape, nearest))))
     shape_of = "x".join(map(str, nearest))
-    assert match.basis == f"tuned for {shape_of}, at distance {match.distance:.1f}"
+    assert str(match).endswith(f": tuned for {shape_of}, at distance {match.distance:.1f}")
 
 
 def test_another_gpus_winner_only_where_there_is_none(gpu_module: ModuleType) -> None:
@@ -118,9 +118,14 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
     with pytest.raises(TypeError, match="expected one of float32, float64"):
         gpu_module.match(1, 1, 1, np.int32, GPU)
     with pytest.raises(
-        LookupError, match=r"no kernel of op tn .*, only of op nn \(a, b and out column-major\): tune"
+        ValueError,
+        match=r"this module has no f32 kernel for that, only for op nn \(a, b and out column-major\); tune",
     ):
         gpu_module.match(1, 1, 1, "f32", GPU, op="tn")
+    with pytest.raises(
+        ValueError, match=r"^op: expected gram, or two letters of n, t, j, c \(for b also x\), got 'q'$"
+    ):
+        gpu_module.match(1, 1, 1, "f32", GPU, op="q")
 
 
 # The module's arguments

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, exported, imported, trial, tuning_run, winners
+from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
 from tests.fake_tensors import Tensor
 from tests.recording_driver import RecordingDriver
 from tests.test_exported_tensors import conjugate, f32, matrix, module, module_of_all, torch  # noqa: F401
@@ -99,10 +99,8 @@ def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torc
     found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
     beside = [replace(row, cublas_us=400.0, cublas_right=is_right, cublas_routine="cublasSgemm") for row in found]
     module = imported(exported("module", (beside, sources)), tmp_path)
-    (winner,) = module.WINNERS
-    assert module.vendor_of(winner) == ([((4, 4, 4), 400.0)] if is_right else [])
-    nothing_expected = module.Match(winner, winner.launch, 1.0, None, None)
-    assert nothing_expected.loses == bool(is_right)  # without an expected time, the shape where it won counts
+    assert module.match(4, 4, 4, "f32", GPU).vendor_us == (400.0 if is_right else None)
+    assert module.match(4, 4, 5, "f32", GPU).loses == bool(is_right)  # no time can be predicted there
 
 
 def test_without_a_fallback_nothing_is_left_to_the_vendor(

@@ -72,7 +72,7 @@ def test_xla_workspace_counters_are_zeroed_before_each_launch(of_gpu: ModuleType
     (row,) = [row for row in text.splitlines() if "custom_call" in row]
     traced = of_gpu.Traced((40, 3, 6), "f32", (True, False))
     found = traced.choice(GPU)
-    room_bytes = traced.room_bytes(found)
+    room_bytes, _ = of_gpu.workspace_layout(found)
     assert f"tensor<{room_bytes}xui8>" in row
     for _ in range(2):
         driver.zeroed.clear()

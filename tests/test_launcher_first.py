@@ -5,25 +5,47 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
+import os
 import random
 import sys
 import threading
 import zlib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array
+from tests.fabricated import device_array, exported, imported
 from tests.fake_tensors import TYPES, Tensor, fake_cupy, fake_torch
+from tests.kept_objects import keep
 from tests.library_calls import H200
+from tests.packs_of_everything import everything
 from tests.random_calls import PLACES, Driver, odd_product, of_cupy, outcome, random_product, tensor
 from tests.random_calls import TYPES as KINDS
-from tests.test_launcher_choice import modules_of_everything
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+
+
+def modules_of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
+    """Return modules without the compiled launcher and with it. Nothing predicts their times with seed 0."""
+    plain, compiled = (imported(text, folder) for text in texts_of_everything(seed))
+    return plain, compiled
+
+
+@cache
+def texts_of_everything(seed: int) -> tuple[str, str]:
+    """Return the modules' texts. The first process that asks makes them for all processes of a test run."""
+    places = [Path(os.environ["XDG_CACHE_HOME"], f"everything-{seed}-{name}.py") for name in ("plain", "compiled")]
+    if not all(place.exists() for place in places):
+        found, known = everything(seed)
+        for place, launcher in zip(places, (None, launcher_binary()), strict=True):
+            keep(place, exported("module", found, known=known, launcher=launcher).encode())
+    plain, compiled = (place.read_text(encoding="utf-8") for place in places)
+    return plain, compiled
 
 
 class Loading(Driver):

@@ -10,7 +10,6 @@ import pytest
 
 from tests.fabricated import device_array
 from tests.measured_plans.helpers import (
-    GPU_NAME,
     L2_FILL,
     K,
     N,
@@ -38,27 +37,14 @@ def test_the_ways_are_few_near_and_each_another(module: ModuleType) -> None:
     assert all(w.other_device == "another GPU" for w in ways_to(module, *given, device="another GPU"))
 
 
-def test_what_is_expected_far_behind_is_not_timed(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "WORTH_TIMING", 1.0)
-    ways = ways_to(module, *arrays())
-    assert all(one.expected_us <= ways[0].expected_us for one in ways)
-    monkeypatch.setattr(module, "WORTH_TIMING", 1e9)
-    monkeypatch.setattr(module, "LAUNCHES_OF_A_KERNEL", 10)
-    assert len(ways_to(module, *arrays())) > 4
-    monkeypatch.setattr(module, "MOST_CONTENDERS", 3)
-    assert len(ways_to(module, *arrays())) == 3
-
-
 def test_kernels_for_the_transposed_product_are_ways_too(
     module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A wide row-major C: of it, and of its tall transposed one, which lies in the same memory."""
+    """A wide row-major C; its tall transposed one lies in the same memory."""
     given = arrays(16, 2 * 10**6, 16)
-    monkeypatch.setattr(module, "WORTH_TIMING", 1e9)
     ways = ways_to(module, *given)
     across = [one for one in ways if one.swapped]
     assert len(across) == 2  # the ring's launches
-    assert {one.winner.op for one in ways} == {"nn", "ttt"}
     assert {one.winner.op for one in across} == {"ttt"}
     assert {one.across for one in across} == {(2 * 10**6, 16, 16)}
     driver = module.driver
@@ -71,25 +57,6 @@ def test_kernels_for_the_transposed_product_are_ways_too(
     values = driver.launches[-1]["values"]
     assert values[:3] == [2 * 10**6, 16, 16]
     assert [values[4], values[6], values[9]] == [2 << 40, 1 << 40, 3 << 40]  # b, a and out
-
-
-def test_plans_keep_conjugates_and_include_gram_kernels(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[Any] = []
-
-    def candidates(name: str, orders: Any, conjugates: Any, is_gram: bool, on_host: bool) -> Any:
-        seen.append((conjugates, is_gram, on_host))
-        return (), ()
-
-    chosen = module.choice(*arrays(), fallback="error")
-    monkeypatch.setattr(module, "choose", lambda *_: chosen)
-    monkeypatch.setattr(module, "_candidates", candidates)
-    a, _, out = [device_array((64, 64), at=at << 40) for at in (1, 2, 3)]
-    same = device_array((64, 64), (256, 4), at=1 << 40)
-    a = device_array((64, 64), (4, 256), at=1 << 40)
-    module.contenders(module.Product.of(same, a, out, conjugates=(False, False), math=None), GPU_NAME)
-    typed = [device_array((64, 64), (8, 512), at=at << 40, typestr="<c8") for at in (1, 2, 3)]
-    module.contenders(module.Product.of(*typed, conjugates=(True, False), math=None), GPU_NAME)
-    assert seen == [((False, False), True, False), ((True, False), False, False)]
 
 
 def test_only_what_has_a_binary_is_timed_beside_the_one_that_gemm_takes(
@@ -115,7 +82,7 @@ def test_the_way_that_takes_least_becomes_the_plan(module: ModuleType) -> None:
         driver.takes_us, driver.launches = slow_but(wanted), []
         start = module.plan(*given, measure=True)
         assert (start.match.launch.threads, start.match.launch.splits) == wanted
-        assert start.match.basis == "timed on these arrays, with the L2 dirty 100.0 us"
+        assert str(start.match).endswith(": timed on these arrays, with the L2 dirty 100.0 us")
         tried = [started(one) for one in driver.launches]
         assert set(tried) == {(w.launch.threads, w.launch.splits) for w in ways}
         assert tried.count(wanted) == 1 + 7

@@ -90,7 +90,7 @@ def _facts(one: Choice) -> dict[str, Any]:
         "kernel_us": match.expected_us,
         "vendor_us": one.vendor_us,
         "x_vendor": one.ratio,
-        "is_measured": match.distance == 0,
+        "is_measured": match.is_tuned,
         "measured_at": "x".join(map(str, one.measured_at)),
         "distance": one.distance,
         "l2_state": match.winner.cache,

@@ -72,11 +72,19 @@ static int find_candidates(const struct core_pack *pack, const struct core_produ
 
 /* --- The best of them --- */
 
+/* The distance of a kernel's own shape from the product. */
 static double distance_to(const struct core_pack *pack, int at, const struct core_product *product)
 {
     const struct core_fit *fit = &pack->fits[at];
     const double m = fit->log_m - log((double)product->m), n = fit->log_n - log((double)product->n);
     const double k = fit->log_k - log((double)product->k);
+    return sqrt(m * m + n * n + k * k);
+}
+
+static double distance_between(const int64_t shape[3], const struct core_product *product)
+{
+    const double m = log((double)shape[0] / (double)product->m), n = log((double)shape[1] / (double)product->n);
+    const double k = log((double)shape[2] / (double)product->k);
     return sqrt(m * m + n * n + k * k);
 }
 
@@ -92,17 +100,25 @@ static int comes_before(const struct core_pack *pack, int a, int b)
     return x->is_gram != y->is_gram ? x->is_gram : x->us < y->us;
 }
 
-/* Set the candidate whose shape is nearest. Return whether the times of all candidates can be predicted. */
-static int choose_nearest(const struct candidates *candidates, struct core_choice *choice)
+static int are_predicted(const struct candidates *candidates)
 {
     const struct core_pack *pack = candidates->pack;
-    int are_predicted = 1;
+    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
+         at = next_candidate(candidates, at + 1))
+        if (!is_predicted(pack, at))
+            return 0;
+    return 1;
+}
+
+/* Set the candidate whose shape is nearest. */
+static void choose_nearest(const struct candidates *candidates, struct core_choice *choice)
+{
+    const struct core_pack *pack = candidates->pack;
     choice->kernel = -1;
     for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
          at = next_candidate(candidates, at + 1)) {
         const double distance =
             is_its_shape(&pack->kernels[at], candidates->product) ? 0 : distance_to(pack, at, candidates->product);
-        are_predicted &= is_predicted(pack, at);
         if (choice->kernel < 0 || distance < choice->distance ||
             (distance == choice->distance && comes_before(pack, at, choice->kernel))) {
             choice->kernel = at;
@@ -111,7 +127,20 @@ static int choose_nearest(const struct candidates *candidates, struct core_choic
     }
     choice->rows_per_block = pack->kernels[choice->kernel].rows_per_block;
     choice->splits = pack->kernels[choice->kernel].splits;
-    return are_predicted;
+}
+
+/* Set the measured shape of the choice's kernel that is nearest to the product. */
+static void set_measured(const struct core_pack *pack, const struct core_product *product, struct core_choice *choice)
+{
+    const struct core_kernel *kernel = &pack->kernels[choice->kernel];
+    const struct work work = work_of(pack, choice->kernel, product);
+    const uint32_t nearest = is_predicted(pack, choice->kernel) ? nearest_point(pack, choice->kernel, &work) : 0;
+    const struct core_time *time = nearest > 0 ? &pack->times[kernel->first_time + nearest - 1] : NULL;
+    choice->measured[0] = time != NULL ? time->m : kernel->m;
+    choice->measured[1] = time != NULL ? time->n : kernel->n;
+    choice->measured[2] = time != NULL ? time->k : kernel->k;
+    choice->measured_us = time != NULL ? time->us : kernel->us;
+    choice->distance = distance_between(choice->measured, product);
 }
 
 /* Set the candidate with the least predicted time, penalized by its distance from measured shapes. */
@@ -134,7 +163,6 @@ static void choose_fastest(const struct candidates *candidates, struct core_choi
         }
     }
     choice->kernel = best;
-    choice->distance = distance_to(pack, best, candidates->product);
 }
 
 double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product,
@@ -146,10 +174,13 @@ double core_predict(const struct core_pack *pack, int kernel, const struct core_
     if (!is_predicted(pack, kernel))
         return 0;
     const struct work work = work_of(pack, kernel, product);
+    struct timed_launch fastest;
     double distance;
-    const double us = least_us(pack, kernel, &work, rows_per_block, splits, &distance);
-    *penalized_us = us * distance_penalty(pack, kernel, distance);
-    return us;
+    fastest_launches(pack, kernel, &work, &fastest, 1, &distance);
+    *rows_per_block = fastest.rows;
+    *splits = fastest.splits;
+    *penalized_us = fastest.us * distance_penalty(pack, kernel, distance);
+    return fastest.us;
 }
 
 /* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate whose
@@ -176,20 +207,21 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
     memset(&choice, 0, sizeof choice);
     if (!find_candidates(pack, product, device, wanted, &candidates))
         return choice;
-    const int are_predicted = choose_nearest(&candidates, &choice), is_host = pack->devices[candidates.device].is_host;
-    const int nearest = choice.kernel;
+    choose_nearest(&candidates, &choice);
+    const int nearest = choice.kernel, is_host = pack->devices[candidates.device].is_host;
     choice.reason = CORE_NEAREST;
     choice.is_of_other_device = !is_host && candidates.device != device;
     if (is_its_shape(&pack->kernels[nearest], product)) {
         choice.reason = CORE_TUNED;
         choice.us = is_host ? 0 : pack->kernels[nearest].us;
         choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;
-    } else if (are_predicted) {
+    } else if (are_predicted(&candidates)) {
         choose_fastest(&candidates, &choice);
         choice.reason = CORE_PREDICTED;
         choice.us = is_host ? 0 : choice.us;
         choice.vendor_us = is_host ? 0 : predicted_vendor_us(&candidates, nearest);
     }
+    set_measured(pack, product, &choice);
     return choice;
 }
 
@@ -266,14 +298,17 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 
 /* --- The choice --- */
 
-/* Whether cuBLAS is faster, or predicted to be nearly as fast. */
-static int is_vendors(const struct core_kernel *kernel, const struct core_choice *choice)
+/* Whether cuBLAS is faster, or predicted to be nearly as fast. `product` is as the kernel computes it. */
+static int is_vendors(const struct core_pack *pack, const struct core_product *product,
+                      const struct core_choice *choice)
 {
+    const struct core_kernel *kernel = &pack->kernels[choice->kernel];
     if (choice->us <= 0)
         return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
     if (choice->reason == CORE_TUNED)
         return choice->vendor_us > 0 && choice->vendor_us < choice->us;
-    const double beyond = choice->distance > KNOWN_WITHIN ? choice->distance - KNOWN_WITHIN : 0;
+    const double distance = distance_to(pack, choice->kernel, product);
+    const double beyond = distance > KNOWN_WITHIN ? distance - KNOWN_WITHIN : 0;
     return choice->vendor_us > 0 && choice->vendor_us < LEAST_GAIN * exp(FAR_GAIN * beyond) * choice->us;
 }
 
@@ -301,7 +336,7 @@ static struct core_choice completed(const struct core_pack *pack, const struct c
     const struct core_kernel *kernel = &pack->kernels[choice.kernel];
     choice.extents[0] = product->m, choice.extents[1] = product->n, choice.extents[2] = product->k;
     set_ld(kernel, product, &choice);
-    choice.is_vendors = is_vendors(kernel, &choice);
+    choice.is_vendors = is_vendors(pack, product, &choice);
     if (!set_launch(kernel, &choice)) {
         choice.is_too_large = 1;
         choice.grid[0] = choice.grid[1] = 0;
@@ -329,4 +364,76 @@ struct core_choice core_choose(const struct core_pack *pack, const struct core_p
         (as_is.reason == CORE_NO_KERNEL || is_better(&transposed_choice, &as_is, is_host)))
         return completed(pack, &transposed, transposed_choice);
     return as_is.reason == CORE_NO_KERNEL ? none : completed(pack, product, as_is);
+}
+
+/* --- Launches to time --- */
+
+enum { LAUNCHES_OF_A_KERNEL = 2 };
+
+/* Insert a choice by its time among those from index 1 on. If there is no room, the slowest is dropped. Return their
+   number. */
+static int insert(struct core_choice *found, int count, int room, const struct core_choice *choice)
+{
+    if (count == room && (count == 1 || found[count - 1].us <= choice->us))
+        return count;
+    int at = count < room ? count++ : count - 1;
+    for (; at > 1 && found[at - 1].us > choice->us; --at)
+        found[at] = found[at - 1];
+    found[at] = *choice;
+    return count;
+}
+
+static int is_same_launch(const struct core_choice *a, const struct core_choice *b)
+{
+    return a->kernel == b->kernel && a->rows_per_block == b->rows_per_block && a->splits == b->splits &&
+           a->is_transposed == b->is_transposed;
+}
+
+/* Insert the launches of all candidates for the product, which may be the transposed one. Return the number of choices.
+ */
+static int insert_launches(const struct core_pack *pack, const struct core_product *product, int device,
+                           int is_transposed, struct core_choice *found, int count, int room)
+{
+    struct candidates candidates;
+    if (!find_candidates(pack, product, device, CORE_COLUMN_MAJOR, &candidates) || !are_predicted(&candidates))
+        return count;
+    for (int at = next_candidate(&candidates, 0); at < (int)pack->header->kernel_count;
+         at = next_candidate(&candidates, at + 1)) {
+        struct timed_launch launches[LAUNCHES_OF_A_KERNEL];
+        struct core_choice choice;
+        double distance;
+        const struct work work = work_of(pack, at, product);
+        const int launch_count = fastest_launches(pack, at, &work, launches, LAUNCHES_OF_A_KERNEL, &distance);
+        memset(&choice, 0, sizeof choice);
+        choice.reason = CORE_PREDICTED;
+        choice.kernel = at;
+        choice.is_transposed = is_transposed;
+        choice.is_of_other_device = candidates.device != device;
+        set_measured(pack, product, &choice);
+        for (int i = 0; i < launch_count; ++i) {
+            choice.rows_per_block = launches[i].rows;
+            choice.splits = launches[i].splits;
+            choice.us = launches[i].us;
+            const struct core_choice whole = completed(pack, product, choice);
+            if (!whole.is_too_large && !is_same_launch(&whole, &found[0]))
+                count = insert(found, count, room, &whole);
+        }
+    }
+    return count;
+}
+
+int core_contenders(const struct core_pack *pack, const struct core_product *product, int device,
+                    struct core_choice *found, int room)
+{
+    found[0] = core_choose(pack, product, device);
+    if (found[0].reason == CORE_NO_KERNEL || pack->devices[pack->kernels[found[0].kernel].device].is_host)
+        return found[0].reason != CORE_NO_KERNEL;
+    const struct core_product transposed = transposed_product(product);
+    int count = insert_launches(pack, product, device, 0, found, 1, room);
+    count = insert_launches(pack, &transposed, device, 1, found, count, room);
+    double least_us = count > 1 ? found[1].us : HUGE_VAL;
+    least_us = found[0].us > 0 && found[0].us < least_us ? found[0].us : least_us;
+    while (count > 1 && found[count - 1].us > WORTH_TIMING * least_us)
+        --count;
+    return count;
 }

@@ -66,7 +66,7 @@ struct core_kernel {
      */
     double odd_lines; /* factor on the body's time if lines of matrices are not whole vectors */
     double arithmetic_rate; /* share of the device's arithmetic rate */
-    double cached_rate; /* rate, in memory rates, of data that is read again and may be in the L2, and of C */
+    double cached_rate; /* rate of data that is read again and may be in the L2, and of C; 1: typical */
     int32_t resident; /* resident blocks per multiprocessor */
     int32_t tile_m; /* rows of a tile of C; a block computes whole tiles, one below the other */
     int32_t tile_n; /* columns of a tile; 0: n */
@@ -156,7 +156,8 @@ enum core_reason {
     CORE_NO_KERNEL, /* no kernel has this type, these orders and conjugates */
     CORE_TUNED, /* the kernel was tuned for this shape */
     CORE_PREDICTED, /* it has the least predicted time */
-    CORE_NEAREST /* no times can be predicted: its shape is the nearest */
+    CORE_NEAREST, /* no times can be predicted: its shape is the nearest */
+    CORE_TIMED /* only for core_explain: the caller timed this launch on the product's own arrays */
 };
 
 /* The kernel for a product and its launch. Without a kernel all is 0. */
@@ -173,13 +174,21 @@ struct core_choice {
     uint64_t partials_bytes, counters_bytes; /* workspace; counters are 32-bit and must be 0 */
     int64_t extents[3]; /* m, n and k as the kernel computes it */
     int64_t ld[CORE_MATRICES]; /* the leading dimensions of its A, B and C */
-    double distance; /* Euclidean distance of the logarithms of m, n and k to the kernel's shape */
+    int64_t measured[3]; /* m, n and k of the kernel's measured shape that is nearest to the product's */
+    double measured_us; /* its time there */
+    double distance; /* Euclidean distance of the logarithms of m, n and k to that shape */
     double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown */
 };
 
 /* Return the kernel for the product on the device: an index, CORE_OTHER_GPU or CORE_HOST. If no
    kernel of the device fits the product as it is, kernels of another GPU are chosen. */
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device);
+
+/* Set `found` to the launches that are worth timing for a product whose C exists (makes_c is 0). The first is that of
+   core_choose; the others follow by their predicted times, at most twice the least one. Return how many there are, at
+   most `room`, which is at least 1; 0 without a kernel. */
+int core_contenders(const struct core_pack *pack, const struct core_product *product, int device,
+                    struct core_choice *found, int room);
 
 /* Set `ld` and `index_bits` of a choice for another product. That product may differ from the choice's
    only in leading dimensions. For each of them, the widest vector that divides it must be the same. */
@@ -190,6 +199,10 @@ void core_set_leading_dimensions(const struct core_pack *pack, const struct core
    `penalized_us` is the time with a penalty for the distance from measured shapes. */
 double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product,
                     int32_t *rows_per_block, int32_t *splits, double *penalized_us);
+
+/* Predict a kernel's times at shapes and with launches from the device's rates alone, without its measured times; 0: they
+   cannot be predicted. The members `us` of `times` are not read. Set `count` predictions in microseconds. */
+void core_rates_us(const struct core_pack *pack, int kernel, const struct core_time *times, int count, double *us);
 
 /* Write the choice as a sentence of at most `bytes`, including the terminating zero. `device` is the name of the GPU
  * asked for. */

@@ -37,6 +37,12 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
     if (choice->is_of_other_device)
         add(text, bytes, ", tuned on %s: no winner of %s fits; tune on that GPU for its own kernels",
             core_text(pack, pack->devices[kernel->device].name), device);
+    if (choice->reason == CORE_TIMED) {
+        add(text, bytes, ": timed on these arrays, with the L2 dirty %.1f us", choice->us);
+        if (choice->vendor_us > 0)
+            add(text, bytes, ", the vendor %.1f us", choice->vendor_us);
+        return;
+    }
     if (choice->us <= 0) {
         if (is_tuned)
             add(text, bytes, ": tuned for this shape");
@@ -45,8 +51,9 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
     } else if (is_tuned)
         add(text, bytes, ": tuned for this shape; with the L2 %s %.1f us measured", l2_state, choice->us);
     else
-        add(text, bytes, ": measured at %lldx%lldx%lld; with the L2 %s %.1f us predicted, from %.1f us there", m, n, k,
-            l2_state, choice->us, kernel->us);
+        add(text, bytes, ": measured at %lldx%lldx%lld; with the L2 %s %.1f us predicted, from %.1f us there",
+            (long long)choice->measured[0], (long long)choice->measured[1], (long long)choice->measured[2], l2_state,
+            choice->us, choice->measured_us);
     if (!is_tuned && choice->us > 0 && kernel->time_count > 0)
         add(text, bytes, " and times at %u other shape%s", (unsigned)kernel->time_count,
             kernel->time_count > 1 ? "s" : "");

@@ -26,11 +26,12 @@
 #define VENDOR_RATE 0.7    /* share of the device's arithmetic rate that cuBLAS reaches */
 #define VENDOR_ODD_LINES 1.1 /* factor on cuBLAS's body if lines are not whole vectors */
 #define VENDOR_VECTOR_EXTENT 0.05 /* in distances, for an extent of 1: cuBLAS multiplies vectors by other routines */
-#define VENDOR_TILE_M 64.0 /* cuBLAS pads the product to such tiles */
-#define VENDOR_TILE_N 32.0
-#define VENDOR_TILE_K 32.0
+#define VENDOR_TILE_M 64.0 /* m of the product as cuBLAS pads it is a multiple */
+#define VENDOR_TILE_N 32.0 /* the same of n */
+#define VENDOR_TILE_K 32.0 /* the same of k */
+#define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
 #define LEAST_GAIN 1.03  /* a kernel is used if cuBLAS is predicted to take so many times its time */
-#define KNOWN_WITHIN 6.0 /* distance from the kernel's shape up to which LEAST_GAIN suffices */
+#define KNOWN_WITHIN 6.0 /* distance from the kernel's own shape up to which LEAST_GAIN suffices */
 #define FAR_GAIN 0.25    /* e to this more for each unit of distance beyond it */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
@@ -75,10 +76,20 @@ struct average {
 /* Add a point to the average of a work whose time from rates alone is `plain_us`. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double plain_us);
 
-/* Return a kernel's least time and its launch, corrected by its measured times. `distance` is to the nearest of them.
- */
-double least_us(const struct core_pack *pack, int kernel, const struct work *work, int32_t *rows, int32_t *splits,
-                double *distance);
+/* A launch, and its time. */
+struct timed_launch {
+    int32_t rows, splits; /* as rows_per_block and splits of core_choice */
+    double us;
+};
+
+/* Set a kernel's fastest launches, the fastest first, with times that are corrected by its measured times. Return how
+   many there are, at most `room`, which is at least 1. `distance` is to the nearest of the measured shapes. */
+int fastest_launches(const struct core_pack *pack, int kernel, const struct work *work, struct timed_launch *found,
+                     int room, double *distance);
+
+/* Return the index of a kernel's measured shape that is nearest to the work: 0 for its own shape, 1 for its first time at
+   another shape. Lines of whole vectors are far from other lines. */
+uint32_t nearest_point(const struct core_pack *pack, int kernel, const struct work *work);
 
 /* Return the factor on a time at this distance from measured shapes. */
 double distance_penalty(const struct core_pack *pack, int kernel, double distance);

@@ -5,7 +5,7 @@
    arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The sum is multiplied
    by the ratio of measured to predicted times, averaged over the kernel's measured shapes. Two corrections follow: a
    time is never less than LEAST_MEMORY_SHARE of the time to move each operand once, and it is LONG_K times as long if
-   k exceeds what the kernel adds up in one pass. */
+   k exceeds what the kernel adds up in one pass. docs/prediction.md explains each term, with an example. */
 
 #include "model.h"
 
@@ -64,7 +64,7 @@ static struct work work_with(const struct core_pack *pack, int index, const stru
     const double us_of_written = most(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
     work.memory_us = (double)core_element_bytes(product->type) * (read * us_of_read + written * us_of_written);
     const int is_complex = product->type == CORE_C64 || product->type == CORE_C128;
-    const double gflops = device->gflops[product->type], flops = (is_complex ? 8.0 : 2.0) * m * n * k;
+    const double gflops = device->gflops[product->type], flops = (is_complex ? 8 : 2) * m * n * k;
     work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
     return work;
 }
@@ -161,8 +161,7 @@ static double traffic_us(const struct core_pack *pack, int index, const struct t
     const double b_reads = keeps_b ? ceil(m / launch->rows) : tiles->down;
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / or_unbounded(kernel->k_per_pass)) * m * n;
-    const double slower = CACHED_RATE / kernel->cached_rate; /* than typical; measured rates of both kinds of traffic */
-    return work->memory_us + us_per_element(pack, index) * slower * (reread / CACHED_RATE + rewritten);
+    return work->memory_us + us_per_element(pack, index) / kernel->cached_rate * (reread / CACHED_RATE + rewritten);
 }
 
 /* Arithmetic: of whole tiles, with n and k padded. */
@@ -286,48 +285,58 @@ static void keep_resident(const struct core_kernel *kernel, const struct core_fi
     *rows = least(most(each, 1), least(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
 }
 
-/* The least time from rates alone, and its launch: the one with the fewest blocks among equals. */
-static double best_launch(const struct core_pack *pack, int index, const struct work *work, int32_t *rows,
-                          int32_t *splits)
+/* Set different launches with their times from rates alone. Later ones have more blocks. Return their number. */
+static int launches_to_try(const struct core_pack *pack, int index, const struct work *work,
+                           struct timed_launch tried[OPTIONS])
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_fit *fit = &pack->fits[index];
     const double multiprocessors = device_of(pack, index)->multiprocessors;
     const struct tiles tiles = tiles_of(kernel, work);
-    const double rows_won = rows_of_block(kernel, &tiles, work, multiprocessors);
-    double least_time = HUGE_VAL, rows_before = 0, splits_before = 0;
-    *rows = kernel->rows_per_block;
-    *splits = kernel->splits;
+    const double fitting_rows = rows_of_block(kernel, &tiles, work, multiprocessors);
+    double previous_rows = 0, previous_splits = 0;
+    int count = 0;
     for (int i = 0; i < OPTIONS; ++i) {
-        double rows_now = rows_won, splits_now = 1;
+        double rows = fitting_rows, splits = 1;
         if (fit->resident_blocks > 0)
-            keep_resident(kernel, fit, &tiles, work, multiples[i], multiprocessors, &rows_now, &splits_now);
+            keep_resident(kernel, fit, &tiles, work, multiples[i], multiprocessors, &rows, &splits);
         else
-            splits_now = splits_for(kernel, &tiles, work, rows_won, multiples[i], multiprocessors);
-        if (rows_now == rows_before && splits_now == splits_before)
+            splits = splits_for(kernel, &tiles, work, fitting_rows, multiples[i], multiprocessors);
+        if (rows == previous_rows && splits == previous_splits)
             continue;
-        rows_before = rows_now, splits_before = splits_now;
-        const struct launch launch = launch_of(kernel, &tiles, work, rows_now, splits_now);
-        const double us = plain_us(pack, index, &tiles, work, &launch);
-        if (us < least_time) {
-            least_time = us;
-            *rows = (int32_t)rows_now;
-            *splits = (int32_t)splits_now;
-        }
+        previous_rows = rows, previous_splits = splits;
+        const struct launch launch = launch_of(kernel, &tiles, work, rows, splits);
+        tried[count].rows = (int32_t)rows;
+        tried[count].splits = (int32_t)splits;
+        tried[count++].us = plain_us(pack, index, &tiles, work, &launch);
     }
-    return least_time;
+    return count;
+}
+
+/* Return the index of the least time; of equal ones, that with the fewest blocks. */
+static int fastest_of(const struct timed_launch *tried, int count)
+{
+    int fastest = 0;
+    for (int i = 1; i < count; ++i)
+        if (tried[i].us < tried[fastest].us)
+            fastest = i;
+    return fastest;
 }
 
 /* --- Measured times --- */
+
+static double distance_to_point(const struct core_point *point, const struct work *work)
+{
+    const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
+    const double odd = point->has_odd_lines - work->has_odd_lines;
+    return sqrt(m * m + n * n + k * k + ODD_LINES_APART * odd * odd);
+}
 
 /* The weight of a point is the reciprocal cube of its distance + DISTANCE_OFFSET. A ratio at a short time comes mostly
    from the start of the launch, so its logarithm is reduced for a longer time. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double plain)
 {
-    const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
-    const double odd = point->has_odd_lines - work->has_odd_lines;
-    const double distance = sqrt(m * m + n * n + k * k + ODD_LINES_APART * odd * odd),
-                 near = distance + DISTANCE_OFFSET;
+    const double distance = distance_to_point(point, work), near = distance + DISTANCE_OFFSET;
     const double weight = 1 / (near * near * near);
     const double body = point->predicted_us - START_US, of_body = body / (body + SHORT_BODY_US);
     const double counts = of_body + (1 - of_body) * least(point->predicted_us / plain, 1);
@@ -336,17 +345,45 @@ void add_point(struct average *average, const struct core_point *point, const st
     average->nearest = least(average->nearest, distance);
 }
 
-double least_us(const struct core_pack *pack, int index, const struct work *work, int32_t *rows, int32_t *splits,
-                double *distance)
+uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work)
+{
+    const struct core_point *points = &pack->points[pack->fits[index].first_point];
+    uint32_t nearest = 0;
+    for (uint32_t i = 1; i <= pack->kernels[index].time_count; ++i)
+        if (distance_to_point(&points[i], work) < distance_to_point(&points[nearest], work))
+            nearest = i;
+    return nearest;
+}
+
+/* The factor on times from rates alone. `plain` is the least of them. */
+static double correction(const struct core_pack *pack, int index, const struct work *work, double plain,
+                         double *distance)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const double plain = best_launch(pack, index, work, rows, splits), k_per_pass = or_unbounded(kernel->k_per_pass);
+    const double k_per_pass = or_unbounded(kernel->k_per_pass);
     struct average average = {0, 0, HUGE_VAL};
     for (uint32_t i = 0; i <= kernel->time_count; ++i)
         add_point(&average, &pack->points[(uint32_t)pack->fits[index].first_point + i], work, plain);
     *distance = average.nearest;
     const double penalty = work->k > k_per_pass && (double)kernel->k <= k_per_pass ? LONG_K : 1.0;
-    return penalty * most(exp(average.sum / average.weights) * plain, LEAST_MEMORY_SHARE * work->memory_us);
+    return penalty * most(exp(average.sum / average.weights), LEAST_MEMORY_SHARE * work->memory_us / plain);
+}
+
+int fastest_launches(const struct core_pack *pack, int index, const struct work *work, struct timed_launch *found,
+                     int room, double *distance)
+{
+    struct timed_launch tried[OPTIONS];
+    const int tried_count = launches_to_try(pack, index, work, tried);
+    const int count = tried_count < room ? tried_count : room;
+    for (int i = 0; i < count; ++i) {
+        const int fastest = fastest_of(tried, tried_count);
+        found[i] = tried[fastest];
+        tried[fastest].us = HUGE_VAL;
+    }
+    const double factor = correction(pack, index, work, found[0].us, distance);
+    for (int i = 0; i < count; ++i)
+        found[i].us *= factor;
+    return count;
 }
 
 double distance_penalty(const struct core_pack *pack, int index, double distance)
@@ -402,14 +439,29 @@ static int set_point(struct core_point *point, const struct work *work, double p
     return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
 }
 
-static int set_time(const struct core_pack *pack, int index, struct core_point *point, const struct core_time *time)
+/* The time from rates alone at a measured shape, with the measured launch. */
+static double plain_us_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_product product = product_at(kernel, time->m, time->n, time->k);
-    const struct work work = work_of(pack, index, &product);
-    const struct tiles tiles = tiles_of(kernel, &work);
-    const struct launch launch = launch_of(kernel, &tiles, &work, time->rows_per_block, time->splits);
-    return set_point(point, &work, plain_us(pack, index, &tiles, &work, &launch), time->us);
+    *work = work_of(pack, index, &product);
+    const struct tiles tiles = tiles_of(kernel, work);
+    const struct launch launch = launch_of(kernel, &tiles, work, time->rows_per_block, time->splits);
+    return plain_us(pack, index, &tiles, work, &launch);
+}
+
+static int set_time(const struct core_pack *pack, int index, struct core_point *point, const struct core_time *time)
+{
+    struct work work;
+    const double predicted_us = plain_us_at(pack, index, time, &work);
+    return set_point(point, &work, predicted_us, time->us);
+}
+
+void core_rates_us(const struct core_pack *pack, int kernel, const struct core_time *times, int count, double *us)
+{
+    struct work work;
+    for (int i = 0; i < count; ++i)
+        us[i] = is_predicted(pack, kernel) ? plain_us_at(pack, kernel, &times[i], &work) : 0;
 }
 
 static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point, int64_t m, int64_t n,

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.arrays.matrices import Product, index_bits
+from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import text_of
 from tsm2_tune.runtime.launch_plan import made_order
@@ -19,20 +19,17 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         order: Any = made_order(match)
         product = product.with_out(np.empty(product.out_shape, product.dtype, order=order))
     oriented = product.transposed() if match.swapped else product
-    winner, (m, n, k) = match.winner, oriented.shape
-    bits = index_bits(oriented, winner.orders)
+    winner, (m, n, k), bits = match.winner, match.extents, match.index_bits
     index, scalar = np.int32 if bits == 32 else np.int64, product.sum_dtype.type
     arrays = [(x.array if x.array.ndim == 2 else x.span).T if match.swapped else x.array for x in oriented.given]
     if not reads_operands(alpha, product.math):  # replace a and b by zeros, so that their NaNs have no effect
         arrays[:2] = [np.zeros(x.span_bytes, np.uint8) for x in oriented.given[:2]]
-    a, b, c = (
-        (array, index(x.ld[order])) for array, x, order in zip(arrays, oriented.given, winner.orders, strict=True)
-    )
+    a, b, c = ((array, index(ld)) for array, ld in zip(arrays, match.leading, strict=True))
     arguments = [index(m), index(n), index(k), scalar(alpha), *a, *b, scalar(beta), *c]
-    blocks, splits = match.launch.grid(m, n)
-    if match.launch.has_workspace:
-        partials = _aligned(match.launch.partial_elements(m, n), product.sum_dtype)
-        arguments += [partials, np.zeros(match.launch.counters(m, n), np.uint32)]
+    blocks, splits = match.grid
+    if match.workspace_bytes is not None:
+        partials, counters = match.workspace_bytes
+        arguments += [_aligned(partials, product.sum_dtype), np.zeros(counters // 4, np.uint32)]
     try:
         from tsm2_tune.tuner.device.emulator import run_on_host
     except ImportError as error:
@@ -54,8 +51,9 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
     return product.out.array
 
 
-def _aligned(elements: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-    """Return an uninitialised 1-d array with this number of elements, aligned to 16 bytes."""
+def _aligned(size_bytes: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return an uninitialised 1-d array with this number of bytes, aligned to 16 bytes."""
+    elements = size_bytes // dtype.itemsize
     room = np.empty(elements + 16 // dtype.itemsize, dtype)
     first = -room.ctypes.data % 16 // dtype.itemsize
     return room[first : first + elements]

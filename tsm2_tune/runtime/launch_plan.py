@@ -40,7 +40,6 @@ POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
 BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
 # All fields that do not change: grid, block and shared memory; extents and leading dimensions; pointers.
 WHOLE, WORKSPACE = struct.Struct(f"7I52x{'q8x' * 3}16x{'q8x' * 2}16xq8x32x{len(IN_ORDER)}Q"), struct.Struct("Q8xQ")
-MOST_BLOCKS = 2**31 - 1  # the largest grid in x
 LARGEST = {kind: float(np.finfo(kind).max) for kind in "fdFD"}
 SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
 
@@ -74,7 +73,7 @@ class Plan:
     """A product's loaded kernel and its launch configuration, to be launched with any addresses, alpha and beta."""
 
     __slots__ = (
-        "alignment_mask", "context", "context_number", "function", "head", "index_bits", "is_complex", "kernel",
+        "alignment_mask", "context", "context_number", "function", "head", "is_complex", "kernel",
         "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape",
         "out_strides", "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
@@ -83,30 +82,26 @@ class Plan:
         self,
         product: Product,  # the call's product, with an `out`
         match: Match,
-        shape: tuple[int, int, int],  # m, n and k of the kernel, which may compute the transposed product
-        leading: tuple[int, ...],  # leading dimensions of the kernel's A, B and C
         *,
         context: int,
         context_number: int,  # unlike a handle, never reused by a later context
         ordinal: int,
         function: ctypes.c_void_p,
-        index_bits: int,
         units: tuple[complex, complex],
     ) -> None:
         launch, sum_dtype = match.launch, product.sum_dtype
         self.match, self.context, self.ordinal = match, context, ordinal
         self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
         self.context_number, self.legacy = context_number, legacy_key(context_number)
-        self.shape, self.units, self.index_bits = shape, units, index_bits
+        self.shape, self.leading, self.units = match.extents, match.leading, units
         self.places = PLACES[match.swapped]
         # This fails if the current context is not the kernel's; `launch` then makes the kernel's current and retries.
         self.kernel_launch = cuda().cuLaunchKernelEx
-        m, n, _ = self.shape
-        self.head = (*launch.grid(m, n), 1, launch.threads, 1, 1, launch.smem_bytes)
-        if max(self.head) > MOST_BLOCKS:
+        if not match.grid[0]:
+            m, n, _ = self.shape
             raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
-        self.leading = leading
-        self.needed_bytes = workspace_bytes(match, (m, n), sum_dtype)
+        self.head = (*match.grid, 1, launch.threads, 1, 1, launch.smem_bytes)
+        self.needed_bytes = match.workspace_bytes
         self.scalar_type = sum_dtype.char
         self.scalar = SCALARS[self.scalar_type]
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
@@ -281,17 +276,6 @@ class BoundVendor(OfArrays):
         with at_stream(out, self.stream()):
             self.multiply()
         return out
-
-
-def workspace_bytes(match: Match, shape: tuple[int, int], sum_dtype: np.dtype[Any]) -> tuple[int, int] | None:
-    """Return the bytes of partial sums and of counters in the workspace; None if the kernel needs no workspace.
-
-    `shape` is m and n of the result.
-    """
-    launch = match.launch
-    if not launch.has_workspace:
-        return None
-    return launch.partial_elements(*shape) * sum_dtype.itemsize, launch.counters(*shape) * 4
 
 
 def made_order(match: Match) -> str:

@@ -9,21 +9,18 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import logging
-import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import is_torchs, torch_stream
-from tsm2_tune.runtime.choice.winners import Match
+from tsm2_tune.runtime.choice.core import TYPES_IN_C, memory_file, platform_name
 from tsm2_tune.runtime.cuda.cubins import unpacked
 from tsm2_tune.runtime.cuda.driver import device_of
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspaces
-from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS, MATHS, log
+from tsm2_tune.runtime.elements import DTYPES, INDEX_WIDTHS, log
 from tsm2_tune.runtime.launch_plan import (
     ADDRESSES_AT,
     ALPHA_AT,
@@ -46,14 +43,8 @@ from tsm2_tune.runtime.plan_cache import (
 
 LAUNCHER_NAME = "tsm2_launcher"
 LAUNCHER_PYTHON = (3, 11)  # the launcher uses the stable ABI of this Python version
-TYPES_IN_C = (*DTYPES, *MATHS.values())  # in the order of core_type
 
 launchers: dict[type, Any] = {}  # type of `a` -> Launcher object
-
-
-def launcher_place() -> str:
-    """Return the name of this platform, such as linux-x86_64. A launcher works on one platform."""
-    return f"{sys.platform}-{os.uname().machine}" if hasattr(os, "uname") else sys.platform
 
 
 @cache
@@ -62,62 +53,26 @@ def launcher() -> Any:
 
     Raise RuntimeError if the launcher's SHA-256 is wrong.
     """
-    if LAUNCHER is None or not hasattr(os, "memfd_create"):
-        log.debug("calls start in Python: this module was exported without --launcher, or this is not Linux")
+    if LAUNCHER is None:
+        log.debug("calls start in Python: this module was exported without --launcher")
         return None
     place, digest, data = LAUNCHER
     is_stable = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
-    if place != launcher_place() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
+    if place != platform_name() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
         log.debug("calls start in Python: the launcher is for CPython 3.11 or newer on %s", place)
         return None
     binary = unpacked(data, digest, "the compiled launcher")
-    try:  # load from memory: exactly the checked bytes are loaded, and no file stays on disk
-        file = os.memfd_create(LAUNCHER_NAME)  # never closed: the dynamic loader identifies a library by its path
-        with os.fdopen(file, "wb", closefd=False) as opened:
-            opened.write(binary)
-        loader = ExtensionFileLoader(LAUNCHER_NAME, f"/proc/self/fd/{file}")
+    try:  # load from memory: exactly the checked bytes are loaded
+        loader = ExtensionFileLoader(LAUNCHER_NAME, memory_file(LAUNCHER_NAME, binary))
         spec = importlib.util.spec_from_loader(LAUNCHER_NAME, loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        assert PACK is not None  # an export writes both
-        module.open_pack(unpacked(PACK[1], PACK[0], "the pack of the compiled launcher"))
+        module.open_pack(unpacked(PACK[1], PACK[0], "the pack of kernels"))
     except (ImportError, OSError, ValueError) as error:  # another C library, or no executable memory files
         log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None
     return module
-
-
-def compiled_match(
-    name: str,
-    shape: tuple[int, int, int],
-    leading: Sequence[Mapping[str, int]],
-    conjugates: tuple[bool, bool],
-    is_gram: bool,
-    device: str | None,
-) -> Match | None:
-    """Return the core's choice; None if there is no launcher, or no kernel for the product.
-
-    `leading` are the leading dimensions of a, b and, if it exists, out by their storage orders. `device` is the name
-    of a GPU, or None for the host.
-    """
-    made = launcher()
-    if made is None:
-        return None
-    lds = [(of.get("n", 0), of.get("t", 0)) for of in leading]
-    if any(min(of) < 0 or max(of) == 0 for of in lds):
-        return None
-    makes_out = len(lds) == 2
-    of_out = (0, 0) if makes_out else lds[2]
-    found = made.choose(TYPES_IN_C.index(name), shape, lds[0], lds[1], of_out, makes_out, conjugates, is_gram, device)
-    if found is None:
-        return None
-    at, rows, splits, distance, is_of_other, is_transposed, us, vendor_us = found
-    winner = WINNERS[at]
-    launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
-    launch = launch if splits == launch.splits else launch.with_splits(splits)
-    across = (shape[1], shape[0], shape[2]) if is_transposed else None
-    return Match(winner, launch, distance, device if is_of_other else None, across, us or None, vendor_us or None)
 
 
 @cache
@@ -186,7 +141,7 @@ def teach(a: Any, b: Any, out: Any, plan: Plan, asked: Any) -> None:
     if (
         number is not None and found.dtype in DTYPES and not log.isEnabledFor(logging.DEBUG)
     ):  # the launcher does not log its choices
-        kernel = (number, INDEX_WIDTHS.index(plan.index_bits))
+        kernel = (number, INDEX_WIDTHS.index(plan.match.index_bits))
         type_of_out = new_out[1] if is_torchs(a) else a.dtype
         name, of_type = device_of(plan.ordinal)[0], TYPES_IN_C.index(found.dtype)
         made.know(a, name, of_type, type_of_out, kernel, (launch, plan.kernel), key)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import let_wait, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import at_stream, current_stream, is_torchs, new_array
-from tsm2_tune.runtime.arrays.matrices import Product, index_bits, too_large
+from tsm2_tune.runtime.arrays.matrices import Product, too_large
 from tsm2_tune.runtime.arrays.pycuda_arrays import new_gpu_array
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
@@ -106,19 +106,15 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
         product = product.with_out(array)
         if product.given[2].read_only:
             raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
-    orders = found.winner.orders
-    oriented = product.transposed() if found.swapped else product
-    leading = tuple([x.ld[order] for x, order in zip(oriented.given, orders, strict=True)])
     number = context_id(context)
     started = (found.launch.rows_per_block, found.launch.splits)
-    key = (number, id(found.winner), started, oriented.shape, leading, product.out_shape, found.swapped)
+    key = (number, id(found.winner), started, found.extents, found.leading, product.out_shape, found.swapped)
     plan = plans.get(key)
     if not isinstance(plan, Plan):
-        bits = index_bits(oriented, orders)
-        function = function_of(context, number, found.winner, bits, device_of(ordinal)[1])
+        function = function_of(context, number, found.winner, found.index_bits, device_of(ordinal)[1])
         units = effective_factors(product, None, None)
-        where = {"context": context, "context_number": number, "ordinal": ordinal, "index_bits": bits}
-        plan = Plan(product, found, oriented.shape, leading, **where, function=function, units=units)
+        where = {"context": context, "context_number": number, "ordinal": ordinal}
+        plan = Plan(product, found, **where, function=function, units=units)
         if is_kept:
             keep_plan(key, plan)
     return product, plan, handle

@@ -21,14 +21,14 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rules import Rule
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 C = TypeVar("C", bound=KernelConfig)
 
 # The factor on a kernel's time, without its launch, if contiguous rows or columns of operands are not whole 16-byte
 # vectors. Measured on an H200: 0 to 6 % more for loads into registers, 13 to 59 % more for copies to shared memory.
 ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
-MOST_DEPTH = 64  # the largest step along k for which `division` counts a partial step as a whole one
+MOST_DEPTH = 64  # the largest step along k for which `tiling` counts a partial step as a whole one
 
 
 class Family(ABC, Generic[C]):
@@ -39,8 +39,8 @@ class Family(ABC, Generic[C]):
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
     rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, applied before those of hardware and guidelines
-    odd_lines: ClassVar[float] = ODD_LINES  # see Division.odd_lines
-    vectors_of_c: ClassVar[bool] = False  # see Division.vectors_of_c
+    odd_lines: ClassVar[float] = ODD_LINES  # see Tiling.odd_lines
+    has_vectors_of_c: ClassVar[bool] = False  # see Tiling.has_vectors_of_c
     on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
     beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables that do not affect `resources`; others may
     only_by_name: ClassVar[bool] = False  # whether a search skips the family unless the user names it
@@ -80,11 +80,11 @@ class Family(ABC, Generic[C]):
         """Return the unit by which k is split: each split except the last is a multiple of it."""
         return self.periods(config, problem).k
 
-    def deepest(self, config: C) -> int:
+    def k_per_pass(self, config: C) -> int:
         """Return the largest k for which C is written only once; 0 if C is written once for any k."""
         return 0
 
-    def division(self, config: C, problem: Problem, resident: int) -> Division:
+    def tiling(self, config: C, problem: Problem, resident: int) -> Tiling:
         """Return how the kernel divides its work, from which a model predicts the kernel's time.
 
         `resident` is the number of blocks that fit on a multiprocessor.
@@ -92,15 +92,15 @@ class Family(ABC, Generic[C]):
         launch = self.launch(config, problem)
         tiles = int(config.tunables.get("row_tiles", 1)) if "row_tiles" in config.launch_tunables() else 1
         step = self.share_step(config, problem)
-        return Division(
+        return Tiling(
             resident=resident,
-            block_m=launch.rows_per_block // tiles,
-            block_n=launch.columns_per_block,
-            step=step,
-            deepest=self.deepest(config),
+            tile_m=launch.rows_per_block // tiles,
+            tile_n=launch.columns_per_block,
+            k_step=step,
+            k_per_pass=self.k_per_pass(config),
             odd_lines=self.odd_lines,
-            depth=step if step <= MOST_DEPTH else 1,
-            vectors_of_c=self.vectors_of_c,
+            k_padding=step if step <= MOST_DEPTH else 1,
+            has_vectors_of_c=self.has_vectors_of_c,
         )
 
     def has(self, config: C, problem: Problem) -> bool:

@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, pre
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -100,7 +100,7 @@ def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
 
 
 class Published(Family[P]):
-    vectors_of_c = True
+    has_vectors_of_c = True
 
     def launch(self, config: P, problem: Problem) -> Launch:
         return launch_of(
@@ -112,10 +112,10 @@ class Published(Family[P]):
     def periods(self, config: P, problem: Problem) -> Periods:
         return Periods(config.threads, config.columns, max(config.threads, config.prefetch))
 
-    def division(self, config: P, problem: Problem, resident: int) -> Division:
+    def tiling(self, config: P, problem: Problem, resident: int) -> Tiling:
         """Return how the kernel divides its work. A block reads its rows of A once per group of columns."""
-        found = super().division(config, problem, resident)
-        return replace(found, block_n=config.columns, depth=config.prefetch)
+        found = super().tiling(config, problem, resident)
+        return replace(found, tile_n=config.columns, k_padding=config.prefetch)
 
     def traffic(self, config: P, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=1)

@@ -12,7 +12,7 @@ import numpy as np
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, is_conjugate, is_torchs
 from tsm2_tune.runtime.arrays.protocols import Array
-from tsm2_tune.runtime.elements import ACROSS, DTYPES, LARGEST_32_BIT_OFFSET, MATHS, SUMS
+from tsm2_tune.runtime.elements import ACROSS, DTYPES, MATHS, SUMS
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
 MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
@@ -102,10 +102,6 @@ class Matrix:
         order, ld = next(iter(self.ld.items()))
         lines, elements = (self.columns, self.rows) if order == "n" else (self.rows, self.columns)
         return ((lines - 1) * ld + elements) * self.dtype.itemsize
-
-    def reach(self, order: str) -> int:
-        """Return the number of elements of memory that the matrix spans in this storage order, with padding."""
-        return self.ld[order] * (self.columns if order == "n" else self.rows)
 
     def transposed(self) -> Matrix:
         """Return the transposed matrix, in the same memory."""
@@ -364,10 +360,3 @@ def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
             return bool(is_finite and not np.isfinite(dtype.type(factor)))
     except OverflowError:  # an int too large for a float
         return True
-
-
-def index_bits(product: Product, orders: tuple[str, str, str]) -> int:
-    """Return 32 if 32-bit indices can address all elements of a, b and out in these storage orders, else 64."""
-    m, _, k = product.shape
-    reaches = [x.reach(order) for x, order in zip(product.given, orders, strict=True)]
-    return 32 if max(*reaches, 2 * m, 2 * k) <= LARGEST_32_BIT_OFFSET else 64

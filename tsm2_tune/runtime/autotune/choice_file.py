@@ -14,7 +14,7 @@ import os
 import stat
 import sys
 import warnings
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from tsm2_tune.runtime.arrays.matrices import Product
@@ -78,7 +78,7 @@ def recalled(product: Product, kind: Any, device: str, *, may_be_vendor: bool) -
         return KEPT_VENDOR if may_be_vendor else None
     for one in contenders(product, device):
         if _way_of(one) == way:
-            return replace(one, expected_us=us, vendor_us=vendor_us, is_timed=True)
+            return one.timed(us, vendor_us)
     return None
 
 

@@ -8,14 +8,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tsm2_tune.runtime.arrays.libraries import at_stream, is_cupys, is_torchs, preserved, scratch, vendors_product
-from tsm2_tune.runtime.arrays.matrices import Product, index_bits
+from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.choice.choose import contenders
 from tsm2_tune.runtime.choice.winners import Match, Vendor
@@ -93,7 +92,7 @@ def fastest_way(
     if max(vendor_us, hosts_us[-1]) < us:
         return Vendor(f"timed on these arrays, with the L2 dirty {vendor_us:.1f} us, the fastest kernel {us:.1f} us")
     fastest = ways[times.index(us)]
-    return replace(fastest, expected_us=us, vendor_us=vendor_us if vendor_us < NEVER else None, is_timed=True)
+    return fastest.timed(us, vendor_us if vendor_us < NEVER else None)
 
 
 def _ways_to(
@@ -109,8 +108,7 @@ def _ways_to(
     ways: list[Match] = []
     starts: list[Callable[[], Any]] = []
     for place, way in enumerate(contenders(product, name)):
-        bits = index_bits(product.transposed() if way.swapped else product, way.winner.orders)
-        if place == 0 or is_compiled(way.winner, bits, arch):
+        if place == 0 or is_compiled(way.winner, way.index_bits, arch):
             with suppress(RuntimeError):  # leave out a kernel that does not load
                 _, made, _ = prepare_launch(product, way, handle, is_kept=False)
                 starts.append(partial(made.start, at_a, at_b, at_out, alpha, beta, handle, product.a.array))

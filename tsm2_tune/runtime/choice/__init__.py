@@ -1,5 +1,4 @@
-"""Choose a kernel for a product: `predict.py` predicts times, `launch.py` computes grids, `choose.py` decides.
+"""Choose a kernel for a product: `choose.py` describes the product to the core, which `core.py` calls.
 
-These modules are pure arithmetic, without CUDA. The tuner imports them, too. `core/` computes the same
-in C.
+`launch.py` computes grids, and `winners.py` has the kernels. The tuner imports these modules, too.
 """

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tsm2_tune.runtime.arrays.matrices import Matrix, Product, index_bits, leading_dimensions
+from tsm2_tune.runtime.arrays.matrices import Matrix, Product, leading_dimensions
 from tsm2_tune.runtime.choice.choose import choose
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
 from tsm2_tune.runtime.cuda.driver import ask_driver, context_id, cuda, device_of, relaxed_capture
 from tsm2_tune.runtime.elements import DTYPES
 from tsm2_tune.runtime.host import multiply_on_host
-from tsm2_tune.runtime.launch_plan import Plan, workspace_bytes
+from tsm2_tune.runtime.launch_plan import Plan
 from tsm2_tune.runtime.module_data import WINNERS
 
 COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the partial sums
@@ -69,25 +69,21 @@ class Traced(NamedTuple):
             return None
         return None if device is not None and found.loses else found
 
-    def workspace_size(self, match: Match) -> int:
-        """Return the number of bytes of workspace that each launch of the matched kernel needs."""
-        partials, counters = self._workspace(match)
-        return partials + counters
-
-    def _workspace(self, match: Match) -> tuple[int, int]:
-        m, n, _ = self.shape
-        extents = (n, m) if match.swapped else (m, n)
-        needed = None if self.on_host else workspace_bytes(match, extents, self.product().sum_dtype)
-        if needed is None:
-            return 0, 0
-        return -(-needed[0] // COUNTERS_ALIGNMENT) * COUNTERS_ALIGNMENT, needed[1]
-
     def text(self, match: Match) -> str:
         """Return the JSON text with product, kernel and launch, from which `start_traced` launches the kernel."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
-        launch = (place, match.launch.rows_per_block, match.launch.splits)
+        launch = (match.launch.rows_per_block, match.launch.splits, match.grid, match.workspace_bytes)
         about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)
-        return json.dumps([*about, *launch, match.swapped])
+        return json.dumps([*about, place, *launch, match.extents, match.leading, match.index_bits, match.swapped])
+
+
+def workspace_layout(match: Match) -> tuple[int, int]:
+    """Return the bytes of workspace that each launch on a GPU needs, and the byte offset of the counters in it."""
+    if match.workspace_bytes is None:
+        return 0, 0
+    partials, counters = match.workspace_bytes
+    counters_at = -(-partials // COUNTERS_ALIGNMENT) * COUNTERS_ALIGNMENT
+    return counters_at + counters, counters_at
 
 
 class _Start(NamedTuple):
@@ -128,27 +124,33 @@ def start_traced(text: bytes, arguments: list[int], results: list[int], stream: 
 
 
 def _read(text: bytes) -> _Start:
-    shape, element, transposed, is_same, on_host, place, rows, splits, is_swapped = json.loads(text)
+    shape, element, transposed, is_same, on_host, place, rows, splits, grid, workspace, *kernel = json.loads(text)
     traced = Traced(tuple(shape), element, tuple(transposed), is_same, on_host)
-    winner = WINNERS[place]
+    winner, (extents, leading, index_bits, swapped) = WINNERS[place], kernel
     launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
-    launch = launch if splits == launch.splits else launch.with_splits(splits)
-    across = (traced.shape[1], traced.shape[0], traced.shape[2]) if is_swapped else None
-    match = Match(winner, launch, 0.0, None, across)
-    return _Start(traced, match, traced._workspace(match)[0], {})
+    match = Match(
+        winner=winner,
+        launch=launch if splits == launch.splits else launch.with_splits(splits),
+        extents=tuple(extents),
+        leading=tuple(leading),
+        index_bits=index_bits,
+        grid=tuple(grid),
+        workspace_bytes=workspace and tuple(workspace),
+        measured_at=(winner.m, winner.n, winner.k),
+        distance=0.0,
+        swapped=swapped,
+    )
+    return _Start(traced, match, workspace_layout(match)[1], {})
 
 
 def _planned(found: _Start, context: int, number: int) -> Plan:
     """Load the kernel into the current context, whose id is `number`, and return the product's plan."""
     ordinal = ctypes.c_int()
     ask_driver("cuCtxGetDevice", ctypes.byref(ordinal))
-    product, winner = found.traced.product(), found.match.winner
-    oriented = product.transposed() if found.match.swapped else product
-    leading = tuple([x.ld[order] for x, order in zip(oriented.given, winner.orders, strict=True)])
-    bits = index_bits(oriented, winner.orders)
-    function = function_of(context, number, winner, bits, device_of(ordinal.value)[1])
-    where = {"context": context, "context_number": number, "ordinal": ordinal.value, "index_bits": bits}
-    return Plan(product, found.match, oriented.shape, leading, **where, function=function, units=(1, 0))
+    match = found.match
+    function = function_of(context, number, match.winner, match.index_bits, device_of(ordinal.value)[1])
+    where = {"context": context, "context_number": number, "ordinal": ordinal.value}
+    return Plan(found.traced.product(), match, **where, function=function, units=(1, 0))
 
 
 def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from tsm2_tune.runtime.arrays.matrices import dtype_name
-from tsm2_tune.runtime.jax.lowering import Traced, start_traced
+from tsm2_tune.runtime.jax.lowering import Traced, start_traced, workspace_layout
 from tsm2_tune.runtime.jax.xla_ffi import xla_handler
 from tsm2_tune.runtime.module_data import IDENTITY
 
@@ -284,7 +284,7 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
         found = traced.choice(device)
     if found is None:
         return own(context, a, b, **of)
-    text, workspace_size = traced.text(found), traced.workspace_size(found)
+    text, workspace_size = traced.text(found), 0 if on_host else workspace_layout(found)[0]
 
     def call(a: Any, b: Any) -> Any:
         results = [jax.ShapeDtypeStruct(extents[:2], array_a.dtype)]

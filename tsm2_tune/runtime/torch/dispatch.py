@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import torch_stream
-from tsm2_tune.runtime.arrays.matrices import Product, index_bits
+from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.arrays.protocols import Tensor
 from tsm2_tune.runtime.choice.winners import Vendor
 from tsm2_tune.runtime.cuda.cubins import is_loaded
@@ -173,8 +173,7 @@ def _would_load(product: Product, found: Any) -> bool:
     PyTorch computes such a product, because this module loads no kernel for PyTorch's operators during a capture.
     """
     context, _ = home(product.a)
-    oriented = product.transposed() if found.swapped else product
-    if is_loaded(context_id(context), found.winner, index_bits(oriented, found.winner.orders)):
+    if is_loaded(context_id(context), found.winner, found.index_bits):
         return False
     with current_context(context):
         return is_capturing(stream_of(product, None))

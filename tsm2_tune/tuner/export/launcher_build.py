@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
+from tsm2_tune.tuner.compile.core_library import core_texts
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
-from tsm2_tune.tuner.export.core_pack import core_texts
 from tsm2_tune.tuner.export.library import EXACT
 
 SOURCES = resources.files("tsm2_tune.tuner.export") / "launcher"

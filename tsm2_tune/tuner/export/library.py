@@ -13,14 +13,15 @@ from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.tuner.compile.core_library import core_texts
 from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
-from tsm2_tune.tuner.export.core_pack import code_numbers, core_pack, core_texts
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
 from tsm2_tune.tuner.export.cubins import key_of
 from tsm2_tune.tuner.export.measured_times import Known, known_of
-from tsm2_tune.tuner.export.module import Cubins, winner
+from tsm2_tune.tuner.export.module import Cubins, measured_kernel
 from tsm2_tune.tuner.export.tables import facts
+from tsm2_tune.tuner.packs.core_pack import code_numbers, core_pack
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -139,10 +140,10 @@ def _keys(row: BestRow) -> list[tuple[str, int, str]]:
 
 def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> bytes:
     """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
-    chosen = [winner(row, source, known) for row, source in winners]
+    kernels = [measured_kernel(row, source, known) for row, source in winners]
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
-    core = core_pack(chosen, known.cards)
-    text = pack_text(chosen, about, cubins, len(core))
+    core = core_pack(kernels, known.rates)
+    text = pack_text([one.winner for one in kernels], about, cubins, len(core))
     return built({PACK: text.encode(), CORE: core, BINARIES: b"".join(_aligned(cubins))}, name)
 
 

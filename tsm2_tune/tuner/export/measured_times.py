@@ -1,7 +1,7 @@
 """Data from which an exported module predicts the times of its kernels at shapes that were not tuned.
 
 The data are measured times of the kernels and of cuBLAS at several shapes, model parameters of the kernels
-(`Division`), and measured rates of GPUs (`Card`).
+(`Tiling`), and measured rates of GPUs (`DeviceRates`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.choice.predict import Division
-from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.tuner.export.scale_launch import distance
+from tsm2_tune.tuner.packs.core_pack import DeviceRates
 from tsm2_tune.tuner.results.records import TrialRecord, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
@@ -33,11 +33,11 @@ VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microsecon
 class Known:
     """Data from which times are predicted. Data that are not known are absent.
 
-    The keys of `cards` are device names. The keys of all other members are the ids of the winners' trials.
+    The keys of `rates` are device names. The keys of all other members are the ids of the winners' trials.
     """
 
-    divisions: Mapping[int, Division] = field(default_factory=dict)
-    cards: Mapping[str, Card] = field(default_factory=dict)
+    tilings: Mapping[int, Tiling] = field(default_factory=dict)
+    rates: Mapping[str, DeviceRates] = field(default_factory=dict)
     elsewhere: Mapping[int, Elsewhere] = field(default_factory=dict)
     vendor: Mapping[int, VendorElsewhere] = field(default_factory=dict)
 
@@ -49,29 +49,29 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool =
     """Return the data from which the times of these winners are predicted at other shapes.
 
     The rates of a GPU are from the latest run among the winners' runs on the device. With `vendor`, cuBLAS's times at
-    shapes between tuned shapes are included. A trial without a stored occupancy (resident blocks) has no Division. A
-    device with an unknown number of multiprocessors has no Card.
+    shapes between tuned shapes are included. A trial without a stored occupancy (resident blocks) has no Tiling. A
+    device with an unknown number of multiprocessors has no rates.
     """
-    divisions, cards, of_runs = dict[int, Division](), dict[str, Card](), dict[str, str]()
+    tilings, rates, of_runs = dict[int, Tiling](), dict[str, DeviceRates](), dict[str, str]()
     for trial_id, record in winners.items():
         trial, run = record.trial, record.run
         if trial.resources is not None and trial.resources.blocks_per_sm:
             family = FAMILIES[trial.config.family]
-            divisions[trial_id] = family.division(trial.config, trial.problem, trial.resources.blocks_per_sm)
-        device, card = run.identity.name, _card(run)
-        if card is not None and of_runs.get(device, "") <= run.started_at:
-            cards[device], of_runs[device] = card, run.started_at
+            tilings[trial_id] = family.tiling(trial.config, trial.problem, trial.resources.blocks_per_sm)
+        device, of_run = run.identity.name, _rates(run)
+        if of_run is not None and of_runs.get(device, "") <= run.started_at:
+            rates[device], of_runs[device] = of_run, run.started_at
     between = vendor_between(store, winners, of_gemm=True) if vendor else {}
-    return Known(divisions, cards, dict(_elsewhere(store, winners)), between)
+    return Known(tilings, rates, dict(_elsewhere(store, winners)), between)
 
 
-def _card(run: TuningRun) -> Card | None:
+def _rates(run: TuningRun) -> DeviceRates | None:
     """Return the measured rates of a run's device; None if its number of multiprocessors is unknown."""
     profile = next((name for name, driver_name in DRIVER_NAMES.items() if driver_name == run.identity.name), None)
     sms = run.sms or (PROFILES[profile].sms if profile is not None else None)
     if sms is None:
         return None
-    return Card(sms, run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, dict(run.ceilings.gflops))
+    return DeviceRates(sms, run.ceilings.read_gbytes_per_s, run.ceilings.copy_gbytes_per_s, dict(run.ceilings.gflops))
 
 
 def _elsewhere(store: Store, winners: Mapping[int, TrialRecord]) -> Iterator[tuple[int, Elsewhere]]:

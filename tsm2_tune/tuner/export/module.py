@@ -14,18 +14,19 @@ from typing import Any
 from tsm2_tune import __version__
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.runtime.choice.core import platform_name
 from tsm2_tune.runtime.choice.winners import Winner
-from tsm2_tune.runtime.launcher import launcher_place
 from tsm2_tune.runtime.module_data import Place
+from tsm2_tune.tuner.compile.core_library import core_binary, core_texts
 from tsm2_tune.tuner.export.bundle import runtime_parts
-from tsm2_tune.tuner.export.core_pack import core_pack
 from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.export.measured_times import Known
 from tsm2_tune.tuner.export.tables import facts
+from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, core_pack
 from tsm2_tune.tuner.results.records import BestRow
 
 PUBLIC = (
-    "CARDS", "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
+    "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",
     "choice", "gemm", "install", "installed", "launcher", "load", "match", "plan", "remember",
     "target_of_xla", "text_of", "uninstall",
 )  # fmt: skip
@@ -62,13 +63,14 @@ def module_text(
     cubins = cubins or {}
     texts = {row.source_digest: sources[row.trial_id].text.encode() for row in rows}
     architectures = sorted({architecture for _, _, architecture in cubins})
-    winners = [winner(row, sources[row.trial_id], known) for row in rows]
     blocks = _Blocks()
     for _, several in groupby(enumerate(texts), lambda one: one[0] // TEXTS_PER_BLOCK):
         blocks.add({name: texts[name] for _, name in several})
     for _, keys in groupby(cubins, lambda key: key[0]):
         blocks.add({key: cubins[key] for key in keys})
-    pack = b"" if launcher is None else core_pack(winners, known.cards)
+    kernels = [measured_kernel(row, sources[row.trial_id], known) for row in rows]
+    pack, core = core_pack(kernels, known.rates), core_binary()
+    core_text = json.dumps({name: text.decode() for name, text in core_texts().items()}).encode()
     head = filled(
         "module_head.py.jinja",
         {
@@ -82,13 +84,14 @@ def module_text(
     data = filled(
         "module.py.jinja",
         {
-            "rows": [ascii(json.dumps(asdict(one), allow_nan=False)) for one in winners],
-            "cards": [(ascii(name), ascii(json.dumps(asdict(card)))) for name, card in known.cards.items()],
+            "rows": [ascii(json.dumps(asdict(one.winner), allow_nan=False)) for one in kernels],
             "kernels": [(ascii(name), ascii(blocks.places[name])) for name in texts],
             "cubins": [(ascii(key), ascii(blocks.places[key])) for key in cubins],
             "blocks": blocks.packed,
             "pack": (_digest(pack), packed(pack)),
-            "launcher": None if launcher is None else (ascii(launcher_place()), _digest(launcher), packed(launcher)),
+            "core": (ascii(platform_name()), _digest(core), packed(core)),
+            "core_text": (_digest(core_text), packed(core_text)),
+            "launcher": None if launcher is None else (ascii(platform_name()), _digest(launcher), packed(launcher)),
         },
         OF_LITERALS,
     )
@@ -129,13 +132,13 @@ def _digest(binary: bytes) -> str:
     return ascii(hashlib.sha256(binary).hexdigest())
 
 
-def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
-    """Return the record of the fastest kernel of a shape for an exported module.
+def measured_kernel(row: BestRow, source: KernelSource, known: Known) -> MeasuredKernel:
+    """Return the fastest kernel of a shape for an exported module, with the data for predictions.
 
     Its vendor times are those of cuBLAS, not of cuBLASLt, because PyTorch, CuPy and most programs would call cuBLAS
     instead of the kernel.
     """
-    found = Winner(
+    winner = Winner(
         **{name: getattr(row, name) for name in COPIED},
         vendor_us=row.cublas_us,
         vendor_right=row.cublas_right,
@@ -145,13 +148,11 @@ def winner(row: BestRow, source: KernelSource, known: Known) -> Winner:
         digest=source.digest,
         kernel=source.kernel,
         launch=source.launch,
-        division=known.divisions.get(row.trial_id),
-        elsewhere=known.elsewhere.get(row.trial_id, ()),
-        vendor_elsewhere=known.vendor.get(row.trial_id, ()),
     )
-    if found.division is None or found.device not in known.cards:
-        return found
-    return replace(found, division=fitted(found, known.cards[found.device]))
+    tiling, rates = known.tilings.get(row.trial_id), known.rates.get(row.device)
+    times, vendor_times = known.elsewhere.get(row.trial_id, ()), known.vendor.get(row.trial_id, ())
+    found = MeasuredKernel(winner, tiling, times, vendor_times)
+    return found if tiling is None or rates is None else replace(found, tiling=fitted(found, rates))
 
 
 def provenance(rows: Sequence[BestRow]) -> list[str]:

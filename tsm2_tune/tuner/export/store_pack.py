@@ -8,11 +8,11 @@ from dataclasses import replace
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.transposed import transposed
-from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.elements import SAME
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_between
-from tsm2_tune.tuner.export.module import winner
+from tsm2_tune.tuner.export.module import measured_kernel
+from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.pack import Pack
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
@@ -41,19 +41,19 @@ def pack_of(
     rows = with_between(store, lambda sentence: None, verified_in_full(rows, tell))
     winning = store.winning(rows)
     known, fastest = known_of(store, winning), vendor_between(store, winning, of_gemm=False)
-    winners = [winner(row, winning[row.trial_id].trial.source, known) for row in rows]
-    beside = [_beside(one, row, fastest.get(row.trial_id, ())) for one, row in zip(winners, rows, strict=True)]
-    return Pack(tuple(winners), tuple(beside), dict(known.cards))
+    kernels = [measured_kernel(row, winning[row.trial_id].trial.source, known) for row in rows]
+    beside = [_beside(one, row, fastest.get(row.trial_id, ())) for one, row in zip(kernels, rows, strict=True)]
+    return Pack(tuple(kernels), tuple(beside), dict(known.rates))
 
 
-def _beside(one: Winner, row: BestRow, between: VendorElsewhere) -> Winner:
-    """Return a copy of the winner whose vendor times are those of the faster library, cuBLAS or cuBLASLt."""
-    return replace(
-        one,
+def _beside(one: MeasuredKernel, row: BestRow, between: VendorElsewhere) -> MeasuredKernel:
+    """Return a copy of the kernel whose vendor times are those of the faster library, cuBLAS or cuBLASLt."""
+    winner = replace(
+        one.winner,
         vendor_us=row.vendor_us,
         vendor_right=row.vendor_right,
         vendor_routine=row.vendor_routine,
         vendor_version=row.vendor_version,
         x_cublas=row.x_cublas,
-        vendor_elsewhere=between,
     )
+    return replace(one, winner=winner, vendor_times=between)

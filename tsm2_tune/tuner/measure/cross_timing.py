@@ -284,8 +284,8 @@ class CrossTiming:
         config = configuration_for(started, problem, limits, blocks)
         if config is None or (self.families and config.family not in self.families):
             return None
-        deepest = family_named(config.family).deepest(config) or math.inf
-        if problem.k > deepest and all(one.k <= deepest for one in started):
+        k_per_pass = family_named(config.family).k_per_pass(config) or math.inf
+        if problem.k > k_per_pass and all(one.k <= k_per_pass for one in started):
             return None
         candidate = fixed_list.candidate_of(config, problem, limits)
         return None if _memory_bytes(candidate) > limits.memory_bytes else candidate

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import ModuleType
 
 from tsm2_tune import __version__
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.pretuned import PREFIX, Pretuned
-from tsm2_tune.runtime.choice.interpolation import ODD_AWAY
-from tsm2_tune.runtime.choice.winners import Match, Vendor, Winner, work_of
-from tsm2_tune.runtime.choice.work import Card
-from tsm2_tune.runtime.elements import CONJUGATED, SAME
+from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.packs.pack import Pack
@@ -101,51 +97,17 @@ def choices(
         with Store.open(source, create=False) as store:
             device, place = device_of(store.devices()), str(store.path)
             pack = pack_of(store, device, problems, tell)
-    is_host = all(one.on_host for one in pack.winners)
+    is_host = all(one.winner.on_host for one in pack.kernels)
     return device, [_choice(pack, None if is_host else device, one, place) for one in problems]
 
 
 def _choice(pack: Pack, device: str | None, asked: Problem, place: str) -> Choice:
+    layout = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op)
     try:
-        match, beside = (_match(module, device, asked) for module in (pack.module, pack.module_beside))
+        match, beside = (one.match(layout, device) for one in (pack.chooser, pack.chooser_beside))
     except (LookupError, ValueError) as error:
         raise InputError(f"{place} has no kernel for {asked.text}: {error.args[0]}") from None
-    is_vendors = bool(match.loses)
-    reason = str(Vendor(match.why_it_loses) if is_vendors else match)
-    shape = match.across or (asked.m, asked.n, asked.k)
-    near = _nearest_measured(match.winner, shape, pack.cards.get(match.winner.device))
-    away = math.dist(*([math.log(extent) for extent in of] for of in (shape, near)))
-    measured_at = near if match.across is None else (near[1], near[0], near[2])
-    return Choice(asked, match, reason, is_vendors, beside.vendor_us, measured_at, away)
-
-
-def _nearest_measured(winner: Winner, shape: Shape, card: Card | None) -> Shape:
-    """Return the shape nearest to `shape` at which the winner was measured.
-
-    The distance is the one by which predictions weight measured times. It is larger if only one of the two shapes has
-    rows that are not whole vectors.
-    """
-
-    def square(other: Shape) -> float:
-        odd = card and work_of(winner, shape, card).has_odd_lines != work_of(winner, other, card).has_odd_lines
-        return sum(math.log(a / b) ** 2 for a, b in zip(shape, other, strict=True)) + ODD_AWAY * bool(odd)
-
-    return min(((winner.m, winner.n, winner.k), *((m, n, k) for m, n, k, *_ in winner.elsewhere)), key=square)
-
-
-def _match(module: ModuleType, device: str | None, asked: Problem) -> Match:
-    """Return the kernel that the module chooses for contiguous matrices in the storage orders of the problem's op."""
-    found: Match
-    letters = asked.op if len(asked.op) == 3 else f"{asked.op}n"
-    if letters[1] == SAME:
-        found = module.match(asked.m, asked.n, asked.k, asked.dtype_name, device, asked.op)
-        return found
-    plain = [CONJUGATED.get(letter, letter) for letter in letters]
-    extents = ((asked.m, asked.k), (asked.k, asked.n), (asked.m, asked.n))
-    lds = tuple((of[0] if order == "n" else of[1],) for of, order in zip(extents, plain, strict=True))
-    conjugates = (letters[0] in CONJUGATED, letters[1] in CONJUGATED)
-    orders = tuple((order,) for order in plain)
-    found = module.choose_by_layout(
-        asked.dtype_name, (asked.m, asked.n, asked.k), orders, lds, conjugates, False, device
-    )
-    return found
+    reason = str(Vendor(match.why_it_loses) if match.loses else match)
+    m, n, k = match.measured_at
+    measured_at = (m, n, k) if match.across is None else (n, m, k)
+    return Choice(asked, match, reason, match.loses, beside.vendor_us, measured_at, match.distance)

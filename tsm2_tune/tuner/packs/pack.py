@@ -5,38 +5,35 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from importlib.util import module_from_spec
-from types import ModuleType
 from typing import Any
 
-from tsm2_tune.runtime.choice import choose
+from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.runtime.choice.choose import Chooser
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.runtime.choice.predict import Division
 from tsm2_tune.runtime.choice.winners import Winner
-from tsm2_tune.runtime.choice.work import Card
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
 
 @dataclass(frozen=True)
 class Pack:
-    """The fastest kernels (winners) and the device data of an exported module.
+    """The fastest kernels and the device data of an exported module.
 
-    `winners` contains the times of cuBLAS's gemm: the module calls gemm if it is faster than the kernel. `beside`
+    `kernels` contains the times of cuBLAS's gemm: the module calls gemm if it is faster than the kernel. `beside`
     contains the same kernels with the times of the faster of cuBLAS and cuBLASLt, which tables show.
     """
 
-    winners: tuple[Winner, ...]
-    beside: tuple[Winner, ...]
-    cards: dict[str, Card]
+    kernels: tuple[MeasuredKernel, ...]
+    beside: tuple[MeasuredKernel, ...]
+    rates: dict[str, DeviceRates]
     notes: tuple[str, ...] = ()  # sentences about excluded winners
 
     @classmethod
     def of_json(cls, text: bytes) -> Pack:
         """Return a pack from JSON text, the value of the property `json`."""
         read = json.loads(text)
-        winners, beside = (tuple(map(_winner, read[name])) for name in ("winners", "beside"))
-        return cls(
-            winners, beside, {name: Card(**card) for name, card in read["cards"].items()}, tuple(read["notes"])
-        )
+        kernels, beside = (tuple(map(_kernel, read[name])) for name in ("kernels", "beside"))
+        rates = {name: DeviceRates(**of) for name, of in read["rates"].items()}
+        return cls(kernels, beside, rates, tuple(read["notes"]))
 
     @property
     def json(self) -> bytes:
@@ -44,27 +41,21 @@ class Pack:
         return json.dumps(asdict(self), allow_nan=False).encode()
 
     @cached_property
-    def module(self) -> ModuleType:
-        """A copy of the module `runtime.choice.choose` that chooses among `winners`."""
-        return _choosing(self.winners, self.cards)
+    def chooser(self) -> Chooser:
+        """Chooses among `kernels`."""
+        return _chooser(self.kernels, self.rates)
 
     @cached_property
-    def module_beside(self) -> ModuleType:
-        """A copy of the module `runtime.choice.choose` that chooses among `beside`."""
-        return _choosing(self.beside, self.cards)
+    def chooser_beside(self) -> Chooser:
+        """Chooses among `beside`."""
+        return _chooser(self.beside, self.rates)
 
 
-def _winner(values: dict[str, Any]) -> Winner:
-    division = values["division"] and Division(**values["division"])
-    return Winner(**{**values, "launch": Launch(**values["launch"]), "division": division})
+def _kernel(values: dict[str, Any]) -> MeasuredKernel:
+    winner = Winner(**{**values["winner"], "launch": Launch(**values["winner"]["launch"])})
+    tiling = values["tiling"] and Tiling(**values["tiling"])
+    return MeasuredKernel(winner, tiling, values["times"], values["vendor_times"])
 
 
-def _choosing(winners: tuple[Winner, ...], cards: dict[str, Card]) -> ModuleType:
-    """Return a new instance of the module `runtime.choice.choose` with its globals WINNERS and CARDS set."""
-    spec = choose.__spec__
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    vars(module).update(WINNERS=winners, CARDS=cards)
-    return module
+def _chooser(kernels: tuple[MeasuredKernel, ...], rates: dict[str, DeviceRates]) -> Chooser:
+    return Chooser([one.winner for one in kernels], core_of(kernels, rates))

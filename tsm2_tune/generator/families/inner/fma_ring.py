@@ -32,7 +32,7 @@ from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import RingStages, ThreadColumns, ThreadRows, Tunable
 from tsm2_tune.generator.split_k import MULTIPROCESSORS, SMALL_K, WIDE_SPLIT_RULES, in_turns, wide_splits
 from tsm2_tune.generator.tiles import covering, tile_rules
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 THREADS = 256
 # Rows or columns of C: per block, and the options per thread.
@@ -246,8 +246,8 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         lines, places = config.block_m + config.block_n, config.stages - 1
         return lines * block_k(config, problem) * places * problem.dtype.element_bytes // config.threads
 
-    def division(self, config: InnerFmaRingConfig, problem: Problem, resident: int) -> Division:
-        found = super().division(config, problem, resident)
+    def tiling(self, config: InnerFmaRingConfig, problem: Problem, resident: int) -> Tiling:
+        found = super().tiling(config, problem, resident)
         return replace(found, odd_lines=ODD_LINES) if "k" in problem.contiguous[:2] else found
 
     def supports(self, problem: Problem) -> bool:

@@ -246,7 +246,7 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
         rows = config.threads // WARP_THREADS // config.teams * _warp_rows(config, problem)
         return Periods(rows, config.columns, max(config.ring_k, config.depth))
 
-    def deepest(self, config: ResidentBDmmaConfig) -> int:
+    def k_per_pass(self, config: ResidentBDmmaConfig) -> int:
         return config.depth
 
     def supports(self, problem: Problem) -> bool:

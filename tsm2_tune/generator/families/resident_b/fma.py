@@ -33,7 +33,7 @@ from tsm2_tune.generator.space.rules import (
     strides_fill_device,
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 THREADS = (64, 128, 256)
 VECTOR_BYTES = (4, 8, 16)
@@ -75,7 +75,7 @@ ROWS_WITHIN_M = Rule(
 
 class ThroughRegisters(ResidentB[F]):
     beside_resources = ("row_tiles", "evict_first")
-    vectors_of_c = True
+    has_vectors_of_c = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
 
     @abstractmethod
@@ -98,8 +98,8 @@ class ThroughRegisters(ResidentB[F]):
         tile, smem_bytes = self.periods(config, problem), self.resources(config, problem).smem_bytes
         return launch_of(config.threads, rows_per_block=tile.m, smem_bytes=smem_bytes, columns_per_block=tile.n)
 
-    def division(self, config: F, problem: Problem, resident: int) -> Division:
-        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
+    def tiling(self, config: F, problem: Problem, resident: int) -> Tiling:
+        return replace(super().tiling(config, problem, resident), vector_bytes=config.vector_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,9 +156,9 @@ class ResidentBFma(ThroughRegisters[ResidentBFmaConfig]):
         rows = config.vectors * config.vector_bytes // problem.dtype.element_bytes  # rows per thread
         return Periods(config.threads * rows, config.columns, tile_depth(config))
 
-    def division(self, config: ResidentBFmaConfig, problem: Problem, resident: int) -> Division:
-        found = super().division(config, problem, resident)
-        return replace(found, block_n=config.columns, depth=config.prefetch)
+    def tiling(self, config: ResidentBFmaConfig, problem: Problem, resident: int) -> Tiling:
+        found = super().tiling(config, problem, resident)
+        return replace(found, tile_n=config.columns, k_padding=config.prefetch)
 
     def context(self, config: ResidentBFmaConfig, problem: Problem) -> dict[str, Any]:
         about = "several rows a thread in wide loads, B in shared memory"
@@ -222,11 +222,11 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
         rows = config.threads * config.vector_bytes // problem.dtype.element_bytes
         return Periods(rows, config.across, config.depth)
 
-    def deepest(self, config: ResidentBFmaHeldConfig) -> int:
+    def k_per_pass(self, config: ResidentBFmaHeldConfig) -> int:
         return config.depth
 
-    def division(self, config: ResidentBFmaHeldConfig, problem: Problem, resident: int) -> Division:
-        return replace(super().division(config, problem, resident), width=config.columns)
+    def tiling(self, config: ResidentBFmaHeldConfig, problem: Problem, resident: int) -> Tiling:
+        return replace(super().tiling(config, problem, resident), n_padding=config.columns)
 
     def probe_shapes(self, config: ResidentBFmaHeldConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

@@ -30,7 +30,7 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import Rule, columns_within_n
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import WIDE_SPLITS, in_turns, wide_splits
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 THREADS = (128, 256)
 ROWS = (1, 2, 4)
@@ -217,14 +217,14 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         even = 2 * width(problem)  # `pitch` pads rows of a multiple of this length
         return Periods(strip(config), max(config.columns, even), even)
 
-    def division(self, config: ResidentBFmaRingConfig, problem: Problem, resident: int) -> Division:
+    def tiling(self, config: ResidentBFmaRingConfig, problem: Problem, resident: int) -> Tiling:
         """Return how the kernel divides its work: a block computes all columns of C, and k is not split.
 
         If k is too large for shared memory, C is written after each part of k and read again.
         """
-        deepest = _longest(config, problem, config.columns)
-        found = super().division(config, problem, resident)
-        return replace(found, block_n=0, width=config.columns, deepest=deepest)
+        k_per_pass = _longest(config, problem, config.columns)
+        found = super().tiling(config, problem, resident)
+        return replace(found, tile_n=0, n_padding=config.columns, k_per_pass=k_per_pass)
 
     def traffic(self, config: ResidentBFmaRingConfig, problem: Problem) -> Traffic:
         """Return the traffic: A, B and C cross device memory once, and each block reads B from the L2."""

@@ -14,7 +14,7 @@ from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import Threads
 from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, split_traffic
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 VECTOR_BYTES, WARP_THREADS = 16, 32
 LEAST_BUSY = 0.55  # the least fraction of the persistent blocks that should have rows
@@ -84,10 +84,10 @@ class PersistentResidentB(ResidentB[R]):
             persistent=True,
         )
 
-    def division(self, config: R, problem: Problem, resident: int) -> Division:
+    def tiling(self, config: R, problem: Problem, resident: int) -> Tiling:
         tile = self.periods(config, problem)
-        found = super().division(config, problem, resident)
-        return replace(found, block_m=tile.m, block_n=tile.n, step=0, flows=True)
+        found = super().tiling(config, problem, resident)
+        return replace(found, tile_m=tile.m, tile_n=tile.n, k_step=0, is_pipelined=True)
 
     def supports(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and not problem.is_gram

@@ -29,7 +29,7 @@ from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, VECTOR_HOLDS_AN_ELEMENT, Rule, strides_fill_device
 from tsm2_tune.generator.space.tunables import EvictFirst, RowTiles, Tunable
 from tsm2_tune.generator.split_k import in_turns
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 THREADS = 128  # threads per block
 # Options of (lanes, vectors, teams).
@@ -58,7 +58,7 @@ WIDE_TILES = ((8, 4), (8, 2), (8, 8))
 SMALL_WIDE_TILES = ((8, 1), (2, 1), (4, 1))
 SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
 LONG_ROW_BYTES = 128
-ODD_ROWS = 2.8  # Division.odd_lines: measured over expected time of 11 odd shapes on an H200, mean of 1.2 to 5.7
+ODD_ROWS = 2.8  # Tiling.odd_lines: measured over expected time of 11 odd shapes on an H200, mean of 1.2 to 5.7
 WIDE = 4  # the least n / k of a C that takes nearly all of the memory traffic
 
 
@@ -255,8 +255,8 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     def periods(self, config: RowLanesRegisterBConfig, problem: Problem) -> Periods:
         return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
 
-    def division(self, config: RowLanesRegisterBConfig, problem: Problem, resident: int) -> Division:
-        return replace(super().division(config, problem, resident), vector_bytes=config.vector_bytes)
+    def tiling(self, config: RowLanesRegisterBConfig, problem: Problem, resident: int) -> Tiling:
+        return replace(super().tiling(config, problem, resident), vector_bytes=config.vector_bytes)
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

@@ -41,7 +41,7 @@ from tsm2_tune.generator.space.rules import (
 )
 from tsm2_tune.generator.space.tunables import EvictFirst, PartsOfK, Tunable, declared
 from tsm2_tune.generator.split_k import LEAST_SHARE, most_loads
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 THREADS_MIN_BLOCKS = ((512, 1), (256, 2), (192, 2), (128, 3), (128, 4))
 ALL = 0  # as `lanes`: all threads of a block share a row
@@ -311,9 +311,11 @@ class RowLanesSharedB(RowLanes[RowLanesSharedBConfig]):
     def periods(self, config: RowLanesSharedBConfig, problem: Problem) -> Periods:
         return Periods(strip_rows(config), config.columns, prefetch(config, problem))
 
-    def division(self, config: RowLanesSharedBConfig, problem: Problem, resident: int) -> Division:
-        found = super().division(config, problem, resident)
-        return replace(found, block_m=strip_rows(config), longest=staged_rows(config, problem), flows=True)
+    def tiling(self, config: RowLanesSharedBConfig, problem: Problem, resident: int) -> Tiling:
+        found = super().tiling(config, problem, resident)
+        return replace(
+            found, tile_m=strip_rows(config), k_of_resident_b=staged_rows(config, problem), is_pipelined=True
+        )
 
     def probe_shapes(self, config: RowLanesSharedBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

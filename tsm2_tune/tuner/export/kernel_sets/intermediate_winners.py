@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
-from tsm2_tune.runtime.choice.choose import measured_of
-from tsm2_tune.runtime.choice.predict import Kernels
-from tsm2_tune.runtime.choice.winners import Winner, work_of
-from tsm2_tune.runtime.choice.work import Card, Floats, WorkTable
+from tsm2_tune.runtime.choice.core import TYPES_IN_C, CoreProduct
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
 from tsm2_tune.tuner.export.measured_times import known_of
-from tsm2_tune.tuner.export.module import winner
+from tsm2_tune.tuner.export.module import measured_kernel
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
+
+Floats = np.ndarray[Any, Any]
 
 MEASURED = 4  # least number of tuned shapes at which a kernel must have been timed
 MOST_PROBES = 96  # number of shapes between tuned shapes at which times are predicted
@@ -82,12 +84,12 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
         others = [store.row(trial.id) for trial in _others(store, group)] if between else []
         if others:
             groups.append((group, others, between))
-    kernels, _, cards = kernels_of(store, [row for group, others, _ in groups for row in (*group, *others)])
+    kernels, _, rates = kernels_of(store, [row for group, others, _ in groups for row in (*group, *others)])
     wanted = []
     for group, others, between in groups:
-        card, own = cards.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
-        if card is not None and all(one.division is not None for one in own):
-            times, _ = expected(own, between, card)
+        of_device, own = rates.get(group[0].device), [kernels[row.trial_id] for row in (*group, *others)]
+        if of_device is not None and all(one.tiling is not None for one in own):
+            times, _ = expected(own, between, of_device)
             least = times[: len(group)].min(axis=0)
             wanted += [others[place] for place in _gaining(times[len(group) :], least)]
     return wanted
@@ -95,14 +97,14 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
 
 def kernels_of(
     store: Store, rows: Iterable[BestRow]
-) -> tuple[dict[int, Winner], dict[int, KernelConfig], Mapping[str, Card]]:
-    """Return three mappings: trial id -> Winner, trial id -> configuration, and device name -> measured rates."""
+) -> tuple[dict[int, MeasuredKernel], dict[int, KernelConfig], Mapping[str, DeviceRates]]:
+    """Return three mappings: trial id -> kernel, trial id -> configuration, and device name -> measured rates."""
     rows = list(rows)
     records = {row.trial_id: store.trial(row.trial_id) for row in rows}
     known = known_of(store, records, vendor=False)
-    kernels = {row.trial_id: winner(row, records[row.trial_id].trial.source, known) for row in rows}
+    kernels = {row.trial_id: measured_kernel(row, records[row.trial_id].trial.source, known) for row in rows}
     configs = {trial_id: record.trial.config for trial_id, record in records.items()}
-    return kernels, configs, known.cards
+    return kernels, configs, known.rates
 
 
 def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
@@ -132,23 +134,24 @@ def _us(trial: CurrentTrial) -> float:
     return trial.median_us
 
 
-def expected(kernels: Sequence[Winner], problems: Sequence[Problem], card: Card) -> tuple[Floats, Floats]:
+def expected(
+    kernels: Sequence[MeasuredKernel], problems: Sequence[Problem], rates: DeviceRates
+) -> tuple[Floats, Floats]:
     """Return two arrays with a row for each kernel and a column for each shape: predicted times and thread blocks.
 
     The first array contains the predicted time in microseconds of the kernel with its best launch at the shape. The
-    second array contains the number of thread blocks of this launch. No kernel's `division` may be None.
+    second array contains the number of thread blocks of this launch. No kernel's `tiling` may be None.
     """
-    measured = [measured_of(one, card) for one in kernels]
-    divisions = [one.division for one in kernels if one.division is not None]
-    every = Kernels(divisions, [one.launch for one in kernels], [of[0].work for of in measured], measured, card)
-
-    def columns(p: Problem) -> tuple[Floats, Floats]:
-        return every.least(
-            WorkTable.of_shape([work_of(one, (p.m, p.n, p.k), card) for one in kernels], range(len(kernels)))
-        )
-
-    times, blocks = zip(*map(columns, problems), strict=True)
-    return np.hstack(times), np.hstack(blocks)
+    core = core_of(kernels, {kernels[0].winner.device: rates})
+    times, blocks = (np.empty((len(kernels), len(problems))) for _ in range(2))
+    for place, p in enumerate(problems):
+        product = CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name))
+        for at, kernel in enumerate(kernels):
+            times[at, place], rows, splits = core.predict(at, product)
+            launch = replace(kernel.winner.launch, rows_per_block=rows)
+            launch = launch if splits == launch.splits else launch.with_splits(splits)
+            blocks[at, place] = launch.blocks(p.m, p.n)
+    return times, blocks
 
 
 def _gaining(times: Floats, least: Floats) -> Iterator[int]:

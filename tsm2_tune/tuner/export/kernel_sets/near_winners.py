@@ -38,13 +38,13 @@ def contending(store: Store, winners: Sequence[BestRow], fits: Callable[[Contend
     Nothing is yielded for the CPU, or for a GPU with an unknown number of multiprocessors.
     """
     rows = [*winners, *rows_between(store, winners)]
-    kernels, configs, cards = kernels_of(store, rows)
-    card, own = cards.get(winners[0].device), {configs[row.trial_id].kernel_text: row for row in rows}
-    if card is None or any(kernels[row.trial_id].division is None for row in rows):
+    kernels, configs, rates = kernels_of(store, rows)
+    of_device, own = rates.get(winners[0].device), {configs[row.trial_id].kernel_text: row for row in rows}
+    if of_device is None or any(kernels[row.trial_id].tiling is None for row in rows):
         return
     tuned, one_of_each = [row.problem for row in winners], list(own.values())
     between = unsearched_between(store, winners)
-    times, blocks = expected([kernels[row.trial_id] for row in one_of_each], [*tuned, *between], card)
+    times, blocks = expected([kernels[row.trial_id] for row in one_of_each], [*tuned, *between], of_device)
     least = np.array([*(row.median_us for row in winners), *times[:, len(tuned) :].min(axis=0)])
     for place, problem in enumerate([*tuned, *between]):
         found = 0

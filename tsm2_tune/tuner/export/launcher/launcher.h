@@ -98,17 +98,13 @@ struct call {
     struct entry *entry;
 };
 
-/* choice.c */
+/* module_pack.c */
 
 /* The module's pack; NULL: it is not open. */
 const struct core_pack *opened_pack(void);
 
-/* open_pack(bytes): open the pack, which `choose` and first calls use. ValueError says what is wrong with it. */
+/* open_pack(bytes): open the pack, among whose kernels first calls choose. ValueError says what is wrong with it. */
 PyObject *open_pack(PyObject *module, PyObject *bytes);
-
-/* choose(type, (m, n, k), (ld, ld) of a, of b and of out, makes_out, (conj_a, conj_b), is_gram, device): None, or the
-   kernel's index, rows_per_block, splits, distance, is_of_other_device, is_transposed, us, vendor_us. */
-PyObject *choose_kernel(PyObject *module, PyObject *arguments);
 
 /* arrays.c */
 

@@ -117,11 +117,8 @@ static int execute(PyObject *module)
     return result;
 }
 
-PyDoc_STRVAR(open_text, "open_pack(bytes): open the pack among whose kernels `choose` and first calls choose");
-PyDoc_STRVAR(choose_text, "choose(type, extents, ld_of_a, ld_of_b, ld_of_out, makes_out, conjugates, is_gram, device): index "
-                          "of the kernel, rows_per_block, splits, distance, is_of_other_device, is_transposed, us, vendor_us");
+PyDoc_STRVAR(open_text, "open_pack(bytes): open the pack among whose kernels first calls choose");
 static PyMethodDef functions[] = {{"open_pack", open_pack, METH_O, open_text},
-                                  {"choose", choose_kernel, METH_VARARGS, choose_text},
                                   {NULL, NULL, 0, NULL}};
 
 static PyModuleDef_Slot module_slots[] = {{Py_mod_exec, execute}, {0, NULL}};

@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.resident_b import (
 from tsm2_tune.generator.families.staged import StagedF32DmmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.runtime.choice.predict import Division
+from tsm2_tune.generator.tiling import Tiling
 
 L = (10**7, 8, 8)
 
@@ -28,27 +28,27 @@ L = (10**7, 8, 8)
         (
             StreamAFmaConfig(64, 1, 2, 8, 4, 13, 2, 4),
             (20480, 2, 20480),
-            Division(4, 256, 2, 8, 0, 1.03, depth=8, vectors_of_c=True),
+            Tiling(4, 256, 2, 8, 0, 1.03, k_padding=8, has_vectors_of_c=True),
         ),
         (
             ResidentBFmaConfig(128, 8, 1, 8, 8, 4),
             L,
-            Division(4, 256, 8, 64, 0, 1.03, vector_bytes=8, depth=8, vectors_of_c=True),
+            Tiling(4, 256, 8, 64, 0, 1.03, vector_bytes=8, k_padding=8, has_vectors_of_c=True),
         ),  # 8 columns
         (
             ResidentBFmaHeldConfig(128, 4, 8, 8, 8),
             L,
-            Division(4, 128, 8, 8, 8, 1.03, vector_bytes=4, depth=8, width=8, vectors_of_c=True),
+            Tiling(4, 128, 8, 8, 8, 1.03, vector_bytes=4, k_padding=8, n_padding=8, has_vectors_of_c=True),
         ),
-        (Tsm2Config("v3", 128, 4, 8), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
-        (Ism2Config(1, 128, 4, 8, 2), L, Division(4, 128, 4, 128, 0, 1.03, depth=8, vectors_of_c=True)),
+        (Tsm2Config("v3", 128, 4, 8), L, Tiling(4, 128, 4, 128, 0, 1.03, k_padding=8, has_vectors_of_c=True)),
+        (Ism2Config(1, 128, 4, 8, 2), L, Tiling(4, 128, 4, 128, 0, 1.03, k_padding=8, has_vectors_of_c=True)),
     ],
 )
 def test_a_family_says_into_what_its_kernels_divide_their_work(
-    config: Any, shape: tuple[int, int, int], expected: Division
+    config: Any, shape: tuple[int, int, int], expected: Tiling
 ) -> None:
     problem = Problem(*shape, "f32", "nn")
-    assert FAMILIES[config.family].division(config, problem, 4) == expected
+    assert FAMILIES[config.family].tiling(config, problem, 4) == expected
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -62,8 +62,8 @@ def test_stream_a_down_columns_stores_vectors_of_c(family: str) -> None:
         "stream_a_dmma",
         "stream_a_complex_dmma",
     }
-    assert FAMILIES[family].vectors_of_c == (family in streaming), (
-        f"a family whose vectors_of_c is True is one of `streaming` in {__file__}, and no other is: {family}"
+    assert FAMILIES[family].has_vectors_of_c == (family in streaming), (
+        f"a family whose has_vectors_of_c is True is one of `streaming` in {__file__}, and no other is: {family}"
     )
 
 
@@ -72,8 +72,8 @@ def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None
         "staged_f32_dmma:threads=128,ring_threads=128,block=128x64x32,stages=2,copy=ca,splits=264,min_blocks=2,warp=64x32"
     )
     assert config is not None
-    division = FAMILIES["staged_f32_dmma"].division(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
-    assert (division.block_m, division.block_n, division.step, division.odd_lines) == (128, 64, 32, 1.3)
+    tiling = FAMILIES["staged_f32_dmma"].tiling(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
+    assert (tiling.tile_m, tiling.tile_n, tiling.k_step, tiling.odd_lines) == (128, 64, 32, 1.3)
 
 
 def test_b_in_shared_memory_is_a_part_of_k() -> None:
@@ -81,15 +81,15 @@ def test_b_in_shared_memory_is_a_part_of_k() -> None:
         "resident_b_dmma:threads=256,strips=2,columns=64,depth=64,ring_k=32,stages=4,copy=ca,splits=132"
     )
     assert config is not None
-    division = FAMILIES["resident_b_dmma"].division(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
-    assert division.deepest == 64
-    assert division.block_m > 1
-    assert division.block_n == 64
+    tiling = FAMILIES["resident_b_dmma"].tiling(config, Problem(10**6, 64, 64, "f32", "nn"), 1)
+    assert tiling.k_per_pass == 64
+    assert tiling.tile_m > 1
+    assert tiling.tile_n == 64
 
 
 def test_row_tiles_in_shared_memory_have_all_columns_and_even_lines() -> None:
     config = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528)
-    division = FAMILIES["resident_b_fma_ring"].division(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
-    assert (division.resident, division.block_m, division.block_n, division.odd_lines) == (4, 128, 0, 1.0)
-    assert (division.step, division.deepest > 64) == (0, True)  # no sum is divided among blocks
-    assert division.width == 8  # width of a lane
+    tiling = FAMILIES["resident_b_fma_ring"].tiling(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
+    assert (tiling.resident, tiling.tile_m, tiling.tile_n, tiling.odd_lines) == (4, 128, 0, 1.0)
+    assert (tiling.k_step, tiling.k_per_pass > 64) == (0, True)  # no sum is divided among blocks
+    assert tiling.n_padding == 8  # width of a lane

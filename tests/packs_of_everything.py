@@ -1,0 +1,127 @@
+"""Packs of kernels of every type and op at random shapes, on two GPUs."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import product
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tests.fabricated import Winners, winners
+from tests.library_calls import A100, H200, PLAIN, SPLIT, TYPES, tried
+from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.export.module import measured_kernel
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel
+from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.trial import Trial, TuningRun
+
+LAUNCHES = (
+    PLAIN,
+    SPLIT,
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, columns_per_block=8, splits=100),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, splits=65, flat_splits=8),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, columns_per_block=16, splits=264, persistent=True),
+    Launch(threads=128, rows_per_block=1, smem_bytes=0, splits=5, persistent=True),
+    Launch(threads=128, rows_per_block=64, smem_bytes=0, lone_split=True),
+)
+EXTENTS = (1, 8, 64, 4096, 10**6)  # of shapes with other measured times
+
+
+@cache
+def everything(seed: int) -> tuple[Winners, Known]:
+    """Winners and what is known of them: nothing with seed 0. Every test gets the same objects."""
+    with TemporaryDirectory() as folder:
+        won, sources = winners(Path(folder), *pack_of_everything(seed))
+    rows, sources = tuple(_with_vendor(row, place) for place, row in enumerate(won)), dict(sources)
+    if seed > 1:
+        rows += _slower_ones(rows, sources)
+    return (rows, sources), _known((rows, sources), seed) if seed else NOTHING_KNOWN
+
+
+def kernels_of_everything(seed: int) -> list[MeasuredKernel]:
+    """The kernels of `everything`, as an export writes them into a pack."""
+    (rows, sources), known = everything(seed)
+    return [measured_kernel(row, sources[row.trial_id], known) for row in rows]
+
+
+def pack_of_everything(seed: int) -> list[tuple[TuningRun, Trial]]:
+    """Trials of every type and op."""
+    rng, trials = random.Random(seed), []
+    extents = (1, 2, 4, 8, 16, 64, 4096, 20480, 10**6)
+    ops = [a + b for a, b in product("nt", repeat=2)] + ["nnt", "tnt", "ntt", "ttt", "tx", "nxt"]
+    for dtype, run in product(TYPES, (H200, A100)):
+        every = [*ops, "cn", "nc", "cc", "cx", "jtt", "tjt", "jxt", "tc"] if dtype.startswith("c") else ops
+        for op in rng.sample(every, 6):
+            for _ in range(rng.randint(1, 4)):
+                m, n, k = (rng.choice(extents) for _ in "mnk")
+                problem = Problem(m, m if "x" in op else n, k, dtype, op)
+                launch, us = rng.choice(LAUNCHES), rng.choice((5.0, 6.5, 7.25, 400.0))
+                trials.append(tried(problem, launch, run=run, median_us=us))
+    return trials
+
+
+def _known(found: Winners, seed: int) -> Known:
+    """Tilings that fit the winners' launches, times at other shapes, and the rates of two GPUs."""
+    (rows, sources), rng, tilings = found, random.Random(seed), dict[int, Tiling]()
+    for row in rows:
+        launch = sources[row.trial_id].launch
+        tilings[row.trial_id] = Tiling(
+            resident=rng.choice((1, 2, 8)),
+            tile_m=max(launch.rows_per_block // rng.choice((1, 1, 2)), 1),
+            tile_n=launch.columns_per_block,
+            k_step=rng.choice((0, 1, 16, 64)),
+            k_per_pass=rng.choice((0, 0, 32)),
+            odd_lines=rng.choice((1.03, 1.3)),
+            k_of_resident_b=rng.choice((0, 0, 256)),
+            arithmetic_rate=rng.choice((1.0, 0.33)),
+            cached_rate=rng.choice((1.0, 0.3)),
+            vector_bytes=rng.choice((16, 16, 4)),
+            k_padding=rng.choice((1, 1, 16)),
+            n_padding=rng.choice((0, 1, 8)),
+            is_pipelined=rng.choice((False, True)),
+            has_vectors_of_c=rng.choice((False, True)),
+        )
+    gflops = dict.fromkeys(TYPES, 65000.0) | {"c64": 87000.0, "f16": 617000.0}
+    rates = {
+        H200.identity.name: DeviceRates(132, 4684.7, 4128.3, gflops),
+        A100.identity.name: DeviceRates(108, 1600.0, 1400.0, {"f32": 19000.0}),
+    }
+
+    def shape() -> tuple[int, ...]:
+        return tuple(rng.choice(EXTENTS) for _ in "mnk")
+
+    elsewhere: dict[int, Any] = {
+        row.trial_id: tuple((*shape(), 64, rng.choice((1, 4)), rng.uniform(5, 500)) for _ in range(rng.randint(0, 3)))
+        for row in rows
+    }
+    vendor: dict[int, Any] = {
+        row.trial_id: tuple((*shape(), rng.uniform(5, 500)) for _ in range(rng.randint(0, 2))) for row in rows
+    }
+    return Known(tilings, rates, elsewhere, vendor)
+
+
+def _slower_ones(rows: Sequence[BestRow], sources: dict[int, KernelSource]) -> tuple[BestRow, ...]:
+    """Another kernel for every third of the shapes, slower than the winner."""
+    found = []
+    for row in rows[::3]:
+        source = sources[row.trial_id]
+        sources[-row.trial_id] = replace(source, text=f"{source.text}// another")
+        other: dict[str, Any] = {"trial_id": -row.trial_id, "source_digest": sources[-row.trial_id].digest}
+        other |= dict.fromkeys(("cublas_us", "cublas_right", "cublas_routine"))
+        found.append(replace(row, median_us=1.5 * row.median_us, **other))
+    return tuple(found)
+
+
+def _with_vendor(row: BestRow, place: int) -> BestRow:
+    """Every other row with a time of cuBLAS, of which a quarter is of wrong results."""
+    if place % 2:
+        return row
+    return replace(row, cublas_us=300.0, cublas_right=int(place % 8 != 0), cublas_routine="cublasSgemm")

@@ -1,0 +1,86 @@
+"""The core in an exported module: loaded from memory, built from its text, or missing."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
+from tests.recording_driver import recording
+from tsm2_tune.generator.problem import Problem
+
+pytestmark = [
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+]
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> ModuleType:
+    """Return a module of one winner, for 512x8x256, whose core is not loaded yet."""
+    found = winners(tmp_path, (tuning_run(), trial(problem=Problem(512, 8, 256, "f32"))))
+    return imported(exported("module", found), tmp_path)
+
+
+def chosen(module: ModuleType) -> Any:
+    return module.match(512, 8, 300, "f32", GPU)
+
+
+def test_the_compiled_core_is_loaded_from_memory(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "built_core", None)
+    assert not chosen(module).is_tuned
+
+
+@pytest.mark.parametrize("place", ["linux-another", None])
+def test_for_another_platform_its_text_is_compiled(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    binary = place and (place, *module.CORE[1:])
+    monkeypatch.setattr(module, "CORE", binary)
+    assert not chosen(module).is_tuned
+
+
+def test_without_a_compiler_tuned_shapes_alone_have_kernels(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "CORE", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.warns(RuntimeWarning, match=r"tuned shapes only, .* \(there is no C compiler"):
+        found = module.match(512, 8, 256, "f32", GPU)
+    assert found.is_tuned
+    assert str(found) == f"{found.winner.config}: tuned for this shape"
+    with pytest.raises(
+        LookupError, match="no kernel was tuned for 512x8x300 f32, and times cannot be predicted here"
+    ):
+        chosen(module)
+    with pytest.raises(LookupError, match="no kernel was tuned for"):  # on another GPU
+        module.match(512, 8, 256, "f32", "another GPU")
+    recording(module, monkeypatch)
+    arrays = [device_array(shape, at=at << 40) for at, shape in enumerate(((512, 256), (256, 8), (512, 8)), start=1)]
+    assert module.choice(*arrays).is_tuned
+    assert module.contenders(module.Product.of(*arrays), GPU)[0].is_tuned
+
+
+def test_a_compiler_that_fails_is_named(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failing = tmp_path / "cc"
+    failing.write_text("#!/bin/sh\nexit 1\n")
+    failing.chmod(0o755)
+    monkeypatch.setattr(module, "CORE", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.warns(RuntimeWarning, match=f"{failing} does not compile it"):
+        assert module.module_core() is None
+
+
+@pytest.mark.parametrize("name", ["CORE", "PACK"])
+def test_data_that_does_not_match_its_digest_is_not_used(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    *place, _, data = getattr(module, name)
+    monkeypatch.setattr(module, name, (*place, "0" * 64, data))
+    with pytest.raises(RuntimeError, match="does not match its digest: export this module again"):
+        chosen(module)

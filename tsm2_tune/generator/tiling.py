@@ -1,0 +1,30 @@
+"""`Tiling`: how a kernel divides a product among blocks, from which the core predicts its time for any shape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+VECTOR_BYTES = 16  # bytes of the widest loads
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """A kernel's tile sizes and other properties that determine its time, independent of the shape.
+
+    Lines are the columns of a column-major matrix, or the rows of a row-major matrix.
+    """
+
+    resident: int  # resident blocks per multiprocessor (occupancy)
+    tile_m: int  # rows of a tile of C; a block computes one or more tiles, one below the other
+    tile_n: int  # columns of a tile of C; 0: n
+    k_step: int  # each split of k but the last is a multiple of this extent; 0: k is not split
+    k_per_pass: int  # k after which C is written, and read again by the next pass; 0: k
+    odd_lines: float  # factor on the body's time if lines are not a multiple of the vector loads
+    k_of_resident_b: int = 0  # largest split of k for which a block keeps its part of B; 0: any
+    arithmetic_rate: float = 1.0  # share of the GPU's arithmetic rate that the kernel can reach
+    cached_rate: float = 1.0  # rate of rereads, which may hit the L2, relative to the typical rate
+    vector_bytes: int = VECTOR_BYTES  # bytes of the widest loads; lines that are not a multiple are odd
+    k_padding: int = 1  # k is padded with zeros to a multiple of this
+    n_padding: int = 0  # n is padded with zeros to a multiple of this; 0: of tile_n
+    is_pipelined: bool = False  # a block loads its next tile's operands while it computes a tile of C
+    has_vectors_of_c: bool = False  # vectors access lines of A and C; False: of A and B

@@ -1,0 +1,202 @@
+"""The core, which chooses kernels, called through ctypes. `core/core.h` documents its functions and records.
+
+An exported module contains the core as a shared library for one platform, and as C text for other platforms.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+
+from tsm2_tune.runtime.cuda.cubins import unpacked
+from tsm2_tune.runtime.elements import DTYPES, MATHS
+from tsm2_tune.runtime.module_data import CORE, CORE_TEXTS, PACK
+
+TYPES_IN_C = (*DTYPES, *MATHS.values())  # in the order of core_type
+OTHER_GPU, HOST = -1, -2  # devices that are in no pack
+NO_KERNEL, TUNED, PREDICTED, NEAREST, TIMED = range(5)  # core_reason
+# Without fused multiply-adds, all processors choose the same kernels. Names are bound inside the library.
+CORE_FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,-Bsymbolic")
+COMPILERS = ("cc", "gcc", "clang")
+CORE_SECONDS = 60
+EXPLANATION_BYTES = 1024
+MOST_CONTENDERS = 20  # most launches to time
+
+
+class CoreProduct(ctypes.Structure):
+    """struct core_product. A leading dimension is 0 if the matrix does not have the storage order."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
+        *((f"ld{x}_{order}", ctypes.c_int64) for x in "abc" for order in ("columns", "rows")),
+        ("batch_count", ctypes.c_int64),
+        *((name, ctypes.c_int32) for name in ("type", "conjugates_a", "conjugates_b", "is_gram", "makes_c")),
+    )
+
+
+class CoreChoice(ctypes.Structure):
+    """struct core_choice."""
+
+    _fields_ = (
+        ("reason", ctypes.c_int),
+        *((name, ctypes.c_int32) for name in ("kernel", "is_vendors", "is_transposed", "is_of_other_device")),
+        *((name, ctypes.c_int32) for name in ("is_too_large", "index_bits", "rows_per_block", "splits")),
+        *((name, ctypes.c_uint32) for name in ("grid_x", "grid_y")),
+        *((name, ctypes.c_uint64) for name in ("partials_bytes", "counters_bytes")),
+        *((name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldb", "ldc")),
+        *((f"measured_{extent}", ctypes.c_int64) for extent in "mnk"),
+        *((name, ctypes.c_double) for name in ("measured_us", "distance", "us", "vendor_us")),
+    )
+
+
+class CoreTime(ctypes.Structure):
+    """struct core_time: a shape and a launch, with the measured time."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
+        ("us", ctypes.c_double),
+        *((name, ctypes.c_int32) for name in ("rows_per_block", "splits")),
+    )
+
+
+class _OpenPack(ctypes.Structure):
+    """struct core_pack."""
+
+    _fields_ = tuple((f"pointer_{at}", ctypes.c_void_p) for at in range(9))
+
+
+class Core:
+    """The core with an open pack of kernels. Several threads may use it at the same time."""
+
+    def __init__(self, library: ctypes.CDLL, pack: bytes) -> None:
+        """Open the pack. Raise ValueError, with the reason, if it is not valid."""
+        memory_bytes, opened = library.core_memory_bytes, library.core_open
+        memory_bytes.restype, opened.restype = ctypes.c_size_t, ctypes.c_char_p
+        # The pack and its memory must be aligned to 8 bytes, and stay allocated.
+        self._bytes = (ctypes.c_uint64 * (len(pack) // 8 + 1)).from_buffer_copy(pack.ljust(len(pack) // 8 * 8 + 8))
+        size = ctypes.c_size_t(len(pack))
+        self._memory = (ctypes.c_uint64 * (memory_bytes(self._bytes, size) // 8 + 1))()
+        self._opened = _OpenPack()
+        fault = opened(self._bytes, size, self._memory, ctypes.byref(self._opened))
+        if fault is not None:
+            raise ValueError(fault.decode())
+        self._pack = ctypes.byref(self._opened)
+        self._devices: dict[str | None, int] = {None: HOST}
+        self._choose, self._contenders = library.core_choose, library.core_contenders
+        self._choose.restype, self._contenders.restype = CoreChoice, ctypes.c_int
+        self._explain, self._device_index = library.core_explain, library.core_device_index
+        self._explain.restype, self._device_index.restype = None, ctypes.c_int
+        self._predict, self._rates_us = library.core_predict, library.core_rates_us
+        self._predict.restype, self._rates_us.restype = ctypes.c_double, None
+
+    def device_index(self, name: str | None) -> int:
+        """Return the index of the device with this name, OTHER_GPU for another GPU, HOST for None."""
+        found = self._devices.get(name)
+        if found is None:
+            found = self._devices[name] = self._device_index(self._pack, (name or "").encode())
+        return found
+
+    def choose(self, product: CoreProduct, device: str | None) -> CoreChoice:
+        """Return the kernel and its launch for a product on the GPU with this name, or on the host for None."""
+        found: CoreChoice = self._choose(self._pack, ctypes.byref(product), self.device_index(device))
+        return found
+
+    def contenders(self, product: CoreProduct, device: str | None) -> list[CoreChoice]:
+        """Return the launches that are worth timing, first the one that `choose` returns."""
+        found = (CoreChoice * MOST_CONTENDERS)()
+        index = self.device_index(device)
+        count = self._contenders(self._pack, ctypes.byref(product), index, found, MOST_CONTENDERS)
+        return list(found[:count])
+
+    def explanation(self, choice: CoreChoice, device: str | None) -> str:
+        """Return a sentence that says which kernel was chosen for the device, and why."""
+        text, name = ctypes.create_string_buffer(EXPLANATION_BYTES), (device or "").encode()
+        self._explain(self._pack, ctypes.byref(choice), name, text, ctypes.c_size_t(EXPLANATION_BYTES))
+        return text.value.decode(errors="replace")
+
+    def predict(self, kernel: int, product: CoreProduct) -> tuple[float, int, int]:
+        """Return a kernel's predicted time in microseconds, and the rows per block and splits of its best launch.
+
+        The time is 0 if it cannot be predicted.
+        """
+        rows, splits, penalized_us = ctypes.c_int32(), ctypes.c_int32(), ctypes.c_double()
+        outputs = ctypes.byref(rows), ctypes.byref(splits), ctypes.byref(penalized_us)
+        us: float = self._predict(self._pack, kernel, ctypes.byref(product), *outputs)
+        return us, rows.value, splits.value
+
+    def rates_us(self, kernel: int, times: ctypes.Array[CoreTime]) -> list[float]:
+        """Return a kernel's times at these shapes, predicted from the device's rates alone."""
+        found = (ctypes.c_double * len(times))()
+        self._rates_us(self._pack, kernel, times, len(times), found)
+        return found[:]
+
+
+def platform_name() -> str:
+    """Return the name of this platform, such as linux-x86_64. Compiled code works on one platform."""
+    return f"{sys.platform}-{os.uname().machine}" if hasattr(os, "uname") else sys.platform
+
+
+def memory_file(name: str, binary: bytes) -> str:
+    """Return the path of a file in memory with this content, for the dynamic loader.
+
+    Nobody else can change the file, and it leaves nothing on disk. Raise OSError if this system has no such files.
+    """
+    if not hasattr(os, "memfd_create"):
+        raise OSError("this system has no files in memory")
+    file = os.memfd_create(name)  # never closed: the dynamic loader identifies a library by its path
+    with os.fdopen(file, "wb", closefd=False) as opened:
+        opened.write(binary)
+    return f"/proc/self/fd/{file}"
+
+
+def built_core(texts: Mapping[str, str]) -> bytes:
+    """Compile the core's C texts, by file name, and return the shared library. Raise OSError if that fails."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        raise OSError(f"there is no C compiler: none of {', '.join(COMPILERS)}")
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder, "core.so")
+        for name, text in texts.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        sources = [str(Path(folder, name)) for name in texts if name.endswith(".c")]
+        command = [compiler, *CORE_FLAGS, "-o", str(output), *sources, "-lm"]
+        try:
+            subprocess.run(command, check=True, capture_output=True, timeout=CORE_SECONDS)
+        except subprocess.SubprocessError as error:
+            raise OSError(f"{compiler} does not compile it: {error}") from None
+        return output.read_bytes()
+
+
+@cache
+def module_core() -> Core | None:
+    """Return the core with this module's kernels.
+
+    Return None, after a warning, if neither the contained library nor a compiled one loads here. Raise RuntimeError
+    if the data of this module does not match its digest.
+    """
+    pack = unpacked(PACK[1], PACK[0], "the pack of kernels")
+    try:
+        try:
+            if CORE is None or CORE[0] != platform_name():
+                raise OSError("it is for another platform")
+            library = ctypes.CDLL(memory_file("tsm2_core", unpacked(CORE[2], CORE[1], "the compiled core")))
+        except OSError:  # for another platform or C library
+            texts = json.loads(unpacked(CORE_TEXTS[1], CORE_TEXTS[0], "the core's text"))
+            library = ctypes.CDLL(memory_file("tsm2_core", built_core(texts)))
+    except OSError as error:
+        warnings.warn(
+            f"kernels run for tuned shapes only, and the arrays' library computes all other products: the code that"
+            f" predicts times does not load ({error})",
+            RuntimeWarning, stacklevel=2,
+        )  # fmt: skip
+        return None
+    return Core(library, pack)
