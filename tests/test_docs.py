@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import pydoc
 import re
 import shlex
@@ -243,6 +244,27 @@ def test_every_extra_is_named_with_what_it_brings() -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     named = {name: {one.lower().replace(" ", "_") for one in packages.split(", ")} for name, packages in rows.items()}
     assert named == {name: {re.split(r"[\[>=]", one)[0] for one in needs} for name, needs in extras.items()}
+
+
+def test_the_example_of_a_prediction_is_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = importlib.util.spec_from_file_location("prediction", DOCS / "prediction.py")
+    assert spec is not None
+    assert spec.loader is not None
+    drawing = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(drawing)
+    page = drawing.PAGE.read_text(encoding="utf-8")
+    assert drawing.drawn(page) == page, "docs/prediction.md is not what the core says: python docs/prediction.py"
+    monkeypatch.setitem(drawing.FUNCTIONS, "sqrt", abs)
+    with pytest.raises(AssertionError, match="the formulas give"):
+        drawing.Example()
+
+
+def test_the_constants_of_a_prediction_are_explained() -> None:
+    explanation = (DOCS / "prediction.md").read_text(encoding="utf-8").partition("\n## Example\n")[0]
+    model = (ROOT / "tsm2_tune/core/model.h").read_text(encoding="utf-8")
+    names = re.findall(r"^#define ([A-Z_]+) [0-9.]+ ", model, re.MULTILINE)
+    assert len(names) > 20
+    assert [name for name in names if name not in explanation] == []
 
 
 # Size

@@ -1,0 +1,350 @@
+"""Write the constants and the worked example of docs/prediction.md, and check the example against the core.
+
+    python docs/prediction.py
+
+The formulas of the example are the strings in SHAPE_TERMS, BODY_TERMS, MEASURED_TERMS, VENDOR_TERMS and CHOICE_TERMS:
+the page shows what this script evaluates.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tsm2_tune.generator.tiling import VECTOR_BYTES
+from tsm2_tune.pretuned import pretuned
+from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.runtime.choice.core import CoreTime
+from tsm2_tune.tuner.packs.choice import bundled_pack
+from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs/prediction.md"
+MODEL = ROOT / "tsm2_tune/core/model.h"
+FAR_SHAPE, FAR_DTYPE = (3000000, 16, 16), "f64"
+CARD, SHAPE, DTYPE = "h100", (40000, 8, 10000), "f32"
+CONSTANT = re.compile(r"#define ([A-Z_]+) ([\d.]+) +/\* (.+?) \*/")
+REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+TILING = ("resident", "tile_m", "tile_n", "k_step", "k_per_pass", "k_of_resident_b", "k_padding")
+RATES = ("arithmetic_rate", "cached_rate", "odd_lines")
+
+Terms = Sequence[tuple[str, str, str]]  # name, formula, unit
+SHAPE_TERMS: Terms = (
+    ("tiles_down", "ceil(m / tile_m)", "tiles"),
+    ("tiles_across", "ceil(n / tile_n)", "tiles"),
+    ("steps_along_k", "ceil(k / k_step)", "steps"),
+    ("blocks", "ceil(m / rows_per_block) * ceil(n / columns_per_block) * splits", "blocks"),
+    ("loading_blocks", "min(blocks / multiprocessors, resident) * m / (tiles_down * tile_m)", "per multiprocessor"),
+    ("busy_blocks", "min(max(blocks / multiprocessors, 1), resident)", "per multiprocessor"),
+)
+BODY_TERMS: Terms = (
+    ("us_of_read", "1e-3 / read_gbytes_per_s", "us per byte"),
+    ("us_of_written", "max(2e-3 / copy_gbytes_per_s - us_of_read, us_of_read)", "us per byte"),
+    ("memory_us", "element_bytes * ((m * k + k * n) * us_of_read + m * n * us_of_written)", "us"),
+    ("least_arithmetic_us", "2 * m * n * k / gflops * 1e-3", "us"),
+    ("partial_sums", "min(rows_per_block, m) * min(tile_n, n) * blocks", "elements"),
+    ("sums_us", "SUMS_US + 2 / SUMS_RATE * element_bytes * us_of_read * partial_sums", "us"),
+    ("b_reads", "ceil(m / rows_per_block) if k <= k_of_resident_b * splits else tiles_down", "times"),
+    ("reread", "(tiles_across - 1) * m * k + (b_reads - 1) * k * n", "elements"),
+    ("rewritten", "2 * floor((k - 1) / k_per_pass) * m * n", "elements"),
+    (
+        "traffic_us",
+        "memory_us + element_bytes * us_of_read / cached_rate * (reread / CACHED_RATE + rewritten)",
+        "us",
+    ),
+    (
+        "padding",
+        "tiles_down * tile_m * ceil(n / n_padding) * n_padding * ceil(k / k_padding) * k_padding / (m * n * k)",
+        "",
+    ),
+    ("arithmetic_us", "least_arithmetic_us / arithmetic_rate * padding", "us"),
+    ("longest_split", "ceil(steps_along_k / splits) * splits / steps_along_k", "over the mean"),
+    ("waves", "ceil(blocks / (multiprocessors * resident))", ""),
+    ("blocks_of_busiest", "waves * resident if waves > 1 else ceil(blocks / multiprocessors)", "blocks"),
+    ("imbalance", "longest_split * blocks_of_busiest * multiprocessors / blocks", "over the mean"),
+    ("idle", "1 + IDLE_LOSS * (imbalance - 1) if blocks > multiprocessors else 1", ""),
+    ("memory_slowdown", "slowdown(own_loading_blocks / loading_blocks)", ""),
+    ("arithmetic_slowdown", "slowdown(own_busy_blocks / busy_blocks)", ""),
+    ("memory_part", "traffic_us * idle * memory_slowdown", "us"),
+    ("arithmetic_part", "arithmetic_us * imbalance * arithmetic_slowdown", "us"),
+    (
+        "tiles_in_turn",
+        "max(tiles_down * tiles_across * splits / min(blocks, multiprocessors * resident), 1) * ceil(k / k_per_pass)",
+        "tiles",
+    ),
+    ("serial_part", "NEXT_TILE_US * (tiles_in_turn - 1)", "us"),
+    ("body_us", "line_factor * sqrt(memory_part**2 + arithmetic_part**2 + serial_part**2)", "us"),
+    ("rates_us", "START_US + sums_us + body_us", "us"),
+)
+MEASURED_TERMS: Terms = (
+    ("ratio", "exp(sum(weights * log_ratios) / sum(weights))", ""),
+    ("least_ratio", "LEAST_MEMORY_SHARE * memory_us / rates_us", ""),
+    ("predicted_us", "max(ratio, least_ratio) * rates_us", "us"),
+)
+VENDOR_TERMS: Terms = (
+    ("is_vector", "min(m, n) == 1", ""),
+    ("vendor_m", "m if is_vector else ceil(m / VENDOR_TILE_M) * VENDOR_TILE_M", ""),
+    ("vendor_n", "n if is_vector else ceil(n / VENDOR_TILE_N) * VENDOR_TILE_N", ""),
+    ("vendor_k", "k if is_vector else ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K", ""),
+    (
+        "vendor_arithmetic_us",
+        "least_arithmetic_us / VENDOR_RATE * vendor_m * vendor_n * vendor_k / (m * n * k)",
+        "us",
+    ),
+    (
+        "vendor_rates_us",
+        "START_US + (VENDOR_ODD_LINES if has_odd_lines else 1) * sqrt(memory_us**2 + vendor_arithmetic_us**2)",
+        "us",
+    ),
+)
+CHOICE_TERMS: Terms = (
+    ("vendor_ratio", "exp(sum(vendor_weights * vendor_log_ratios) / sum(vendor_weights))", ""),
+    ("vendor_us", "vendor_ratio * vendor_rates_us", "us"),
+    ("own_distance", "sqrt(log(own_m / m)**2 + log(own_n / n)**2 + log(own_k / k)**2)", ""),
+    ("least_gain", "LEAST_GAIN * exp(FAR_GAIN * max(own_distance - KNOWN_WITHIN, 0))", ""),
+    ("gain", "vendor_us / predicted_us", ""),
+)
+
+Values = dict[str, Any]
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "ceil": math.ceil, "floor": math.floor, "exp": math.exp, "log": math.log, "sqrt": math.sqrt, "min": min,
+    "max": max,
+}  # fmt: skip
+
+
+def constants() -> dict[str, tuple[float, str]]:
+    """Return name -> value and meaning of the constants in model.h."""
+    text = re.sub(r"\n {4,}", " ", MODEL.read_text(encoding="utf-8"))
+    return {name: (float(value), meaning) for name, value, meaning in CONSTANT.findall(text)}
+
+
+def evaluate(terms: Terms, values: Values) -> None:
+    """Add the value of each term to `values`."""
+    for name, formula, _ in terms:
+        values[name] = eval(formula, dict(FUNCTIONS) | values)
+
+
+def slowdown_with(constants: Values) -> Callable[[float], float]:
+    """Return the function `slowdown` of a kernel that is not persistent."""
+
+    c: dict[str, float] = dict(constants)
+
+    def slowdown(fewer: float) -> float:
+        few, enough = max(fewer, 1 / c["USEFUL_BLOCKS"]), c["ENOUGH_BLOCKS"]
+        return max(few / c["SPARE_BLOCKS"], math.hypot(1, enough * few) / math.hypot(1, enough))
+
+    return slowdown
+
+
+class Example:
+    """A prediction of one kernel of a pack, term by term."""
+
+    def __init__(self) -> None:
+        text = next(one for one in pretuned() if one.name == CARD)
+        pack = bundled_pack(text)
+        self.device, self.chooser = text.device_name, pack.chooser
+        self.match = pack.chooser.match(Layout.of_op(DTYPE, SHAPE, "nn"), self.device)
+        self.number = pack.chooser.winners.index(self.match.winner)
+        self.kernel, rates = pack.kernels[self.number], pack.rates[self.device]
+        launch, tiling, core = self.match.launch, self.kernel.tiling, pack.chooser.core
+        assert tiling is not None, "times of the kernel are predicted"
+        assert core is not None, "there is a C compiler"
+        is_simple = launch.has_workspace and not launch.persistent and not tiling.is_pipelined
+        assert is_simple, "the formulas are of a kernel that splits k"
+        assert self.match.across is None, "the product is not transposed"
+        self._has_vectors_of_c = tiling.has_vectors_of_c
+        self.values: Values = {name: value for name, (value, _) in constants().items()}
+        self.values |= {
+            name: value if value or value is False else math.inf for name, value in asdict(tiling).items()
+        }
+        for name in ("tile_n", "k_step", "k_per_pass"):  # inf would give 0 tiles
+            self.values[name] = getattr(tiling, name) or 2.0**60
+        self.values["n_padding"] = tiling.n_padding or tiling.tile_n or 1
+        self.values |= {
+            "read_gbytes_per_s": rates.read_gbytes_per_s, "copy_gbytes_per_s": rates.copy_gbytes_per_s,
+            "gflops": rates.gflops[DTYPE], "multiprocessors": rates.multiprocessors,
+            "element_bytes": DTYPES_BYTES[DTYPE], "slowdown": slowdown_with(self.values),
+        }  # fmt: skip
+        w = self.match.winner
+        own = self._at((w.m, w.n, w.k), w.launch.rows_per_block, w.launch.splits, SHAPE_TERMS)
+        self.values |= {f"own_{name}": own[name] for name in ("m", "n", "k", "loading_blocks", "busy_blocks")}
+        self.values = self._at(SHAPE, launch.rows_per_block, launch.splits, (*SHAPE_TERMS, *BODY_TERMS))
+        evaluate(VENDOR_TERMS, self.values)
+        own_time = (w.m, w.n, w.k, w.launch.rows_per_block, w.launch.splits, w.median_us)
+        self.points = [self._point(*map(float, one)) for one in (own_time, *self.kernel.times)]
+        self.vendor_points = [self._vendor_point(*map(float, one)) for one in self._vendor_times(pack.kernels)]
+        for prefix, points in (("", self.points), ("vendor_", self.vendor_points)):
+            self.values[f"{prefix}weights"] = Vector(one["weight"] for one in points)
+            self.values[f"{prefix}log_ratios"] = Vector(one["log_ratio"] for one in points)
+        evaluate((*MEASURED_TERMS, *CHOICE_TERMS), self.values)
+        times = (CoreTime * len(self.points))(
+            *(CoreTime(*map(int, one["shape"]), 0.0, *map(int, one["launch"])) for one in self.points)
+        )
+        for one, us in zip(self.points, core.rates_us(self.number, times), strict=True):
+            check(one["rates_us"], us)
+        check(self.values["predicted_us"], self.match.expected_us or 0)
+        check(self.values["vendor_us"], self.match.vendor_us or 0)
+        assert (self.values["gain"] < self.values["least_gain"]) == self.match.loses
+
+    def _at(self, shape: tuple[float, ...], rows: float, splits: float, terms: Terms) -> Values:
+        """Return the values at a shape with a launch."""
+        m, n, k = shape
+        columns = self.match.launch.columns_per_block or n
+        values = self.values | {"m": m, "n": n, "k": k, "rows_per_block": rows, "splits": splits}
+        values |= {"columns_per_block": columns, "has_odd_lines": self._has_odd_lines(m, k)}
+        values["line_factor"] = values["odd_lines"] if values["has_odd_lines"] else 1
+        evaluate(terms, values)
+        return values
+
+    def _has_odd_lines(self, m: float, k: float) -> bool:
+        """Return whether columns of A, or of B or C, are not whole vectors. Columns of A and C have m elements."""
+        bytes_, vector_bytes = self.values["element_bytes"], self.values["vector_bytes"]
+        lengths = (m, m if self._has_vectors_of_c else k)
+        return any(length * bytes_ % vector_bytes != 0 for length in lengths)
+
+    def _point(self, m: float, n: float, k: float, rows: float, splits: float, us: float) -> Values:
+        """Return the ratio of the measured to the predicted time at a measured shape, and its weight."""
+        there = self._at((m, n, k), rows, splits, (*SHAPE_TERMS, *BODY_TERMS))
+        return {"launch": (rows, splits), **self._ratio(there, us, there["rates_us"], self.values["rates_us"])}
+
+    def _vendor_point(self, m: float, n: float, k: float, us: float) -> Values:
+        """Return the same of cuBLAS at a shape."""
+        there = self._at((m, n, k), 1, 1, (*SHAPE_TERMS, *BODY_TERMS))
+        there["has_odd_lines"] = any(length * there["element_bytes"] % VECTOR_BYTES != 0 for length in (m, k))
+        evaluate(VENDOR_TERMS, there)
+        return self._ratio(there, us, there["vendor_rates_us"], self.values["vendor_rates_us"], is_vendors=True)
+
+    def _ratio(
+        self, there: Values, us: float, rates_us: float, rates_us_here: float, *, is_vendors: bool = False
+    ) -> Values:
+        here = self.values
+        extents = [there[name] for name in "mnk"]
+        logs = [math.log(here["VENDOR_VECTOR_EXTENT"] if is_vendors and x == 1 and at < 2 else x)
+                for at, x in enumerate(extents)]  # fmt: skip
+        is_odd_at_one = there["has_odd_lines"] != here["has_odd_lines"]
+        squares = sum((x - math.log(y)) ** 2 for x, y in zip(logs, SHAPE, strict=True))
+        distance = math.sqrt(squares + here["ODD_LINES_APART"] * is_odd_at_one)
+        body = rates_us - here["START_US"]
+        of_body = body / (body + here["SHORT_BODY_US"])
+        counts = of_body + (1 - of_body) * min(rates_us / rates_us_here, 1)
+        return {
+            "shape": extents, "us": us, "rates_us": rates_us, "distance": distance,
+            "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * counts,
+        }  # fmt: skip
+
+    def _vendor_times(self, kernels: Sequence[MeasuredKernel]) -> Iterator[Sequence[float]]:
+        """Yield m, n, k and microseconds of cuBLAS beside the kernels of this type and these orders."""
+        for one in kernels:
+            w, own = one.winner, self.match.winner
+            if (w.dtype, w.orders, w.conjugates, w.is_gram) == (own.dtype, own.orders, own.conjugates, own.is_gram):
+                if w.vendor_us is not None and w.vendor_right:
+                    yield w.m, w.n, w.k, w.vendor_us
+                yield from one.vendor_times
+
+
+DTYPES_BYTES = {"f32": 4, "f64": 8}
+
+
+class Vector(tuple[float, ...]):
+    """Numbers that are multiplied element by element."""
+
+    def __mul__(self, other: Any) -> Vector:
+        return Vector(x * y for x, y in zip(self, other, strict=True))
+
+
+def check(own: float, of_core: float) -> None:
+    """Raise AssertionError unless the script's time is the core's."""
+    assert math.isclose(own, of_core, rel_tol=1e-12), f"the formulas give {own} us, the core {of_core} us"
+
+
+def number(value: float) -> str:
+    if value in (math.inf, 2.0**60):
+        return "unbounded"
+    if value == int(value) and abs(value) < 1e12:
+        return f"{int(value):,}"
+    return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.1f}"
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return a Markdown table."""
+    lines = (heads, ["---"] * len(heads), *rows)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def terms_table(terms: Terms, values: Values) -> str:
+    rows = [(f"`{name}`", f"`{formula}`", number(values[name]), unit) for name, formula, unit in terms]
+    return table(("term", "formula", "value", "unit"), rows)
+
+
+def far_example(example: Example) -> str:
+    """Return why cuBLAS computes a product for which a kernel is predicted to be faster."""
+    c = {name: value for name, (value, _) in constants().items()}
+    match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn"), example.device)
+    us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
+    assert match.loses and vendor_us > us  # noqa: PT018
+    w = match.winner
+    distance = math.dist([math.log(x) for x in (w.m, w.n, w.k)], [math.log(x) for x in FAR_SHAPE])
+    needed = c["LEAST_GAIN"] * math.exp(c["FAR_GAIN"] * (distance - c["KNOWN_WITHIN"]))
+    m, n, k = FAR_SHAPE
+    return (
+        f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
+        f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's own shape, {w.m}x{w.n}x{w.k}, is at"
+        f" distance {distance:.1f}. There `LEAST_GAIN * exp(FAR_GAIN * (distance - KNOWN_WITHIN))` is {needed:.2f},"
+        " so cuBLAS computes the product."
+    )
+
+
+def all_drawn() -> dict[str, str]:
+    """Return the generated regions of the page, by name."""
+    example = Example()
+    v, match = example.values, example.match
+    inputs = {
+        "the product": ("m", "n", "k", "element_bytes", "has_odd_lines"),
+        f"the device ({example.device}), measured": (
+            "read_gbytes_per_s", "copy_gbytes_per_s", "gflops", "multiprocessors"),
+        "the kernel's tiling": (*TILING, "n_padding"),
+        "the kernel's rates, fitted to its measured times": RATES,
+        "the launch": ("rows_per_block", "columns_per_block", "splits"),
+        "the kernel's own shape": ("own_m", "own_n", "own_k", "own_loading_blocks", "own_busy_blocks"),
+    }  # fmt: skip
+    by_weight = sorted(example.points, key=lambda one: -one["weight"])
+    weights = sum(v["weights"])
+    points = [
+        ("x".join(str(int(x)) for x in one["shape"]), f"{one['us']:.1f}", f"{one['rates_us']:.1f}",
+         f"{one['us'] / one['rates_us']:.3f}", f"{math.exp(one['log_ratio']):.3f}", f"{one['distance']:.2f}",
+         f"{one['weight'] / weights:.1%}")
+        for one in by_weight
+    ]  # fmt: skip
+    heads = ("shape", "measured us", "from rates us", "ratio", "ratio, reduced", "distance", "share of the weights")
+    shown = [(source, ", ".join(f"`{name}` {number(v[name])}" for name in names)) for source, names in inputs.items()]
+    side = "cuBLAS" if match.loses else "the kernel"
+    return {
+        "constants": table(
+            ("constant", "value", "meaning"),
+            [(f"`{name}`", number(value), meaning) for name, (value, meaning) in constants().items()],
+        ),
+        "kernel": f"The kernel is `{match.winner.config}`, with {match.launch.splits} splits here.",
+        "inputs": table(("source", "values"), shown),
+        "terms": terms_table((*SHAPE_TERMS, *BODY_TERMS), v),
+        "points": table(heads, points),
+        "measured": terms_table(MEASURED_TERMS, v),
+        "vendor": f"{terms_table((*VENDOR_TERMS, *CHOICE_TERMS), v)}\n\n`vendor_ratio` averages"
+        f" {len(example.vendor_points)} measured times of cuBLAS. `gain` is {'less' if match.loses else 'more'} than"
+        f" `least_gain`, so {side} computes the product.",
+        "far": far_example(example),
+        "printed": f"```\n{match}\n```",
+    }
+
+
+def drawn(page: str) -> str:
+    """Return the page with its regions regenerated."""
+    parts = all_drawn()
+    return REGION.sub(lambda found: found[1] + parts[found[2]] + found[3], page)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(drawn(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
