@@ -27,31 +27,54 @@
         }                                                                                                            \
     } while (0)
 
-static void check_choice(const struct core_pack *pack, const struct core_product *product, int device)
+static int is_time(double us) { return us >= 0 && us < HUGE_VAL; }
+
+static void check_choice(const struct core_pack *pack, const struct core_product *product,
+                         const struct core_choice *choice)
 {
-    const struct core_choice choice = core_choose(pack, product, device);
     char text[96];
-    core_explain(pack, &choice, "a GPU", text, sizeof text);
+    core_explain(pack, choice, "a GPU", text, sizeof text);
     REQUIRE(strlen(text) < sizeof text);
-    if (choice.reason == CORE_NO_KERNEL)
+    if (choice->reason == CORE_NO_KERNEL)
         return;
-    REQUIRE(choice.kernel >= 0 && choice.kernel < (int)pack->header->kernel_count);
-    const struct core_kernel *kernel = &pack->kernels[choice.kernel];
-    REQUIRE(choice.rows_per_block >= 1 && choice.splits >= 1);
-    REQUIRE(choice.us >= 0 && choice.us < HUGE_VAL && choice.vendor_us >= 0 && choice.vendor_us < HUGE_VAL);
-    REQUIRE(choice.distance >= 0 && choice.distance < HUGE_VAL);
-    REQUIRE(choice.index_bits == 32 || choice.index_bits == 64);
-    struct core_choice again = choice;
+    REQUIRE(choice->kernel >= 0 && choice->kernel < (int)pack->header->kernel_count);
+    const struct core_kernel *kernel = &pack->kernels[choice->kernel];
+    REQUIRE(kernel->device < pack->header->device_count && choice->rows_per_block >= 1 && choice->splits >= 1);
+    REQUIRE(is_time(choice->us) && is_time(choice->vendor_us) && is_time(choice->distance));
+    REQUIRE(choice->measured[0] >= 1 && choice->measured[1] >= 1 && choice->measured[2] >= 1);
+    REQUIRE(is_time(choice->measured_us) && choice->measured_us > 0);
+    REQUIRE(choice->index_bits == 32 || choice->index_bits == 64);
+    struct core_choice again = *choice;
     core_set_leading_dimensions(pack, product, &again);
-    REQUIRE(memcmp(again.ld, choice.ld, sizeof again.ld) == 0 && again.index_bits == choice.index_bits);
-    if (choice.is_too_large)
+    REQUIRE(memcmp(again.ld, choice->ld, sizeof again.ld) == 0 && again.index_bits == choice->index_bits);
+    if (choice->is_too_large)
         return;
-    REQUIRE(choice.grid[0] >= 1 && choice.grid[0] <= INT_MAX && choice.grid[1] >= 1 && choice.grid[1] <= 65535);
-    REQUIRE(!kernel->has_workspace == (choice.partials_bytes == 0));
+    REQUIRE(choice->grid[0] >= 1 && choice->grid[0] <= INT_MAX && choice->grid[1] >= 1 && choice->grid[1] <= 65535);
+    REQUIRE(!kernel->has_workspace == (choice->partials_bytes == 0));
     REQUIRE(kernel->is_persistent ||
-            (double)choice.grid[0] * choice.rows_per_block *
-                    (kernel->columns_per_block ? kernel->columns_per_block : (double)choice.extents[1]) >=
-                (double)choice.extents[0] * (double)choice.extents[1]);
+            (double)choice->grid[0] * choice->rows_per_block *
+                    (kernel->columns_per_block ? kernel->columns_per_block : (double)choice->extents[1]) >=
+                (double)choice->extents[0] * (double)choice->extents[1]);
+}
+
+static void check_contenders(const struct core_pack *pack, const struct core_product *product, int device)
+{
+    enum { ROOM = 4 };
+    struct core_choice found[ROOM];
+    const int room = 1 + (int)((uint64_t)product->m % ROOM);
+    const int count = core_contenders(pack, product, device, found, room);
+    REQUIRE(count >= 0 && count <= room);
+    for (int i = 0; i < count; ++i) {
+        struct core_choice *one = &found[i];
+        const struct core_time time = {product->m, product->n, product->k, 0, one->rows_per_block, one->splits};
+        double us;
+        core_rates_us(pack, one->kernel, &time, 1, &us);
+        REQUIRE(is_time(us));
+        REQUIRE(one->reason != CORE_NO_KERNEL && (i == 0 || !one->is_too_large));
+        REQUIRE(i < 2 || found[i - 1].us <= one->us);
+        one->reason = i % 2 == 0 ? one->reason : CORE_TIMED;
+        check_choice(pack, product, one);
+    }
 }
 
 /* An input is a product, a device, and from PACK_AT on a pack. A product begins with extents and leading
@@ -78,9 +101,14 @@ static int try_input(const unsigned char *data, size_t size)
     const int is_sound = memory != NULL && core_open(copy, bytes, memory, &pack) == NULL;
     if (is_sound) {
         const int count = (int)pack.header->device_count;
-        check_choice(&pack, &product, CORE_OTHER_GPU);
-        check_choice(&pack, &product, CORE_HOST);
-        check_choice(&pack, &product, count > 0 ? (int)((uint32_t)device % (uint32_t)count) : device);
+        const int devices[] = {CORE_OTHER_GPU, CORE_HOST,
+                               count > 0 ? (int)((uint32_t)device % (uint32_t)count) : device};
+        for (size_t i = 0; i < sizeof devices / sizeof *devices; ++i) {
+            const struct core_choice choice = core_choose(&pack, &product, devices[i]);
+            check_choice(&pack, &product, &choice);
+        }
+        product.makes_c = 0;
+        check_contenders(&pack, &product, devices[2]);
         REQUIRE(count == 0 || core_device_index(&pack, core_text(&pack, pack.devices[0].name)) == 0);
     }
     free(memory);
@@ -100,27 +128,31 @@ static uint64_t random_bits(void)
 
 static int64_t random_extent(void)
 {
-    static const int64_t extents[] = {1, 2, 3, 7, 8, 16, 64, 257, 4096, 20480, 1000000, INT64_MAX / 16, INT64_MAX, 0, -1};
-    const uint64_t which = random_bits() % 16;
-    return which < 15 ? extents[which] : (int64_t)(random_bits() >> random_bits() % 64);
+    static const int64_t extents[] = {1, 2, 3, 8, 16, 64, 257, 4096, 20480, 1000000, INT64_MAX, 0, -1};
+    const uint64_t which = random_bits() % 14;
+    return which < 13 ? extents[which] : (int64_t)(random_bits() >> random_bits() % 64);
 }
 
-/* Replace a number of the pack by one at a bound of its type, or change some of its bits. */
+enum { DEVICES, KERNELS, TIMES, VENDOR_TIMES, TABLES, TEXT_BYTES = TABLES, COUNTS }; /* as in the header */
+
+/* Replace a number of the pack by a bound of a type or a count of the header, or change a bit. */
 static void change_number(unsigned char *pack, size_t size)
 {
     static const double numbers[] = {0, 1, -1, 1e-300, 1e300, 1e12, 1e-9, HUGE_VAL, 0.5, 3};
     static const int64_t integers[] = {0, 1, -1, 2, 65535, 65536, INT_MAX, INT_MIN, INT64_MAX, INT64_MIN};
     const size_t at = random_bits() % (size / 4) * 4;
-    const uint64_t how = random_bits() % 4, which = random_bits() % 10;
+    const uint64_t how = random_bits() % 5, which = random_bits() % 10;
     const int32_t narrow = (int32_t)integers[which];
     if (how == 0 && at + 8 <= size)
         memcpy(pack + at / 8 * 8, &numbers[which], 8);
     else if (how == 1 && at + 8 <= size)
         memcpy(pack + at / 8 * 8, &integers[which], 8);
-    else if (how == 2 && at + 4 <= size)
+    else if (how == 2)
         memcpy(pack + at, &narrow, 4);
+    else if (how == 3)
+        memcpy(pack + at, pack + offsetof(struct core_header, device_count) + which % COUNTS * 4, 4);
     else
-        pack[random_bits() % size] ^= (unsigned char)(1u << random_bits() % 8);
+        pack[which == 0 ? size - 1 : random_bits() % size] ^= (unsigned char)(1u << random_bits() % 8);
 }
 
 /* Ask for a product that the kernel fits, of its shape. */
@@ -134,8 +166,6 @@ static void ask_for_kernel(struct core_product *product, const struct core_kerne
         product->conjugates[x] = kernel->conjugates[x];
 }
 
-enum { DEVICES, KERNELS, TIMES, VENDOR_TIMES, TABLES };
-
 struct table {
     unsigned char *records;
     size_t bytes; /* of a record */
@@ -147,13 +177,13 @@ static int find_tables(unsigned char *pack, size_t size, struct table tables[TAB
 {
     static const size_t bytes[TABLES] = {sizeof(struct core_device), sizeof(struct core_kernel),
                                          sizeof(struct core_time), sizeof(struct core_time)};
-    uint32_t *counts = (uint32_t *)(pack + offsetof(struct core_header, device_count)); /* and after them, text_bytes */
+    uint32_t *counts = (uint32_t *)(pack + offsetof(struct core_header, device_count));
     size_t at = sizeof(struct core_header);
     for (int i = 0; i < TABLES && at <= size; ++i) {
         tables[i].records = pack + at, tables[i].bytes = bytes[i], tables[i].count = &counts[i];
         at += counts[i] * bytes[i];
     }
-    return at <= size && at + counts[TABLES] == size;
+    return at <= size && at + counts[TEXT_BYTES] == size;
 }
 
 /* Let the times of kernels follow each other again. */
@@ -281,7 +311,7 @@ int main(int count, char **arguments)
             memcpy(changed, input, bytes);
             for (uint64_t mutations = random_bits() % 4; mutations > 0 && size > 0; --mutations)
                 size = mutated(changed, size, MOST);
-            try_input(changed, random_bits() % 100 ? size : random_bits() % size);
+            try_input(changed, random_bits() % 100 ? size : random_bits() % (size + 1));
         }
     }
     printf("%d\n", sound);
