@@ -17,6 +17,7 @@ import pytest
 import tsm2_tune
 from tests.packs_of_everything import LAUNCHES, everything, kernels_of_everything
 from tests.test_predictions import GPU, core, measured, product
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice import core as core_calls
@@ -124,6 +125,15 @@ def test_no_input_makes_it_fail(tmp_path: Path, pack: bytes) -> None:
     files = sorted(map(str, inputs.iterdir()))
     done = subprocess.run([str(program), "200", "1", *files], check=True, stdout=subprocess.PIPE)
     assert int(done.stdout) > len(files) // 2  # most packs open, so the layout is the corpus's
+
+
+@pytest.mark.usefixtures("toolchain", "session_cache")
+@pytest.mark.parametrize(("field", "value"), [("tile_m", 0), ("tile_m", 1 << 40), ("odd_lines", float("nan"))])
+def test_numbers_that_the_core_refuses_are_no_pack(field: str, value: float) -> None:
+    first = kernels_of_everything(2)[0]
+    wrong = replace(first, tiling=replace(first.tiling, **{field: value}))  # type: ignore[type-var]
+    with pytest.raises(InputError, match="because the database is damaged: "):
+        core_pack([wrong], everything(2)[1].rates)
 
 
 # Launches, which Python's Launch computes too: the generator needs them without a compiler

@@ -79,6 +79,7 @@ class Core:
 
     def __init__(self, library: ctypes.CDLL, pack: bytes) -> None:
         """Open the pack. Raise ValueError, with the reason, if it is not valid."""
+        self.pack = pack
         memory_bytes, opened = library.core_memory_bytes, library.core_open
         memory_bytes.restype, opened.restype = ctypes.c_size_t, ctypes.c_char_p
         # The pack and its memory must be aligned to 8 bytes, and stay allocated.

@@ -9,6 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.core import TYPES_IN_C, Core
 from tsm2_tune.runtime.choice.winners import Winner
@@ -58,7 +59,7 @@ class Texts:
         text = text.replace("\0", " ")
         if text not in self._offsets:
             self._offsets[text] = len(self.bytes)
-            self.bytes += text.encode() + b"\0"
+            self.bytes += text.encode(errors="replace") + b"\0"
         return self._offsets[text]
 
 
@@ -67,8 +68,26 @@ def code_numbers(winners: Sequence[Winner]) -> dict[str, int]:
     return {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
 
 
+def core_of(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> Core:
+    """Return the core with a pack of these kernels, in their order. `rates` maps device names to their rates.
+
+    Raise InputError if a number is out of range, ToolMissing if there is no C compiler to build the core.
+    """
+    library = core_library()
+    try:
+        return Core(library, _pack_bytes(kernels, rates))
+    except (struct.error, ValueError) as error:
+        raise InputError(
+            f"times of these kernels cannot be predicted, because the database is damaged: {error}"
+        ) from None
+
+
 def core_pack(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> bytes:
-    """Return the bytes of a pack of these kernels, in their order. `rates` maps device names to their rates."""
+    """Return the bytes of a pack of these kernels, which the core has checked. Raise the errors of `core_of`."""
+    return core_of(kernels, rates).pack
+
+
+def _pack_bytes(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> bytes:
     texts, times, vendor_times = Texts(), list[bytes](), list[bytes]()
     devices = {one.winner.device: one.winner.on_host for one in kernels}
     codes = code_numbers([one.winner for one in kernels])
@@ -82,11 +101,6 @@ def core_pack(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates
     tables = (*of_devices, *of_kernels, *times, *vendor_times)
     counts = (len(of_devices), len(of_kernels), len(times), len(vendor_times), len(texts.bytes))
     return b"".join((HEADER.pack(MAGIC, VERSION, *counts), *tables, texts.bytes))
-
-
-def core_of(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> Core:
-    """Return the core with a pack of these kernels. Raise ToolMissing if there is no C compiler to build it."""
-    return Core(core_library(), core_pack(kernels, rates))
 
 
 def with_rates(pack: bytes, rates: Iterable[tuple[float, float, float]]) -> bytes:
