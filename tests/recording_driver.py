@@ -183,6 +183,11 @@ class RecordingDriver:
         milliseconds._obj.value = 1e-3 * (last_us - first_us)
         return 0 if is_over else 600  # CUDA_ERROR_NOT_READY
 
+    def cuCtxSetCurrent(self, context: Any) -> int:
+        assert not self.pushed
+        self.current = context.value
+        return 0
+
     def cuCtxGetCurrent(self, context: Any) -> int:
         context._obj.value = self._in_force()
         return 0

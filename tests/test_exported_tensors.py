@@ -334,6 +334,19 @@ def test_the_second_product_of_cupys_arrays_takes_the_short_way(
         module.gemm(a, rows(4, 2, 0x2000), out=out)
 
 
+def test_a_primary_context_stays_current_in_a_thread_without_one(module: ModuleType, torch: Any) -> None:
+    primary, driver = 0xAA, module.driver
+    arrays = tensors(0x1000, 0x2000, 0x3000)
+    module.gemm(*arrays)
+    assert (driver.current, driver.pushed) == (primary, [])
+    driver.current = other = 0xBB
+    module.gemm(*arrays)
+    assert driver.current == other
+    driver.current = None
+    module.gemm(*map(f32, (0x1000, 0x2000, 0x3000)))  # their context is not the primary one
+    assert driver.current is None
+
+
 def test_a_plan_starts_the_same_arrays(module: ModuleType, torch: Any) -> None:
     a, b, out = tensors(0x1000, 0x2000, 0x3000)
     start = module.plan(a, b, out, alpha=3, beta=0.5)

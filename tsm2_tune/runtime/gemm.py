@@ -37,9 +37,9 @@ from tsm2_tune.runtime.launch_plan import Bound, BoundVendor, Plan
 from tsm2_tune.runtime.launcher import compiled_cupy_starter, compiled_torch_starter, teach
 from tsm2_tune.runtime.module_data import WINNERS
 from tsm2_tune.runtime.plan_cache import (
-    cupy_key,
+    cupy_look_up,
     keep_plan,
-    pycuda_key,
+    pycuda_look_up,
     pycuda_starter,
     starters,
     torch_key,
@@ -128,7 +128,7 @@ def gemm(
     if conj_a or conj_b or math is not None or fallback != "vendor" or measure:
         asked = (bool(conj_a), bool(conj_b), math, fallback, bool(measure))
     starter = starters.get(type(a))
-    if starter is not None and (type(alpha) not in NUMBERS or reads_operands(alpha, math)):
+    if starter is not None and (alpha is None or type(alpha) not in NUMBERS or reads_operands(alpha, math)):
         try:
             done = starter(a, b, out, alpha, beta, asked, stream)
         except (AttributeError, TypeError):
@@ -274,8 +274,8 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     if 0 in product.shape:
         return Vendor("an extent is 0")
     check_place(product)
-    has_one = any(all(is_its(x.array) for x in product.given) for is_its in (is_torchs, is_cupys))
-    falls_back = fallback == "vendor" and product.math is None and has_one
+    is_its = is_torchs if is_torchs(product.a.array) else is_cupys
+    falls_back = fallback == "vendor" and product.math is None and all(is_its(x.array) for x in product.given)
     try:
         found = choose(product, None if product.on_host else device_of(home(product.a)[1])[0])
     except (LookupError, ValueError) as error:
@@ -350,14 +350,12 @@ def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any
     if all(map(is_torchs, arrays)):
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         keep_plan(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # used by cupy_key
+    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # used by cupy_look_up
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
-        keep_plan(cupy_key(a, b, out, asked), plan)
+        cupy_look_up(sys.modules["cupy"])(a, b, out, asked, plan)
     elif out is not None and all(map(is_pycudas, arrays)):
         starters[kind] = starters.get(kind) or pycuda_starter(sys.modules["pycuda.gpuarray"])
-        key = pycuda_key(a, b, out, (int(a.gpudata), int(b.gpudata), int(out.gpudata)), asked)
-        if key is not None:
-            keep_plan(key, plan)
+        pycuda_look_up(sys.modules["pycuda.gpuarray"])(a, b, out, asked, plan)
     else:
         return
     if isinstance(plan, Plan):

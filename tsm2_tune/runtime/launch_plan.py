@@ -18,7 +18,14 @@ from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.runtime.cuda.cubins import lock
-from tsm2_tune.runtime.cuda.driver import LEGACY_STREAM, ask_driver, cuda, current_context, error_name
+from tsm2_tune.runtime.cuda.driver import (
+    LEGACY_STREAM,
+    ask_driver,
+    cuda,
+    current_context,
+    error_name,
+    primary_context,
+)
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspace_for, workspaces
 
 # Layout of a slot: a CUlaunchConfig, which ends with the stream and no attributes; the addresses of a, b and out; the
@@ -168,7 +175,10 @@ class Plan:
             return not self.kernel_launch(slot.config, self.function, slot.parameters, None)
 
     def launch(self, slot: Slot, stream: int, array: Array) -> None:
-        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if the launch fails."""
+        """Launch the slot on the stream, in the plan's context. Raise RuntimeError if the launch fails.
+
+        A primary context stays current in a thread that had no current context.
+        """
         if (
             self.needed_bytes is not None
             and stream <= LEGACY_STREAM
@@ -177,6 +187,10 @@ class Plan:
             return
         current = ctypes.c_void_p()
         cuda().cuCtxGetCurrent(ctypes.byref(current))
+        if current.value is None and self.context == primary_context(self.ordinal):
+            # Make the context current for later launches of this thread, too, as the CUDA runtime does.
+            ask_driver("cuCtxSetCurrent", ctypes.c_void_p(self.context))
+            current.value = self.context
         if current.value == self.context:
             status = self._status(slot, stream, array)
         else:

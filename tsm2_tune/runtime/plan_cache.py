@@ -11,13 +11,15 @@ from collections.abc import Callable
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stream, vendors_product
-from tsm2_tune.runtime.arrays.protocols import CupyArray, Tensor
+from tsm2_tune.runtime.arrays.protocols import Tensor
 from tsm2_tune.runtime.cuda.driver import shared_context, stream_handle
 from tsm2_tune.runtime.launch_plan import Plan
 
 Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
 Found = tuple[Any, int, int, int, int]  # a cached plan or None; addresses of a, b and out; ordinal of the GPU
-LookUp = Callable[[Any, Any, Any, Any], Found]  # its arguments: a, b, out, and `asked` as for `torch_key`
+# The arguments of a LookUp are a, b, out and `asked`, as for `torch_key`. With CuPy and PyCUDA a fifth argument is a
+# plan to cache.
+LookUp = Callable[..., Found]
 Starter = Callable[..., Any]
 NOTHING: Found = (None, 0, 0, 0, 0)
 PLAIN = (type(None), int, float)  # types of alpha and beta that need no check
@@ -165,16 +167,17 @@ def torch_look_up(torch: Any) -> LookUp:
 
     def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
         try:
-            pa, pb, at = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
+            pa, pb = a.data_ptr(), b.data_ptr()
+            at, tensors = (0, (a, b)) if out is None else (out.data_ptr(), (a, b, out))
         except RuntimeError:  # a tensor without memory of its own, such as a sparse one
             return NOTHING
         if not (pa and pb and (at or out is None)):
             return NOTHING
         sizes = a.numel(), b.numel(), out is None, pa == pb, asked
         known = plans.get(sizes)
-        if known is not None and (known[0](a, b) if out is None else known[0](a, b, out)):
+        if known is not None and known[0](*tensors):
             return known[1], pa, pb, at, known[2]
-        tensors, dtype, on = (a, b) if out is None else (a, b, out), a.dtype, a.get_device()
+        dtype, on = a.dtype, a.get_device()
         for x in tensors:
             if (
                 type(x) not in kinds or x.dtype is not dtype or x.get_device() != on
@@ -206,35 +209,41 @@ def torch_starter(torch: Any) -> Starter:
 # CuPy
 
 
-def cupy_key(a: CupyArray, b: CupyArray, out: CupyArray | None, asked: Any) -> Any:
-    """Return the key in the plan cache for these CuPy arrays, which have one element type and device.
+def cupy_look_up(cupy: Any) -> LookUp:
+    """Return the LookUp for CuPy's arrays.
 
-    `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults. The key has no
-    strides for a C-contiguous array, because its shape determines them.
+    Its keys have no strides for C-contiguous arrays, because the shape determines these strides.
     """
-    lie_a, lie_b = a._c_contiguous or a.strides, b._c_contiguous or b.strides
-    shape, lies = (None, None) if out is None else (out.shape, out._c_contiguous or out.strides)
-    return a.shape, b.shape, shape, lie_a, lie_b, lies, a.dtype, a.data.device_id, a.data.ptr == b.data.ptr, asked
+    kind, current_device = cupy.ndarray, cupy.cuda.runtime.getDevice
+
+    def look_up(a: Any, b: Any, out: Any, asked: Any, new: Any = None) -> Found:
+        dtype, at_a, at_b = a.dtype, a.data, b.data
+        on, pa, pb = at_a.device_id, at_a.ptr, at_b.ptr
+        if type(b) is not kind or b.dtype is not dtype or at_b.device_id != on:
+            return NOTHING
+        at, key_of_out = 0, None
+        if out is not None:
+            at_out = out.data
+            at, key_of_out = at_out.ptr, (out.shape, out._c_contiguous or out.strides)
+            if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
+                return NOTHING
+        key = (
+            a.shape, b.shape, key_of_out, a._c_contiguous or a.strides, b._c_contiguous or b.strides,
+            dtype, on, pa == pb, asked,
+        )  # fmt: skip
+        if new is not None:
+            keep_plan(key, new)
+        plan = plans.get(key)
+        if type(plan) is tuple and on != current_device():
+            return NOTHING
+        return plan, pa, pb, at, on
+
+    return look_up
 
 
 def cupy_starter(cupy: Any) -> Starter:
     """Return a function that launches a product of CuPy's arrays if its plan is cached, and else returns None."""
-    kind, empty, current_device = cupy.ndarray, cupy.empty, cupy.cuda.runtime.getDevice
-
-    def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
-        dtype, at_a, at_b = a.dtype, a.data, b.data
-        on, at = at_a.device_id, 0
-        if type(b) is not kind or b.dtype is not dtype or at_b.device_id != on:
-            return NOTHING
-        if out is not None:
-            at_out = out.data
-            if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
-                return NOTHING
-            at = at_out.ptr
-        plan = plans.get(cupy_key(a, b, out, asked))
-        if type(plan) is tuple and on != current_device():
-            return NOTHING
-        return plan, at_a.ptr, at_b.ptr, at, on
+    empty, current_device = cupy.empty, cupy.cuda.runtime.getDevice
 
     def new_out(plan: Plan, a: Any, on: int) -> tuple[Any, int]:
         if on != current_device():
@@ -242,32 +251,32 @@ def cupy_starter(cupy: Any) -> Starter:
         out = empty(plan.out_shape, a.dtype, order=plan.out_order)
         return out, out.data.ptr
 
-    return starter_of(look_up, new_out, cupy_stream(cupy), any_stream=False)
+    return starter_of(cupy_look_up(cupy), new_out, cupy_stream(cupy), any_stream=False)
 
 
 # PyCUDA
 
 
-def pycuda_key(a: Any, b: Any, out: Any, addresses: tuple[int, int, int], asked: Any) -> Any:
-    """Return the key in the plan cache for these PyCUDA arrays; None if not all are in memory of one CUDA context.
+def pycuda_look_up(gpuarray: Any) -> LookUp:
+    """Return the LookUp for PyCUDA's arrays."""
+    kind = gpuarray.GPUArray
 
-    `asked` has gemm's conj_a, conj_b, math, fallback and measure, or None if all have their defaults.
-    """
-    context = shared_context(addresses)
-    if context is None:
-        return None
-    same = addresses[0] == addresses[1]
-    return "PyCUDA", context, a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, a.dtype, same, asked
+    def look_up(a: Any, b: Any, out: Any, asked: Any, new: Any = None) -> Found:
+        dtype = a.dtype
+        if type(b) is not kind or type(out) is not kind or b.dtype is not dtype or out.dtype is not dtype:
+            return NOTHING
+        pa, pb, at = int(a.gpudata), int(b.gpudata), int(out.gpudata)
+        context = shared_context(pa, pb, at)
+        if context is None:
+            return NOTHING
+        key = context, a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, pa == pb, asked
+        if new is not None:
+            keep_plan(key, new)
+        return plans.get(key), pa, pb, at, 0
+
+    return look_up
 
 
 def pycuda_starter(gpuarray: Any) -> Starter:
     """Return a function that launches a product of PyCUDA's arrays if its plan is cached, and else returns None."""
-    kind = gpuarray.GPUArray
-
-    def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
-        if type(b) is not kind or type(out) is not kind or not a.dtype is b.dtype is out.dtype:
-            return NOTHING
-        addresses = int(a.gpudata), int(b.gpudata), int(out.gpudata)
-        return plans.get(pycuda_key(a, b, out, addresses, asked)), *addresses, 0
-
-    return starter_of(look_up, lambda plan, a, on: (None, 0), lambda ordinal: 0)
+    return starter_of(pycuda_look_up(gpuarray), lambda plan, a, on: (None, 0), lambda ordinal: 0)

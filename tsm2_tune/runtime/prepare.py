@@ -126,16 +126,20 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
     the host waits until their streams are done.
     """
+    others, one_of_each = set[int](), dict[type, Any]()
     for matrix in product.given:
         if speaks_dlpack(matrix.array):
             let_wait(matrix.name, matrix.array, handle)
-    others = {matrix.stream for matrix in product.given if matrix.stream is not None}
-    one_of_each = {type(matrix.array): matrix.array for matrix in product.given}
+        if matrix.stream is not None:
+            others.add(matrix.stream)
+        one_of_each[type(matrix.array)] = matrix.array
     if stream is None and len(one_of_each) > 1:  # arrays of one library have one current stream, `handle`
         current = {current_stream(array) for array in one_of_each.values()}
         others |= {other for other in current if other is not None}
+    if others <= {handle}:
+        return
     stored = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory
-    if stored is not None and any(other != handle for other in others):
+    if stored is not None:
         with current_context(home(stored)[0]):
             for other in others:
                 await_stream(other, handle)

@@ -37,6 +37,7 @@ class Matrix:
     read_only: bool
     stream: int | None  # handle of the stream in the array's `__cuda_array_interface__`
     is_conjugate: bool  # whether the values are the complex conjugates of the memory
+    span_bytes: int  # number of bytes from the first to the last element, padding included
     is_vector: bool = False  # whether the array has one dimension
 
     @classmethod
@@ -79,7 +80,7 @@ class Matrix:
         rows, columns = shape
         strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
         ld = leading_dimensions(name, shape, strides, dtype.itemsize)
-        state = interface.get("stream"), is_conjugate(array)
+        state = interface.get("stream"), is_conjugate(array), span_bytes(rows, columns, ld, dtype.itemsize)
         return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *state, is_vector)
 
     @property
@@ -96,20 +97,20 @@ class Matrix:
         }
         return np.asarray(SimpleNamespace(__array_interface__=interface))
 
-    @property
-    def span_bytes(self) -> int:
-        """The number of bytes from the first to the last element, padding included."""
-        order, ld = next(iter(self.ld.items()))
-        lines, elements = (self.columns, self.rows) if order == "n" else (self.rows, self.columns)
-        return ((lines - 1) * ld + elements) * self.dtype.itemsize
-
     def transposed(self) -> Matrix:
         """Return the transposed matrix, in the same memory."""
         ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
         return Matrix(
             self.name, self.array, self.on_host, self.address, self.columns, self.rows, ld, self.element, self.dtype,
-            self.read_only, self.stream, self.is_conjugate, self.is_vector,
+            self.read_only, self.stream, self.is_conjugate, self.span_bytes, self.is_vector,
         )  # fmt: skip
+
+
+def span_bytes(rows: int, columns: int, ld: dict[str, int], itemsize: int) -> int:
+    """Return the number of bytes from the first to the last element of a matrix, padding included."""
+    order, apart = next(iter(ld.items()))
+    lines, elements = (columns, rows) if order == "n" else (rows, columns)
+    return ((lines - 1) * apart + elements) * itemsize
 
 
 def _wrong_with(interface: Any) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import operator
 from collections.abc import Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
 from tsm2_tune.runtime.choice.core import (
@@ -42,8 +43,7 @@ Shape = tuple[int, int, int]  # m, n, k
 Leading = tuple[tuple[int, int], ...]  # of a, b and, if given, out: as column-major and as row-major; 0: it is not
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(NamedTuple):
     """All that a choice depends on, besides the device."""
 
     name: str  # element type, a name in DTYPES or MATHS
@@ -242,7 +242,8 @@ def contenders(product: Product, device: str) -> list[Match]:
 def choose_by_layout(layout: Layout, device: str | None) -> Match:
     """Return the chosen kernel and log it. Results are cached, so that each choice is logged once."""
     found = chooser().match(layout, device)
-    log.debug("%s %s: %s", "x".join(map(str, layout.shape)), layout.name, found)
+    if log.isEnabledFor(logging.DEBUG):
+        log.debug("%s %s: %s", "x".join(map(str, layout.shape)), layout.name, found)
     return found
 
 

@@ -115,22 +115,21 @@ def current_context(context: int) -> Iterator[None]:
 
 def context_id(context: int) -> int:
     """Return the context's id, which unlike its handle is never reused. Before CUDA 12.0 return the handle."""
-    number = ctypes.c_ulonglong(context)
-    if hasattr(cuda(), "cuCtxGetId"):
-        ask_driver("cuCtxGetId", ctypes.c_void_p(context), ctypes.byref(number))
+    number, ask = ctypes.c_ulonglong(context), getattr(cuda(), "cuCtxGetId", None)
+    if ask is not None and (status := ask(ctypes.c_void_p(context), ctypes.byref(number))):
+        raise RuntimeError(f"cuCtxGetId failed: {error_name(status)}")
     return number.value
 
 
-def shared_context(addresses: tuple[int, ...]) -> tuple[int, int] | None:
+def shared_context(*addresses: int) -> tuple[int, int] | None:
     """Return the handle and the id of the CUDA context that owns the memory at all these addresses.
 
     Return None if there is no such context.
     """
     context, ask, owner = ctypes.c_void_p(), cuda().cuPointerGetAttribute, None
+    found = ctypes.byref(context)
     for address in addresses:
-        if ask(ctypes.byref(context), CONTEXT_OF_POINTER, ctypes.c_uint64(address)) or not context.value:
-            return None
-        if owner is not None and owner != context.value:
+        if ask(found, CONTEXT_OF_POINTER, ctypes.c_uint64(address)) or owner not in (None, context.value):
             return None
         owner = context.value
     return None if owner is None else (owner, context_id(owner))

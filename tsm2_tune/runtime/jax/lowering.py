@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tsm2_tune.runtime.arrays.matrices import Matrix, Product, leading_dimensions
+from tsm2_tune.runtime.arrays.matrices import Matrix, Product, leading_dimensions, span_bytes
 from tsm2_tune.runtime.choice.choose import choose
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
@@ -53,7 +53,12 @@ class Traced(NamedTuple):
             strides = (size, rows * size) if across else (columns * size, size)
             ld = leading_dimensions(name, (rows, columns), strides, size)
             of_type = (self.element, DTYPES[self.element])
-            matrices.append(Matrix(name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False))
+            matrices.append(
+                Matrix(
+                    name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False,
+                    span_bytes(rows, columns, ld, size),
+                )
+            )  # fmt: skip
         return Product(matrices[0], matrices[1], matrices[2])
 
     def choice(self, device: str | None) -> Match | None:
