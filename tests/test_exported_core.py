@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -34,6 +37,12 @@ def chosen(module: ModuleType) -> Any:
 def test_the_compiled_core_is_loaded_from_memory(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "built_core", None)
     assert not chosen(module).is_tuned
+
+
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda match: pickle.loads(pickle.dumps(match))])
+def test_a_match_can_be_copied_and_pickled(module: ModuleType, again: Callable[[Any], Any]) -> None:
+    found = chosen(module)
+    assert (again(found).grid, str(again(found))) == (found.grid, str(found))
 
 
 @pytest.mark.parametrize("place", ["linux-another", None])

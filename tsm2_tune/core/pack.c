@@ -18,7 +18,6 @@ enum {
     MOST_SMEM_BYTES = 1 << 18,
     MOST_MULTIPROCESSORS = 1 << 16,
     MOST_RESIDENT = 64,
-    MOST_VECTOR_BYTES = 1024
 };
 enum { MOST_RECORDS = 1 << 24 }; /* of one table */
 #define LARGEST_EXTENT 0x1p62

@@ -8,14 +8,10 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
 import warnings
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 from tsm2_tune.runtime.cuda.cubins import unpacked
 from tsm2_tune.runtime.elements import DTYPES, MATHS
@@ -161,20 +157,26 @@ def memory_file(name: str, binary: bytes) -> str:
 
 def built_core(texts: Mapping[str, str]) -> bytes:
     """Compile the core's C texts, by file name, and return the shared library. Raise OSError if that fails."""
+    import shutil  # here, because few programs get here and all wait for imports
+    import subprocess
+    import tempfile
+
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"there is no C compiler: none of {', '.join(COMPILERS)}")
     with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder, "core.so")
+        paths = {name: os.path.join(folder, name) for name in (*texts, "core.so")}
         for name, text in texts.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
-        sources = [str(Path(folder, name)) for name in texts if name.endswith(".c")]
-        command = [compiler, *CORE_FLAGS, "-o", str(output), *sources, "-lm"]
+            with open(paths[name], "w", encoding="utf-8") as file:
+                file.write(text)
+        sources = [paths[name] for name in texts if name.endswith(".c")]
+        command = [compiler, *CORE_FLAGS, "-o", paths["core.so"], *sources, "-lm"]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=CORE_SECONDS)
         except subprocess.SubprocessError as error:
             raise OSError(f"{compiler} does not compile it: {error}") from None
-        return output.read_bytes()
+        with open(paths["core.so"], "rb") as file:
+            return file.read()
 
 
 @cache

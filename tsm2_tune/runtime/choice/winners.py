@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import Any
 
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
@@ -97,6 +98,9 @@ class Match:
         """m, n and k of the transposed product, if the kernel computes that one."""
         return self.extents if self.swapped else None
 
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"explanation": partial(_unchanged, str(self))}
+
     def __str__(self) -> str:
         return f"{self.winner.config}: tuned for this shape" if self.explanation is None else self.explanation(self)
 
@@ -109,6 +113,11 @@ class Match:
         """The match as text, with a note if the kernel is predicted to be only slightly faster than cuBLAS."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
+
+
+def _unchanged(text: str, _: Match) -> str:
+    """Return the text: the explanation of a match that was copied or pickled."""
+    return text
 
 
 @dataclass(frozen=True)

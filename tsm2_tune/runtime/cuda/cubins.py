@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import ctypes
-import hashlib
 import lzma
 import threading
 from functools import lru_cache
@@ -115,6 +114,8 @@ def _part(place: Place, what: str) -> bytes:
 
 
 def _checked(binary: bytes, digest: str, what: str) -> bytes:
+    import hashlib  # here: it loads OpenSSL, which takes longer than all other imports
+
     if hashlib.sha256(binary).hexdigest() != digest:
         raise RuntimeError(f"{what} does not match its digest: export this module again")
     return binary
