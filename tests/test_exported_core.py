@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import errno
+import hashlib
+import json
 import pickle
 import shutil
+import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -15,6 +20,7 @@ import pytest
 from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.compile import core_library
 
 pytestmark = [
     pytest.mark.host,
@@ -59,7 +65,7 @@ def test_without_a_compiler_tuned_shapes_alone_have_kernels(
 ) -> None:
     monkeypatch.setattr(module, "CORE", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.warns(RuntimeWarning, match=r"tuned shapes only, .* \(there is no C compiler"):
+    with pytest.warns(RuntimeWarning, match=r"tuned shapes only, .* there is no C compiler"):
         found = module.match(512, 8, 256, "f32", GPU)
     assert found.is_tuned
     assert str(found) == f"{found.winner.config}: tuned for this shape"
@@ -77,11 +83,11 @@ def test_without_a_compiler_tuned_shapes_alone_have_kernels(
 
 def test_a_compiler_that_fails_is_named(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     failing = tmp_path / "cc"
-    failing.write_text("#!/bin/sh\nexit 1\n")
+    failing.write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
     failing.chmod(0o755)
     monkeypatch.setattr(module, "CORE", None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.warns(RuntimeWarning, match=f"{failing} does not compile it"):
+    with pytest.warns(RuntimeWarning, match=rf"{failing} does not compile it \(status 1\): no such thing"):
         assert module.module_core() is None
 
 
@@ -93,3 +99,75 @@ def test_data_that_does_not_match_its_digest_is_not_used(
     monkeypatch.setattr(module, name, (*place, "0" * 64, data))
     with pytest.raises(RuntimeError, match="does not match its digest: export this module again"):
         chosen(module)
+
+
+def test_threads_build_one_core(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    built, build = list[int](), module.built_core
+    monkeypatch.setattr(module, "CORE", None)
+    monkeypatch.setattr(module, "built_core", lambda texts: built.append(1) or build(texts))
+    with ThreadPoolExecutor(8) as threads:
+        cores = set(threads.map(lambda _: module.module_core(), range(8)))
+    assert (len(cores), len(built)) == (1, 1)
+
+
+def test_a_warning_that_is_an_error_is_raised_once(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(module, "CORE", None)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(RuntimeWarning):
+            module.match(512, 8, 256, "f32", GPU)
+        assert module.match(512, 8, 256, "f32", GPU).is_tuned
+
+
+def test_without_a_descriptor_the_next_call_tries_again(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> str:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "memory_file", full)
+        with pytest.raises(OSError, match="Too many open files"):
+            chosen(module)
+    assert not chosen(module).is_tuned
+
+
+def test_a_library_is_known_by_its_content(module: ModuleType) -> None:
+    first, again, other = (module.memory_file("name", data) for data in (b"one", b"one", b"other"))
+    assert first.rpartition("/")[0] == again.rpartition("/")[0] != other.rpartition("/")[0]
+    assert Path(first).read_bytes() == b"one"
+
+
+@pytest.mark.parametrize("device", ["\ud800", f"{GPU}\0x"])
+def test_a_device_of_an_odd_name_is_another_one(module: ModuleType, device: str) -> None:
+    assert module.match(512, 8, 256, "f32", device).other_device == device
+
+
+def test_a_copy_of_a_match_can_be_timed(module: ModuleType) -> None:
+    timed = copy.copy(chosen(module)).timed(9.0, 20.0)
+    assert str(timed).endswith(": timed on these arrays, with the L2 dirty 9.0 us, the vendor 20.0 us")
+
+
+def test_options_of_the_users_compiler_do_not_go_into_the_core(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    plain = core_library.core_binary()
+    monkeypatch.setenv("CXX", "g++ -ffast-math")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    core_library._loaded.cache_clear()
+    assert core_library.core_binary() == plain
+
+
+def test_a_cached_core_that_does_not_load_is_built_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    core_library._loaded.cache_clear()
+    plain = core_library.core_binary()
+    (kept,) = tmp_path.rglob("*.so")
+    report = kept.with_suffix(".json")
+    kept.write_bytes(b"of another machine")
+    facts = json.loads(report.read_text()) | {"sha256": hashlib.sha256(kept.read_bytes()).hexdigest()}
+    report.write_text(json.dumps(facts))
+    core_library._loaded.cache_clear()
+    assert core_library.core_binary() == plain
+    assert kept.read_bytes() == plain

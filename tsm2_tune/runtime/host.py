@@ -18,6 +18,10 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
     if product.out is None:
         order: Any = made_order(match)
         product = product.with_out(np.empty(product.out_shape, product.dtype, order=order))
+    if not match.grid[0]:
+        raise ValueError(
+            f"a product of {product.shape[0]}x{product.shape[1]} has too many tiles: compute it in parts"
+        )
     oriented = product.transposed() if match.swapped else product
     winner, (m, n, k), bits = match.winner, match.extents, match.index_bits
     index, scalar = np.int32 if bits == 32 else np.int64, product.sum_dtype.type

@@ -5,15 +5,13 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterable, Sequence
-from copy import copy
 from dataclasses import replace
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
 from tsm2_tune.runtime.choice.core import (
     NO_KERNEL,
-    TIMED,
     TUNED,
     TYPES_IN_C,
     Core,
@@ -112,19 +110,13 @@ class Chooser:
         return [self._match(one, device) for one in found]
 
     def _match(self, found: CoreChoice, device: str | None) -> Match:
-        winner, core = self.winners[found.kernel], self.core
+        assert self.core is not None
+        winner = self.winners[found.kernel]
         launch = winner.launch
         if found.rows_per_block != launch.rows_per_block:
             launch = replace(launch, rows_per_block=found.rows_per_block)
         if found.splits != launch.splits:
             launch = launch.with_splits(found.splits)
-
-        def explanation(match: Match) -> str:
-            assert core is not None
-            choice = copy(found)
-            if match.is_timed:
-                choice.reason, choice.us, choice.vendor_us = TIMED, match.expected_us or 0, match.vendor_us or 0
-            return core.explanation(choice, device)
 
         return Match(
             winner=winner,
@@ -142,7 +134,7 @@ class Chooser:
             expected_us=found.us or None,
             vendor_us=found.vendor_us or None,
             loses=bool(found.is_vendors),
-            explanation=explanation,
+            explanation=partial(self.core.explanation, found, device),
         )
 
     def _tuned_match(self, layout: Layout, device: str | None) -> Match:

@@ -6,24 +6,28 @@ An exported module contains the core as a shared library for one platform, and a
 from __future__ import annotations
 
 import ctypes
+import errno
 import json
 import os
+import signal
 import sys
+import threading
 import warnings
 from collections.abc import Mapping
-from functools import cache
 
-from tsm2_tune.runtime.cuda.cubins import unpacked
+from tsm2_tune.runtime.cuda.cubins import sha256, unpacked
 from tsm2_tune.runtime.elements import DTYPES, MATHS
 from tsm2_tune.runtime.module_data import CORE, CORE_TEXTS, PACK
 
 TYPES_IN_C = (*DTYPES, *MATHS.values())  # in the order of core_type
 OTHER_GPU, HOST = -1, -2  # devices that are in no pack
-NO_KERNEL, TUNED, PREDICTED, NEAREST, TIMED = range(5)  # core_reason
+NO_KERNEL, TUNED, PREDICTED, NEAREST = range(4)  # core_reason
 # Without fused multiply-adds, all processors choose the same kernels. Names are bound inside the library.
 CORE_FLAGS = ("-std=c99", "-O2", "-ffp-contract=off", "-shared", "-fPIC", "-Wl,-Bsymbolic")
-COMPILERS = ("cc", "gcc", "clang")
-CORE_SECONDS = 60
+COMPILERS = ("cc", "gcc", "clang", "c++", "g++", "clang++")
+CORE_SECONDS = 60  # time limit of the compiler
+MOST_MESSAGE_BYTES = 500  # of the compiler's messages that are shown
+TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that may be gone at the next call
 EXPLANATION_BYTES = 1024
 MOST_CONTENDERS = 20  # most launches to time
 
@@ -99,7 +103,9 @@ class Core:
         """Return the index of the device with this name, OTHER_GPU for another GPU, HOST for None."""
         found = self._devices.get(name)
         if found is None:
-            found = self._devices[name] = self._device_index(self._pack, (name or "").encode())
+            encoded = (name or "").encode(errors="replace")
+            found = OTHER_GPU if b"\0" in encoded else self._device_index(self._pack, encoded)
+            self._devices[name] = found
         return found
 
     def choose(self, product: CoreProduct, device: str | None) -> CoreChoice:
@@ -116,7 +122,7 @@ class Core:
 
     def explanation(self, choice: CoreChoice, device: str | None) -> str:
         """Return a sentence that says which kernel was chosen for the device, and why."""
-        text, name = ctypes.create_string_buffer(EXPLANATION_BYTES), (device or "").encode()
+        text, name = ctypes.create_string_buffer(EXPLANATION_BYTES), (device or "").encode(errors="replace")
         self._explain(self._pack, ctypes.byref(choice), name, text, ctypes.c_size_t(EXPLANATION_BYTES))
         return text.value.decode(errors="replace")
 
@@ -149,14 +155,24 @@ def memory_file(name: str, binary: bytes) -> str:
     """
     if not hasattr(os, "memfd_create"):
         raise OSError("this system has no files in memory")
-    file = os.memfd_create(name)  # never closed: the dynamic loader identifies a library by its path
+    file = os.memfd_create(name)  # never closed, so that its number is not used again
     with os.fdopen(file, "wb", closefd=False) as opened:
         opened.write(binary)
-    return f"/proc/self/fd/{file}"
+    # The loader knows a library by its path, and a program may close all files: so the content is part of the path.
+    digest = int.from_bytes(sha256(binary)[:8], "big")
+    return "/proc/self/fd/" + "".join(".//" if digest >> bit & 1 else "./" for bit in range(64)) + str(file)
+
+
+def loaded_core(binary: bytes) -> ctypes.CDLL:
+    """Load the core's shared library. Raise OSError if it does not load here."""
+    return ctypes.CDLL(memory_file("tsm2_core", binary))
 
 
 def built_core(texts: Mapping[str, str]) -> bytes:
-    """Compile the core's C texts, by file name, and return the shared library. Raise OSError if that fails."""
+    """Compile the core's C texts, by file name, and return the shared library. Raise OSError if that fails.
+
+    The compiler is the first of COMPILERS in PATH, without the user's options: the library may run elsewhere.
+    """
     import shutil  # here, because few programs get here and all wait for imports
     import subprocess
     import tempfile
@@ -164,42 +180,76 @@ def built_core(texts: Mapping[str, str]) -> bytes:
     compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
     if compiler is None:
         raise OSError(f"there is no C compiler: none of {', '.join(COMPILERS)}")
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, open(os.path.join(folder, "messages"), "w+b") as messages:
         paths = {name: os.path.join(folder, name) for name in (*texts, "core.so")}
         for name, text in texts.items():
             with open(paths[name], "w", encoding="utf-8") as file:
                 file.write(text)
         sources = [paths[name] for name in texts if name.endswith(".c")]
-        command = [compiler, *CORE_FLAGS, "-o", paths["core.so"], *sources, "-lm"]
+        command = [compiler, "-x", "c", *sources, *CORE_FLAGS, "-o", paths["core.so"], "-lm"]
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=messages, stderr=messages, start_new_session=True
+        )
         try:
-            subprocess.run(command, check=True, capture_output=True, timeout=CORE_SECONDS)
-        except subprocess.SubprocessError as error:
-            raise OSError(f"{compiler} does not compile it: {error}") from None
+            status: int | None = process.wait(CORE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            raise OSError(f"{compiler} takes longer than {CORE_SECONDS} s") from None
+        if status or not os.path.exists(paths["core.so"]):
+            messages.seek(0)
+            said = messages.read(MOST_MESSAGE_BYTES).decode(errors="replace").replace(folder, "").strip()
+            raise OSError(f"{compiler} does not compile it (status {status}){': ' + said if said else ''}")
         with open(paths["core.so"], "rb") as file:
             return file.read()
 
 
-@cache
+_module_core: list[Core | None] = []  # empty until the first product
+_loading = threading.Lock()
+
+
 def module_core() -> Core | None:
     """Return the core with this module's kernels.
 
-    Return None, after a warning, if neither the contained library nor a compiled one loads here. Raise RuntimeError
-    if the data of this module does not match its digest.
+    Return None, after a warning in the first call, if neither the contained library nor a compiled one loads here.
+    Raise RuntimeError if the data of this module does not match its digest, OSError if the system has no file
+    descriptor or memory left.
     """
+    if not _module_core:
+        reason = ""
+        with _loading:
+            if not _module_core:
+                core, reason = _opened_core()
+                _module_core.append(core)
+        if reason:
+            warnings.warn(
+                f"kernels run for tuned shapes only, because the code that predicts times does not load ({reason}):"
+                " install a C compiler or export on this machine; PyTorch and CuPy compute other products of their"
+                " arrays, and gemm raises LookupError for those of other arrays",
+                RuntimeWarning, stacklevel=2,
+            )  # fmt: skip
+    return _module_core[0]
+
+
+def _opened_core() -> tuple[Core | None, str]:
+    """Return the core and "", or None and why it does not load."""
     pack = unpacked(PACK[1], PACK[0], "the pack of kernels")
-    try:
+    reasons = []
+    for library in (_contained_core, _compiled_core):
         try:
-            if CORE is None or CORE[0] != platform_name():
-                raise OSError("it is for another platform")
-            library = ctypes.CDLL(memory_file("tsm2_core", unpacked(CORE[2], CORE[1], "the compiled core")))
-        except OSError:  # for another platform or C library
-            texts = json.loads(unpacked(CORE_TEXTS[1], CORE_TEXTS[0], "the core's text"))
-            library = ctypes.CDLL(memory_file("tsm2_core", built_core(texts)))
-    except OSError as error:
-        warnings.warn(
-            f"kernels run for tuned shapes only, and the arrays' library computes all other products: the code that"
-            f" predicts times does not load ({error})",
-            RuntimeWarning, stacklevel=2,
-        )  # fmt: skip
-        return None
-    return Core(library, pack)
+            return Core(loaded_core(library()), pack), ""
+        except OSError as error:
+            if error.errno in TRANSIENT:
+                raise
+            reasons.append(str(error))
+    return None, "; ".join(reasons)
+
+
+def _contained_core() -> bytes:
+    if CORE is None or CORE[0] != platform_name():
+        raise OSError(f"this module contains no library for {platform_name()}")
+    return unpacked(CORE[2], CORE[1], "the compiled core")
+
+
+def _compiled_core() -> bytes:
+    return built_core(json.loads(unpacked(CORE_TEXTS[1], CORE_TEXTS[0], "the core's text")))

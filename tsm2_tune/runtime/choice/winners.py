@@ -91,7 +91,7 @@ class Match:
     vendor_us: float | None = None  # cuBLAS's time, likewise; None also if its result was wrong
     loses: bool = False  # whether cuBLAS should compute the product: it is faster, or predicted to be nearly as fast
     is_timed: bool = False  # whether `measure` took both times on the product's own arrays
-    explanation: Callable[[Match], str] | None = field(default=None, compare=False, repr=False)  # makes its text
+    explanation: Callable[[], str] | None = field(default=None, compare=False, repr=False)  # makes its text
 
     @property
     def across(self) -> tuple[int, int, int] | None:
@@ -99,10 +99,16 @@ class Match:
         return self.extents if self.swapped else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"explanation": partial(_unchanged, str(self))}
+        text = None if self.explanation is None else partial(str, self.explanation())
+        return self.__dict__ | {"explanation": text}
 
     def __str__(self) -> str:
-        return f"{self.winner.config}: tuned for this shape" if self.explanation is None else self.explanation(self)
+        text = f"{self.winner.config}: tuned for this shape" if self.explanation is None else self.explanation()
+        if not self.is_timed:
+            return text
+        vendors = "" if self.vendor_us is None else f", the vendor {self.vendor_us:.1f} us"
+        kernel, _, _ = text.partition(": ")
+        return f"{kernel}: timed on these arrays, with the L2 dirty {self.expected_us:.1f} us{vendors}"
 
     def timed(self, us: float, vendor_us: float | None) -> Match:
         """Return the match with the times that were measured on the product's own arrays."""
@@ -113,11 +119,6 @@ class Match:
         """The match as text, with a note if the kernel is predicted to be only slightly faster than cuBLAS."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
-
-
-def _unchanged(text: str, _: Match) -> str:
-    """Return the text: the explanation of a match that was copied or pickled."""
-    return text
 
 
 @dataclass(frozen=True)

@@ -113,10 +113,14 @@ def _part(place: Place, what: str) -> bytes:
     return _checked(whole[start:end], digest, what)
 
 
-def _checked(binary: bytes, digest: str, what: str) -> bytes:
+def sha256(binary: bytes) -> bytes:
     import hashlib  # here: it loads OpenSSL, which takes longer than all other imports
 
-    if hashlib.sha256(binary).hexdigest() != digest:
+    return hashlib.sha256(binary).digest()
+
+
+def _checked(binary: bytes, digest: str, what: str) -> bytes:
+    if sha256(binary).hex() != digest:
         raise RuntimeError(f"{what} does not match its digest: export this module again")
     return binary
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import json
+import os
+import platform
 from functools import cache
 from importlib import resources
-from pathlib import Path
 
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.runtime.choice.core import CORE_FLAGS, memory_file
-from tsm2_tune.tuner.compile import cache as binaries
+from tsm2_tune.runtime.choice.core import CORE_FLAGS, built_core, loaded_core, platform_name
+from tsm2_tune.tuner.compile import cache as binary_cache
 from tsm2_tune.tuner.compile.command_limits import workplace
-from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
-from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.compile.shared_objects import c_texts
 
 SUFFIX = ".so"
 
@@ -25,33 +25,39 @@ def core_texts() -> dict[str, bytes]:
 
 
 def core_binary() -> bytes:
-    """Return the core as a shared library for this machine: from the cache, or else compiled and kept there.
+    """Return the core as a shared library for this machine. Raise the errors of `core_library`."""
+    return _loaded()[0]
 
-    Raise ToolMissing if there is no C compiler, InputError if the cache cannot be used.
+
+def core_library() -> ctypes.CDLL:
+    """Load the core into this process: from the cache, or else compiled and kept there.
+
+    Raise ToolMissing if there is no C compiler or the library does not load, InputError if the cache cannot be used.
     """
-    texts, compiler = core_texts(), compiler_command()
-    about = json.dumps([compiler, CORE_FLAGS, {name: text.decode() for name, text in texts.items()}])
-    key = hashlib.sha256(about.encode()).hexdigest()
-    found = binaries.find(key, SUFFIX)
-    if found is not None:
-        return found[0].read_bytes()
-
-    def command(folder: Path, output: Path) -> list[str]:
-        sources = [folder / name for name in sorted(texts) if name.endswith(".c")]
-        return [*compiler, *CORE_FLAGS, "-o", str(output), *as_c(sources), "-lm"]
-
-    binary = shared_object(texts, command, "core")
-    with workplace(binaries.working_parent()) as work:
-        output = work.folder / "core"
-        output.write_bytes(binary)
-        binaries.keep(output, key, SUFFIX, 0)
-    return binary
+    return _loaded()[1]
 
 
 @cache
-def core_library() -> ctypes.CDLL:
-    """Load the core into this process. Raise the errors of `core_binary`, and ToolMissing if it does not load."""
+def _loaded() -> tuple[bytes, ctypes.CDLL]:
+    texts = {name: text.decode() for name, text in core_texts().items()}
+    about = json.dumps([platform_name(), platform.libc_ver(), CORE_FLAGS, texts])
+    key = hashlib.sha256(about.encode()).hexdigest()
+    found = binary_cache.find(key, SUFFIX)
+    if found is not None:
+        binary = found[0].read_bytes()
+        try:
+            return binary, loaded_core(binary)
+        except OSError:  # made by another machine that shares the cache
+            os.unlink(found[0])
     try:
-        return ctypes.CDLL(memory_file("tsm2_core", core_binary()))
+        binary = built_core(texts)
+        library = loaded_core(binary)
     except OSError as error:
-        raise ToolMissing(f"the compiled core does not load: {error}") from None
+        raise ToolMissing(
+            f"times cannot be predicted: the core does not load ({error}): install a C compiler"
+        ) from None
+    with workplace(binary_cache.working_parent()) as work:
+        output = work.folder / "core"
+        output.write_bytes(binary)
+        binary_cache.keep(output, key, SUFFIX, 0)
+    return binary, library
