@@ -75,7 +75,7 @@ class Called:
         choice, winner = self.choice, self.choice.winner
         return {
             "choice": str(choice),
-            "basis": choice.basis,
+            "basis": str(choice).partition(": ")[2],
             "expected_us": choice.expected_us,
             "expected_vendor_us": choice.vendor_us,
             "kernel": winner.kernel,

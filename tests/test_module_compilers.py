@@ -318,16 +318,16 @@ def test_an_nvcc_that_cannot_be_started_is_told(
 
 
 def test_compilers_are_looked_for_in_a_named_toolkit_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_in = list[Path]()
+    looked_in = list[str]()
     monkeypatch.setattr(compilers, "NVRTC", ())
     monkeypatch.setattr(compilers, "_files", lambda folder, _: looked_in.append(folder) or [])
-    monkeypatch.setattr(compilers, "_wheel_folders", lambda: [Path("/wheel")])
+    monkeypatch.setattr(compilers, "_wheel_folders", lambda: ["/wheel"])
     monkeypatch.setattr(compilers, "TOOLKIT", str(tmp_path / "usual"))
     monkeypatch.setenv("CUDA_PATH", str(tmp_path / "path"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "of_path/bin"))
     assert list(compilers._nvrtcs()) == []
-    assert looked_in == [*(tmp_path / name / "lib64" for name in ("home", "path", "usual")), Path("/wheel")]
+    assert looked_in == [*(str(tmp_path / name / "lib64") for name in ("home", "path", "usual")), "/wheel"]
     places = ("home", "path", "of_path", "usual")
     for name in places:
         (tmp_path / name / "bin").mkdir(parents=True)
