@@ -102,6 +102,16 @@ def test_a_time_is_the_start_and_the_body_of_its_terms() -> None:
     assert found == pytest.approx([time])
 
 
+def test_the_distance_is_printed_with_the_shape_to_which_it_is_measured() -> None:
+    """The second kernel has no known occupancy, so the kernel with the nearest own shape is chosen."""
+    own, other, far = (1000, 8, 1000), (20480, 8, 20480), (2, 1, 2)
+    chooser = core(measured(SPLIT, own, 20.0, (other, 400.0)), replace(measured(SPLIT, far, 5.0), tiling=None))
+    found = chooser.choose(product((20480, 8, 7534)), GPU)
+    assert chooser.explanation(found, GPU).endswith("for 1000x8x1000: measured at 20480x8x20480, at distance 1.0")
+    found = chooser.choose(product((1000, 8, 2718)), GPU)
+    assert chooser.explanation(found, GPU).endswith(": tuned for 1000x8x1000, at distance 1.0")
+
+
 @pytest.mark.parametrize("us", [380.0, 800.0])
 def test_a_measured_time_is_predicted_again(us: float) -> None:
     assert best(SPLIT, R, us, R)[0] == pytest.approx(us, rel=0.1)

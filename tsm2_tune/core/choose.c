@@ -6,11 +6,13 @@
 #include <math.h>
 #include <string.h>
 
-enum { GROUP_SPLITS = 16 };
-#define LARGEST_32_BIT_OFFSET 2143289344 /* elements: 2**31 - 2**22; beyond it a kernel needs 64-bit indices */
+enum { GROUP_SPLITS = 16 }; /* splits whose partial sums are added up first if there are more than flat_splits */
+/* Elements: beyond it a kernel needs 64-bit indices. It is 2**31 - 2**22, since a loop counter may exceed an offset
+   by the number of threads in the grid. */
+#define LARGEST_32_BIT_OFFSET 2143289344
 #define LARGEST_BYTES 0x1p62
 
-/* --- Which kernels fit --- */
+/* --- Candidates --- */
 
 /* The kernels among which the times decide. */
 struct candidates {
@@ -20,10 +22,10 @@ struct candidates {
     int c_order; /* -1: any */
 };
 
-/* Whether the kernel computes the product. `c_order` -1: with C in any order. */
-static int fits(const struct core_pack *pack, int at, const struct core_product *product, int c_order)
+/* Return whether the kernel computes the product. `c_order` -1: with C in any order. */
+static int can_compute(const struct core_pack *pack, int index, const struct core_product *product, int c_order)
 {
-    const struct core_kernel *kernel = &pack->kernels[at];
+    const struct core_kernel *kernel = &pack->kernels[index];
     return kernel->type == product->type && product->ld[CORE_A][kernel->orders[CORE_A]] != 0 &&
            product->ld[CORE_B][kernel->orders[CORE_B]] != 0 && kernel->conjugates[0] == product->conjugates[0] &&
            kernel->conjugates[1] == product->conjugates[1] && (product->is_gram || !kernel->is_gram) &&
@@ -31,35 +33,47 @@ static int fits(const struct core_pack *pack, int at, const struct core_product 
            (c_order < 0 || kernel->orders[CORE_C] == c_order || kernel->is_gram);
 }
 
-/* Return the index of the next candidate from `at` on; the number of kernels if there is none. */
-static int next_candidate(const struct candidates *candidates, int at)
+/* Advance `index` to the next candidate, from -1 to the first. Return false after the last. */
+static int next_candidate(const struct candidates *candidates, int *index)
 {
-    const int count = (int)candidates->pack->header->kernel_count;
-    while (at < count && !((int)candidates->pack->kernels[at].device == candidates->device &&
-                           fits(candidates->pack, at, candidates->product, candidates->c_order)))
-        ++at;
-    return at;
+    const struct core_pack *pack = candidates->pack;
+    while (++*index < (int)pack->header->kernel_count)
+        if ((int)pack->kernels[*index].device == candidates->device &&
+            can_compute(pack, *index, candidates->product, candidates->c_order))
+            return 1;
+    return 0;
 }
 
 static int has_candidate(const struct candidates *candidates)
 {
-    return next_candidate(candidates, 0) < (int)candidates->pack->header->kernel_count;
+    int index = -1;
+    return next_candidate(candidates, &index);
 }
 
-/* Find the candidates: kernels of the device, or else of the device of the first kernel that fits (a host's for a host,
-   a GPU's for a GPU). If C is allocated later, only kernels for the wanted order, if there are any. Return whether
+/* Return the device whose kernels are candidates; -1 if no kernel can compute the product. It is the device itself,
+   or else the device of the first kernel that can, a host for a host and a GPU for a GPU. */
+static int device_of_candidates(const struct core_pack *pack, const struct core_product *product, int device)
+{
+    const int count = (int)pack->header->kernel_count;
+    const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
+    for (int index = 0; index < count; ++index)
+        if ((int)pack->kernels[index].device == device && can_compute(pack, index, product, -1))
+            return device;
+    for (int index = 0; index < count; ++index) {
+        const int other = (int)pack->kernels[index].device;
+        if (pack->devices[other].is_host == is_host && can_compute(pack, index, product, -1))
+            return other;
+    }
+    return -1;
+}
+
+/* Find the candidates. If C is allocated later, only kernels for the wanted order, if there are any. Return whether
    there are candidates. */
 static int find_candidates(const struct core_pack *pack, const struct core_product *product, int device, int wanted,
                            struct candidates *found)
 {
-    const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
-    found->pack = pack, found->product = product, found->device = -1, found->c_order = -1;
-    for (int at = 0; at < (int)pack->header->kernel_count; ++at) {
-        const int own = (int)pack->kernels[at].device;
-        const int is_wanted = found->device < 0 || (own == device && found->device != device);
-        if (is_wanted && pack->devices[own].is_host == is_host && fits(pack, at, product, -1))
-            found->device = own;
-    }
+    found->pack = pack, found->product = product, found->c_order = -1;
+    found->device = device_of_candidates(pack, product, device);
     if (found->device < 0)
         return 0;
     if (product->makes_c && product->m > 1 && product->n > 1) {
@@ -70,30 +84,30 @@ static int find_candidates(const struct core_pack *pack, const struct core_produ
     return 1;
 }
 
-/* --- The best of them --- */
+/* --- The best candidate --- */
 
 /* The distance of a kernel's own shape from the product. */
-static double distance_to(const struct core_pack *pack, int at, const struct core_product *product)
+static double own_distance(const struct core_pack *pack, int index, const struct core_product *product)
 {
-    const struct core_fit *fit = &pack->fits[at];
-    const double m = fit->log_m - log((double)product->m), n = fit->log_n - log((double)product->n);
-    const double k = fit->log_k - log((double)product->k);
-    return sqrt(m * m + n * n + k * k);
+    const struct core_derived *derived = &pack->derived[index];
+    const double m = derived->log_m - log((double)product->m), n = derived->log_n - log((double)product->n);
+    const double k = derived->log_k - log((double)product->k);
+    return log_distance(m, n, k, 0);
 }
 
 static double distance_between(const int64_t shape[3], const struct core_product *product)
 {
     const double m = log((double)shape[0] / (double)product->m), n = log((double)shape[1] / (double)product->n);
     const double k = log((double)shape[2] / (double)product->k);
-    return sqrt(m * m + n * n + k * k);
+    return log_distance(m, n, k, 0);
 }
 
-static int is_its_shape(const struct core_kernel *kernel, const struct core_product *product)
+static int is_own_shape(const struct core_kernel *kernel, const struct core_product *product)
 {
     return kernel->m == product->m && kernel->n == product->n && kernel->k == product->k;
 }
 
-/* Whether kernel a comes before b if they are equally near, or have equal predicted times. */
+/* Return whether kernel a comes before b if they are equally near, or have equal predicted times. */
 static int comes_before(const struct core_pack *pack, int a, int b)
 {
     const struct core_kernel *x = &pack->kernels[a], *y = &pack->kernels[b];
@@ -103,33 +117,32 @@ static int comes_before(const struct core_pack *pack, int a, int b)
 static int are_predicted(const struct candidates *candidates)
 {
     const struct core_pack *pack = candidates->pack;
-    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
-         at = next_candidate(candidates, at + 1))
-        if (!is_predicted(pack, at))
+    for (int index = -1; next_candidate(candidates, &index);)
+        if (!is_predicted(pack, index))
             return 0;
     return 1;
 }
 
-/* Set the candidate whose shape is nearest. */
+/* Choose the candidate whose own shape is nearest, with the launch of that shape. */
 static void choose_nearest(const struct candidates *candidates, struct core_choice *choice)
 {
     const struct core_pack *pack = candidates->pack;
+    double nearest_distance = HUGE_VAL;
     choice->kernel = -1;
-    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
-         at = next_candidate(candidates, at + 1)) {
-        const double distance =
-            is_its_shape(&pack->kernels[at], candidates->product) ? 0 : distance_to(pack, at, candidates->product);
-        if (choice->kernel < 0 || distance < choice->distance ||
-            (distance == choice->distance && comes_before(pack, at, choice->kernel))) {
-            choice->kernel = at;
-            choice->distance = distance;
+    for (int index = -1; next_candidate(candidates, &index);) {
+        const int is_own = is_own_shape(&pack->kernels[index], candidates->product);
+        const double distance = is_own ? 0 : own_distance(pack, index, candidates->product);
+        if (choice->kernel < 0 || distance < nearest_distance ||
+            (distance == nearest_distance && comes_before(pack, index, choice->kernel))) {
+            choice->kernel = index;
+            nearest_distance = distance;
         }
     }
     choice->rows_per_block = pack->kernels[choice->kernel].rows_per_block;
     choice->splits = pack->kernels[choice->kernel].splits;
 }
 
-/* Set the measured shape of the choice's kernel that is nearest to the product. */
+/* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. */
 static void set_measured(const struct core_pack *pack, const struct core_product *product, struct core_choice *choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
@@ -143,20 +156,19 @@ static void set_measured(const struct core_pack *pack, const struct core_product
     choice->distance = distance_between(choice->measured, product);
 }
 
-/* Set the candidate with the least predicted time, penalized by its distance from measured shapes. */
+/* Choose the candidate with the least predicted time, penalized by its distance from measured shapes. */
 static void choose_fastest(const struct candidates *candidates, struct core_choice *choice)
 {
     const struct core_pack *pack = candidates->pack;
     double best_us = HUGE_VAL;
     int best = -1;
-    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
-         at = next_candidate(candidates, at + 1)) {
+    for (int index = -1; next_candidate(candidates, &index);) {
         int32_t rows, splits;
         double penalized_us;
-        const double us = core_predict(pack, at, candidates->product, &rows, &splits, &penalized_us);
-        if (best < 0 || penalized_us < best_us || (penalized_us == best_us && comes_before(pack, at, best))) {
+        const double us = core_predict(pack, index, candidates->product, &rows, &splits, &penalized_us);
+        if (best < 0 || penalized_us < best_us || (penalized_us == best_us && comes_before(pack, index, best))) {
             best_us = penalized_us;
-            best = at;
+            best = index;
             choice->us = us;
             choice->rows_per_block = rows;
             choice->splits = splits;
@@ -165,40 +177,41 @@ static void choose_fastest(const struct candidates *candidates, struct core_choi
     choice->kernel = best;
 }
 
-double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product,
+double core_predict(const struct core_pack *pack, int index, const struct core_product *product,
                     int32_t *rows_per_block, int32_t *splits, double *penalized_us)
 {
-    *rows_per_block = pack->kernels[kernel].rows_per_block;
-    *splits = pack->kernels[kernel].splits;
+    *rows_per_block = pack->kernels[index].rows_per_block;
+    *splits = pack->kernels[index].splits;
     *penalized_us = 0;
-    if (!is_predicted(pack, kernel))
+    if (!is_predicted(pack, index))
         return 0;
-    const struct work work = work_of(pack, kernel, product);
+    const struct work work = work_of(pack, index, product);
     struct timed_launch fastest;
     double distance;
-    fastest_launches(pack, kernel, &work, &fastest, 1, &distance);
+    fastest_launches(pack, index, &work, &fastest, 1, &distance);
     *rows_per_block = fastest.rows;
     *splits = fastest.splits;
-    *penalized_us = fastest.us * distance_penalty(pack, kernel, distance);
+    *penalized_us = fastest.us * distance_penalty(pack, index, distance);
     return fastest.us;
 }
 
-/* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate whose
-   shape is nearest. */
+/* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate
+   whose shape is nearest. */
 static double predicted_vendor_us(const struct candidates *candidates, int nearest)
 {
     const struct core_pack *pack = candidates->pack;
-    const struct work work = vendor_work_of(pack, nearest, candidates->product), apart = with_vectors_apart(work);
-    const double plain_us = plain_vendor_us(&work);
+    const struct work work = vendor_work_of(pack, nearest, candidates->product);
+    const struct work distant = work_for_vendor_distance(work);
+    const double rates_us = vendor_rates_us(&work);
     struct average average = {0, 0, HUGE_VAL};
-    for (int at = next_candidate(candidates, 0); at < (int)pack->header->kernel_count;
-         at = next_candidate(candidates, at + 1))
-        for (int i = 0; i < pack->fits[at].vendor_point_count; ++i)
-            add_point(&average, &pack->vendor_points[pack->fits[at].first_vendor_point + i], &apart, plain_us);
+    for (int index = -1; next_candidate(candidates, &index);)
+        for (int i = 0; i < pack->derived[index].vendor_point_count; ++i)
+            add_point(&average, &pack->vendor_points[pack->derived[index].first_vendor_point + i], &distant, rates_us);
     return average.weights > 0 ? vendor_us(&average, &work) : 0;
 }
 
-/* Choose for the product as it is. `wanted` is the order of a C that is allocated later. */
+/* Choose a kernel that computes the product as it is. `wanted` is the preferred order of a C that is allocated later.
+   */
 static struct core_choice choose_as_is(const struct core_pack *pack, const struct core_product *product, int device,
                                        int wanted)
 {
@@ -211,7 +224,7 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
     const int nearest = choice.kernel, is_host = pack->devices[candidates.device].is_host;
     choice.reason = CORE_NEAREST;
     choice.is_of_other_device = !is_host && candidates.device != device;
-    if (is_its_shape(&pack->kernels[nearest], product)) {
+    if (is_own_shape(&pack->kernels[nearest], product)) {
         choice.reason = CORE_TUNED;
         choice.us = is_host ? 0 : pack->kernels[nearest].us;
         choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;
@@ -241,8 +254,9 @@ static struct core_product transposed_product(const struct core_product *product
     return transposed;
 }
 
-/* Whether the transposed product's choice is better than the product's own. A kernel of the device is not replaced by
-   another device's. On a host, whose times are not compared, the nearer shape is better. */
+/* Return whether the transposed product's choice is better than the product's own. The predicted times are compared
+   without the penalty for distance, which decides only among kernels for the same product. A kernel of the device is
+   not replaced by another device's. On a host, whose times are not compared, the nearer shape is better. */
 static int is_better(const struct core_choice *transposed, const struct core_choice *as_is, int is_host)
 {
     if (is_host)
@@ -255,11 +269,12 @@ static int is_better(const struct core_choice *transposed, const struct core_cho
 
 static uint64_t quotient_up(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
 
-/* Whether offsets need 64 bits. `ld` are the kernel's. */
+/* Return whether offsets need 64 bits. `ld` are the kernel's. */
 static int needs_64_bits(const struct core_kernel *kernel, const int64_t extents[3], const int64_t ld[CORE_MATRICES])
 {
     const int64_t m = extents[0], n = extents[1], k = extents[2], longest = m > k ? m : k;
     const int64_t rows[CORE_MATRICES] = {m, k, m}, columns[CORE_MATRICES] = {k, n, n};
+    /* A loop that strides over m or k may count up to twice as far: beyond it by the rows of the grid. */
     int is_needed = longest > LARGEST_32_BIT_OFFSET / 2;
     for (int x = 0; x < CORE_MATRICES; ++x) {
         const int64_t lines = kernel->orders[x] == CORE_ROW_MAJOR ? rows[x] : columns[x];
@@ -277,7 +292,8 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
     const uint64_t columns = kernel->columns_per_block > 0 ? (uint64_t)kernel->columns_per_block : n;
     const uint64_t down = quotient_up(m, rows), across = quotient_up(n, columns);
     const int are_many = (double)down * (double)across > (double)INT_MAX;
-    const uint64_t tiles = are_many ? (uint64_t)INT_MAX : down * across; /* at least the number of persistent blocks */
+    /* A persistent kernel has at most INT_MAX blocks, so more tiles do not change its workspace. */
+    const uint64_t tiles = are_many ? (uint64_t)INT_MAX : down * across;
     if (!kernel->is_persistent && (are_many || splits > MOST_SPLITS))
         return 0;
     choice->grid[0] = (uint32_t)(kernel->is_persistent ? splits : tiles);
@@ -298,7 +314,8 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 
 /* --- The choice --- */
 
-/* Whether cuBLAS is faster, or predicted to be nearly as fast. `product` is as the kernel computes it. */
+/* Return whether cuBLAS is faster, or predicted to be nearly as fast. `product` is transposed if the kernel computes
+   the transposed product. */
 static int is_vendors(const struct core_pack *pack, const struct core_product *product,
                       const struct core_choice *choice)
 {
@@ -307,7 +324,7 @@ static int is_vendors(const struct core_pack *pack, const struct core_product *p
         return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
     if (choice->reason == CORE_TUNED)
         return choice->vendor_us > 0 && choice->vendor_us < choice->us;
-    const double distance = distance_to(pack, choice->kernel, product);
+    const double distance = own_distance(pack, choice->kernel, product);
     const double beyond = distance > KNOWN_WITHIN ? distance - KNOWN_WITHIN : 0;
     return choice->vendor_us > 0 && choice->vendor_us < LEAST_GAIN * exp(FAR_GAIN * beyond) * choice->us;
 }
@@ -345,6 +362,13 @@ static struct core_choice completed(const struct core_pack *pack, const struct c
     return choice;
 }
 
+/* Return whether kernels for the transposed product compete with this choice. Kernels are made for a tall C, so they
+   do if C is wide, unless a kernel was tuned for the product as it is, or its time is unknown on a GPU. */
+static int may_be_transposed(const struct core_product *product, const struct core_choice *as_is, int is_host)
+{
+    return product->m < product->n && as_is->reason != CORE_TUNED && (as_is->us > 0 || is_host);
+}
+
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device)
 {
     const struct core_product transposed = transposed_product(product);
@@ -355,8 +379,7 @@ struct core_choice core_choose(const struct core_pack *pack, const struct core_p
         return none;
     const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
     const struct core_choice as_is = choose_as_is(pack, product, device, CORE_COLUMN_MAJOR);
-    const int is_wide = product->m < product->n; /* kernels are made for a tall C */
-    if (as_is.reason != CORE_NO_KERNEL && (!is_wide || as_is.reason == CORE_TUNED || (as_is.us <= 0 && !is_host)))
+    if (as_is.reason != CORE_NO_KERNEL && !may_be_transposed(product, &as_is, is_host))
         return completed(pack, product, as_is);
     struct core_choice transposed_choice = choose_as_is(pack, &transposed, device, CORE_ROW_MAJOR);
     transposed_choice.is_transposed = 1;
@@ -370,8 +393,8 @@ struct core_choice core_choose(const struct core_pack *pack, const struct core_p
 
 enum { LAUNCHES_OF_A_KERNEL = 2 };
 
-/* Insert a choice by its time among those from index 1 on. If there is no room, the slowest is dropped. Return their
-   number. */
+/* Insert a choice by its time behind found[0], which stays first. If there is no room, the slowest is dropped. Return
+   the number of choices. */
 static int insert(struct core_choice *found, int count, int room, const struct core_choice *choice)
 {
     if (count == room && (count == 1 || found[count - 1].us <= choice->us))
@@ -389,24 +412,22 @@ static int is_same_launch(const struct core_choice *a, const struct core_choice 
            a->is_transposed == b->is_transposed;
 }
 
-/* Insert the launches of all candidates for the product, which may be the transposed one. Return the number of choices.
- */
+/* Insert the launches of all candidates for the product. Return the number of choices. */
 static int insert_launches(const struct core_pack *pack, const struct core_product *product, int device,
                            int is_transposed, struct core_choice *found, int count, int room)
 {
     struct candidates candidates;
     if (!find_candidates(pack, product, device, CORE_COLUMN_MAJOR, &candidates) || !are_predicted(&candidates))
         return count;
-    for (int at = next_candidate(&candidates, 0); at < (int)pack->header->kernel_count;
-         at = next_candidate(&candidates, at + 1)) {
+    for (int index = -1; next_candidate(&candidates, &index);) {
         struct timed_launch launches[LAUNCHES_OF_A_KERNEL];
         struct core_choice choice;
         double distance;
-        const struct work work = work_of(pack, at, product);
-        const int launch_count = fastest_launches(pack, at, &work, launches, LAUNCHES_OF_A_KERNEL, &distance);
+        const struct work work = work_of(pack, index, product);
+        const int launch_count = fastest_launches(pack, index, &work, launches, LAUNCHES_OF_A_KERNEL, &distance);
         memset(&choice, 0, sizeof choice);
         choice.reason = CORE_PREDICTED;
-        choice.kernel = at;
+        choice.kernel = index;
         choice.is_transposed = is_transposed;
         choice.is_of_other_device = candidates.device != device;
         set_measured(pack, product, &choice);
@@ -414,9 +435,9 @@ static int insert_launches(const struct core_pack *pack, const struct core_produ
             choice.rows_per_block = launches[i].rows;
             choice.splits = launches[i].splits;
             choice.us = launches[i].us;
-            const struct core_choice whole = completed(pack, product, choice);
-            if (!whole.is_too_large && !is_same_launch(&whole, &found[0]))
-                count = insert(found, count, room, &whole);
+            const struct core_choice full = completed(pack, product, choice);
+            if (!full.is_too_large && !is_same_launch(&full, &found[0]))
+                count = insert(found, count, room, &full);
         }
     }
     return count;
@@ -426,8 +447,10 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
                     struct core_choice *found, int room)
 {
     found[0] = core_choose(pack, product, device);
-    if (found[0].reason == CORE_NO_KERNEL || pack->devices[pack->kernels[found[0].kernel].device].is_host)
-        return found[0].reason != CORE_NO_KERNEL;
+    if (found[0].reason == CORE_NO_KERNEL)
+        return 0;
+    if (pack->devices[pack->kernels[found[0].kernel].device].is_host)
+        return 1;
     const struct core_product transposed = transposed_product(product);
     int count = insert_launches(pack, product, device, 0, found, 1, room);
     count = insert_launches(pack, &transposed, device, 1, found, count, room);

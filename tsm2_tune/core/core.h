@@ -1,12 +1,12 @@
 /* Choose a kernel for a matrix product from a pack of measured kernels, or leave the product to cuBLAS.
 
-   C (m x n) = alpha A (m x k) B (k x n) + beta C. Times are in microseconds; extents, leading dimensions and offsets in
-   elements. No function allocates, keeps state, or calls CUDA or Python. An open pack is read-only, so any number of
-   threads may use it at once.
+   C (m x n) = alpha A (m x k) B (k x n) + beta C. Times are in microseconds; extents, leading dimensions and offsets
+   in elements. No function allocates, keeps state, or calls CUDA or Python. An open pack is read-only, so any number
+   of threads may use it at once.
 
    A pack is one block of bytes: a header and four tables (devices, kernels, times, times of cuBLAS), which begin at
    multiples of 8 bytes; then its texts, each ended by a zero byte. Numbers are little-endian. The block may come from
-   anywhere: core_open checks all of it. */
+   anywhere: core_open checks all of it. An `index` without a noun is a kernel's. */
 
 #ifndef TSM2_CORE_H
 #define TSM2_CORE_H
@@ -18,13 +18,14 @@
 extern "C" {
 #endif
 
+/* Types of elements. The first six have the numbers of tsm2_type, the C library's enumeration. */
 enum core_type {
     CORE_F32,
     CORE_F64,
     CORE_C64,
     CORE_C128,
     CORE_BF16,
-    CORE_F16, /* as tsm2_type */
+    CORE_F16,
     CORE_TF32,
     CORE_3XTF32,
     CORE_MINPLUS_F32,
@@ -47,7 +48,7 @@ struct core_header {
 
 /* A GPU, or a host, on which kernels were measured. Texts are offsets into the pack's texts. */
 struct core_device {
-    double read_gbytes_per_s;        /* measured; 0: rates are unknown, and no times are predicted */
+    double read_gbytes_per_s;        /* measured; 0: unknown, then no times are predicted */
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
     uint32_t name;                   /* as the driver reports it */
@@ -56,34 +57,37 @@ struct core_device {
     int32_t unused;
 };
 
-/* A kernel at the shape for which it is in the pack. */
+/* A kernel, and its *own shape*: the shape for which it was exported. A *line* is a column of a column-major matrix,
+   or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector load: then
+   vectors of all lines but the first are not aligned. A kernel's *body* is its time without the start of the launch
+   and without the addition of partial sums. An extent of 0 is unbounded, unless its comment says otherwise. */
 struct core_kernel {
     int64_t m, n, k;
-    double us;        /* its median time there */
-    double vendor_us; /* the time of cuBLAS there; 0: not measured, or its result was wrong */
+    double us;        /* its median time at its own shape */
+    double vendor_us; /* the time of cuBLAS at its own shape; 0: not measured, or its result was wrong */
 
-    /* How it divides its work; `resident` 0: unknown, and no times are predicted if it is among the kernels that fit.
-     */
-    double odd_lines; /* factor on the body's time if lines of matrices are not whole vectors */
-    double arithmetic_rate; /* share of the device's arithmetic rate */
-    double cached_rate; /* rate of data that is read again and may be in the L2, and of C; 1: typical */
-    int32_t resident; /* resident blocks per multiprocessor */
-    int32_t tile_m; /* rows of a tile of C; a block computes whole tiles, one below the other */
+    /* How it divides its work. */
+    double odd_lines; /* factor on its body if A, or B or C (has_vectors_of_c), has odd lines */
+    double arithmetic_rate; /* fraction of the device's arithmetic rate */
+    double cached_rate; /* rate of rereads, which may hit the L2, and of rewriting C; in units of the typical rate */
+    int32_t resident; /* occupancy: resident blocks per multiprocessor. 0: unknown; then the choice for a product that
+                         it can compute uses no predicted times, not even of other kernels */
+    int32_t tile_m; /* rows of a tile of C; a block computes one or more tiles, one below the other */
     int32_t tile_n; /* columns of a tile; 0: n */
-    int32_t k_step; /* splits of k are multiples, except the last; 0: k is not split */
-    int32_t k_per_pass; /* k after which C is written, and read again by the next pass; 0: k */
-    int32_t k_of_resident_b; /* largest split of k for which a block keeps its part of B; 0: any */
+    int32_t k_step; /* every split of k but the last is a multiple */
+    int32_t k_per_pass; /* k after which C is written, and read again by the next pass */
+    int32_t k_of_resident_b; /* largest split of k for which a block keeps its part of B */
     int32_t vector_bytes; /* of its widest loads */
     int32_t k_padding; /* k is padded to a multiple with zeros */
     int32_t n_padding; /* n is padded to a multiple with zeros; 0: to tile_n */
-    int32_t is_pipelined; /* a block loads its next tile of C while it computes one */
-    int32_t has_vectors_of_c; /* its vectors are of A and C, else of A and B */
+    int32_t is_pipelined; /* a block loads the operands of its next tile of C while it computes a tile */
+    int32_t has_vectors_of_c; /* its vectors access lines of A and C; 0: of A and B */
 
     /* Its launch. */
     int32_t threads, smem_bytes; /* per block */
     int32_t rows_per_block;
     int32_t columns_per_block; /* 0: n */
-    int32_t splits; /* of k; blocks of the grid if it is persistent */
+    int32_t splits; /* of k; if it is persistent, blocks of the grid */
     int32_t flat_splits; /* the most splits whose partial sums are added up at once */
     int32_t is_persistent; /* its grid has `splits` blocks, which share all tiles */
     int32_t has_workspace; /* it has the parameters `partials` and `counters`; some kernels ignore them */
@@ -100,7 +104,8 @@ struct core_kernel {
     uint32_t unused;
 };
 
-/* A time at another shape than the kernel's. rows_per_block and splits are 0 for cuBLAS. */
+/* A time at another shape than the kernel's own, with contiguous matrices. rows_per_block and splits are 0 for
+   cuBLAS. */
 struct core_time {
     int64_t m, n, k;
     double us;
@@ -109,8 +114,8 @@ struct core_time {
 
 /* --- Opening a pack --- */
 
-struct core_fit; /* a kernel's derived facts */
-struct core_point; /* a measured time over the predicted one, at a shape */
+struct core_derived; /* facts of a kernel that follow from the pack */
+struct core_point; /* a measured time divided by the time from rates, at a shape */
 
 struct core_pack {
     const struct core_header *header;
@@ -118,18 +123,18 @@ struct core_pack {
     const struct core_kernel *kernels;
     const struct core_time *times, *vendor_times;
     const char *texts;
-    struct core_fit *fits; /* of each kernel */
-    struct core_point *points; /* of each kernel: at its shape, then its times */
+    struct core_derived *derived; /* one for each kernel */
+    struct core_point *points; /* for each kernel: one at its own shape, then one for each of its times */
     struct core_point *vendor_points;
 };
 
-/* Return the bytes of memory that core_open needs for a pack of these bytes; 0 if the header is wrong. The pack has to
-   be aligned to 8 bytes. */
+/* Return the bytes of memory that core_open needs for a pack of these bytes; 0 if the header is wrong. The pack has
+   to be aligned to 8 bytes. */
 size_t core_memory_bytes(const void *bytes, size_t size);
 
 /* Check the pack, and prepare predictions in `memory`, which is aligned to 8 bytes and has the bytes that
-   core_memory_bytes returns. Both blocks must stay where they are for as long as the pack is used. Return NULL, or what
-   is wrong with the pack as a constant text. */
+   core_memory_bytes returns. Both blocks must stay where they are for as long as the pack is used. Return NULL, or
+   what is wrong with the pack as a constant text. */
 const char *core_open(const void *bytes, size_t size, void *memory, struct core_pack *pack);
 
 /* Return the index of the device of this name, or CORE_OTHER_GPU. */
@@ -140,7 +145,8 @@ static inline const char *core_text(const struct core_pack *pack, uint32_t offse
 
 /* --- Choosing --- */
 
-/* C = A B. Leading dimensions that are not 0 have to be at least the length of a line: the core does not check them. */
+/* A matrix product C = A B. Leading dimensions other than 0 have to be at least the length of a line: the core does not
+   check that. It does not know the addresses of the matrices either: predictions assume that they are aligned. */
 struct core_product {
     int64_t m, n, k;
     int64_t ld[CORE_MATRICES][CORE_ORDERS]; /* leading dimension in each storage order that the matrix has; else 0 */
@@ -148,15 +154,15 @@ struct core_product {
     int32_t type; /* enum core_type */
     int32_t conjugates[2];
     int32_t is_gram; /* B is A transposed, in the same memory */
-    int32_t makes_c; /* C is allocated after the choice: column-major if there is a kernel for that. ld[CORE_C] is
-                        ignored */
+    int32_t makes_c; /* C is allocated after the choice, in the kernel's order, and ld[CORE_C] is ignored. Kernels with
+                        a column-major C are preferred, unless m or n is 1 */
 };
 
 enum core_reason {
     CORE_NO_KERNEL, /* no kernel has this type, these orders and conjugates */
     CORE_TUNED, /* the kernel was tuned for this shape */
-    CORE_PREDICTED, /* it has the least predicted time */
-    CORE_NEAREST, /* no times can be predicted: its shape is the nearest */
+    CORE_PREDICTED, /* the kernel has the least predicted time */
+    CORE_NEAREST, /* no times can be predicted, and the kernel's own shape is the nearest */
     CORE_TIMED /* only for core_explain: the caller timed this launch on the product's own arrays */
 };
 
@@ -164,52 +170,58 @@ enum core_reason {
 struct core_choice {
     enum core_reason reason;
     int32_t kernel; /* index */
-    int32_t is_vendors; /* cuBLAS is faster, or predicted to be nearly as fast */
+    int32_t is_vendors; /* cuBLAS should compute the product: it is faster, or predicted to be nearly as fast */
     int32_t is_transposed; /* the kernel computes C^T = B^T A^T */
     int32_t is_of_other_device;
-    int32_t is_too_large; /* the grid or the workspace would exceed what CUDA has; both are 0 */
+    int32_t is_too_large; /* grid and workspace are 0: the grid exceeds CUDA's limits, or the workspace 2**62 bytes */
     int32_t index_bits; /* 32 or 64: the width of the kernel's integer parameters */
     int32_t rows_per_block, splits;
     uint32_t grid[2]; /* blocks in x and y */
     uint64_t partials_bytes, counters_bytes; /* workspace; counters are 32-bit and must be 0 */
-    int64_t extents[3]; /* m, n and k as the kernel computes it */
+    int64_t extents[3]; /* m, n and k of the product that the kernel computes: transposed if is_transposed */
     int64_t ld[CORE_MATRICES]; /* the leading dimensions of its A, B and C */
     int64_t measured[3]; /* m, n and k of the kernel's measured shape that is nearest to the product's */
     double measured_us; /* its time there */
-    double distance; /* Euclidean distance of the logarithms of m, n and k to that shape */
-    double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown */
+    double distance; /* Euclidean distance of the logarithms of `extents` from those of `measured` */
+    double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown, and always on a host */
 };
 
-/* Return the kernel for the product on the device: an index, CORE_OTHER_GPU or CORE_HOST. If no
-   kernel of the device fits the product as it is, kernels of another GPU are chosen. */
+/* Return the kernel for the product. `device` is an index, CORE_OTHER_GPU or CORE_HOST. If no kernel of the device
+   can compute the product as it is, kernels of another GPU are candidates. This is a limitation: a kernel of the
+   device that can compute only the transposed product is chosen then only if C has more columns than rows and the
+   kernel is predicted to be faster than the other GPU's. */
 struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device);
 
-/* Set `found` to the launches that are worth timing for a product whose C exists (makes_c is 0). The first is that of
-   core_choose; the others follow by their predicted times, at most twice the least one. Return how many there are, at
-   most `room`, which is at least 1; 0 without a kernel. */
+/* Set `found` to the launches that are worth timing for a product whose C exists (makes_c is 0). The first is the
+   choice of core_choose. The others follow in the order of their predicted times: the two fastest launches of each
+   candidate, for the product and for the transposed product. They are dropped if is_too_large, or if they are
+   predicted to take more than WORTH_TIMING times the least time. Return the number of launches, at most `room`, which
+   is at least 1; 0 without a kernel. On a host only the first is set. */
 int core_contenders(const struct core_pack *pack, const struct core_product *product, int device,
                     struct core_choice *found, int room);
 
-/* Set `ld` and `index_bits` of a choice for another product. That product may differ from the choice's
-   only in leading dimensions. For each of them, the widest vector that divides it must be the same. */
+/* Set `ld` and `index_bits` of a choice for another product, which differs from the choice's product only in leading
+   dimensions. The widest vector load that divides a leading dimension must be the same in both products, since the
+   choice depends on odd lines. */
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice);
 
-/* Return the predicted time of a kernel for a product that fits it, with its best launch. 0: it cannot be predicted.
-   `penalized_us` is the time with a penalty for the distance from measured shapes. */
-double core_predict(const struct core_pack *pack, int kernel, const struct core_product *product,
+/* Return the predicted time of a kernel for a product that it can compute, with its best launch; 0 if
+   it cannot be predicted. Set `penalized_us` to the time with a penalty for the distance from measured shapes. */
+double core_predict(const struct core_pack *pack, int index, const struct core_product *product,
                     int32_t *rows_per_block, int32_t *splits, double *penalized_us);
 
-/* Predict a kernel's times at shapes and with launches from the device's rates alone, without its measured times; 0: they
-   cannot be predicted. The members `us` of `times` are not read. Set `count` predictions in microseconds. */
-void core_rates_us(const struct core_pack *pack, int kernel, const struct core_time *times, int count, double *us);
+/* Set `us` to `count` predictions from the device's rates alone, without the kernel's measured times: one for the
+   shape and launch of each of `times`, whose members `us` are not read. Matrices are contiguous. 0: it cannot be
+   predicted. */
+void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us);
 
-/* Write the choice as a sentence of at most `bytes`, including the terminating zero. `device` is the name of the GPU
- * asked for. */
+/* Write a sentence about the choice to `text`, at most `bytes` with the terminating zero. `device` is the name of the
+   GPU for which the kernel was chosen. */
 void core_explain(const struct core_pack *pack, const struct core_choice *choice, const char *device, char *text,
                   size_t bytes);
 
-/* Return the bytes of an element, and of a sum, alpha or beta. */
+/* Return the bytes of an element; of a partial sum, alpha or beta. */
 int64_t core_element_bytes(int type);
 int64_t core_sum_bytes(int type);
 

@@ -16,6 +16,51 @@ static void add(char *text, size_t bytes, const char *format, ...)
     va_end(arguments);
 }
 
+static void add_measured_shape(char *text, size_t bytes, const struct core_choice *choice)
+{
+    add(text, bytes, ": measured at %lldx%lldx%lld", (long long)choice->measured[0], (long long)choice->measured[1],
+        (long long)choice->measured[2]);
+}
+
+static void add_timed(char *text, size_t bytes, const struct core_choice *choice)
+{
+    add(text, bytes, ": timed on these arrays, with the L2 dirty %.1f us", choice->us);
+    if (choice->vendor_us > 0)
+        add(text, bytes, ", the vendor %.1f us", choice->vendor_us);
+}
+
+static void add_tuned(char *text, size_t bytes, const struct core_pack *pack, const struct core_choice *choice)
+{
+    const struct core_kernel *kernel = &pack->kernels[choice->kernel];
+    add(text, bytes, ": tuned for this shape");
+    if (choice->us > 0)
+        add(text, bytes, "; with the L2 %s %.1f us measured", core_text(pack, kernel->l2_state), choice->us);
+    if (choice->vendor_us > 0)
+        add(text, bytes, ", %s %.1f us", core_text(pack, kernel->vendor_routine), choice->vendor_us);
+}
+
+/* Add why a kernel is the nearest, or the fastest on a host, where no times are printed. */
+static void add_distance(char *text, size_t bytes, const struct core_kernel *kernel, const struct core_choice *choice)
+{
+    add(text, bytes, ": tuned for %lldx%lldx%lld", (long long)kernel->m, (long long)kernel->n, (long long)kernel->k);
+    if (choice->measured[0] != kernel->m || choice->measured[1] != kernel->n || choice->measured[2] != kernel->k)
+        add_measured_shape(text, bytes, choice);
+    add(text, bytes, ", at distance %.1f", choice->distance);
+}
+
+static void add_predicted(char *text, size_t bytes, const struct core_pack *pack, const struct core_choice *choice)
+{
+    const struct core_kernel *kernel = &pack->kernels[choice->kernel];
+    add_measured_shape(text, bytes, choice);
+    add(text, bytes, "; with the L2 %s %.1f us predicted, from %.1f us there", core_text(pack, kernel->l2_state),
+        choice->us, choice->measured_us);
+    if (kernel->time_count > 0)
+        add(text, bytes, " and times at %u other shape%s", (unsigned)kernel->time_count,
+            kernel->time_count > 1 ? "s" : "");
+    if (choice->vendor_us > 0)
+        add(text, bytes, ", cuBLAS's gemm %.1f us", choice->vendor_us);
+}
+
 void core_explain(const struct core_pack *pack, const struct core_choice *choice, const char *device, char *text,
                   size_t bytes)
 {
@@ -25,9 +70,6 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
     if (choice->reason == CORE_NO_KERNEL)
         return;
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
-    const long long m = kernel->m, n = kernel->n, k = kernel->k;
-    const char *l2_state = core_text(pack, kernel->l2_state);
-    const int is_tuned = choice->reason == CORE_TUNED;
     add(text, bytes, "%s", core_text(pack, kernel->configuration));
     if (choice->splits > 1)
         add(text, bytes, " with %d %s", (int)choice->splits, kernel->is_persistent ? "blocks" : "splits");
@@ -37,27 +79,12 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
     if (choice->is_of_other_device)
         add(text, bytes, ", tuned on %s: no winner of %s fits; tune on that GPU for its own kernels",
             core_text(pack, pack->devices[kernel->device].name), device);
-    if (choice->reason == CORE_TIMED) {
-        add(text, bytes, ": timed on these arrays, with the L2 dirty %.1f us", choice->us);
-        if (choice->vendor_us > 0)
-            add(text, bytes, ", the vendor %.1f us", choice->vendor_us);
-        return;
-    }
-    if (choice->us <= 0) {
-        if (is_tuned)
-            add(text, bytes, ": tuned for this shape");
-        else
-            add(text, bytes, ": tuned for %lldx%lldx%lld, at distance %.1f", m, n, k, choice->distance);
-    } else if (is_tuned)
-        add(text, bytes, ": tuned for this shape; with the L2 %s %.1f us measured", l2_state, choice->us);
+    if (choice->reason == CORE_TIMED)
+        add_timed(text, bytes, choice);
+    else if (choice->reason == CORE_TUNED)
+        add_tuned(text, bytes, pack, choice);
+    else if (choice->us > 0)
+        add_predicted(text, bytes, pack, choice);
     else
-        add(text, bytes, ": measured at %lldx%lldx%lld; with the L2 %s %.1f us predicted, from %.1f us there",
-            (long long)choice->measured[0], (long long)choice->measured[1], (long long)choice->measured[2], l2_state,
-            choice->us, choice->measured_us);
-    if (!is_tuned && choice->us > 0 && kernel->time_count > 0)
-        add(text, bytes, " and times at %u other shape%s", (unsigned)kernel->time_count,
-            kernel->time_count > 1 ? "s" : "");
-    if (choice->vendor_us > 0)
-        add(text, bytes, ", %s %.1f us", is_tuned ? core_text(pack, kernel->vendor_routine) : "cuBLAS's gemm",
-            choice->vendor_us);
+        add_distance(text, bytes, kernel, choice);
 }

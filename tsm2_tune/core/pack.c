@@ -46,8 +46,6 @@ static int read_layout(const void *bytes, size_t size, struct layout *layout)
     return layout->end == size;
 }
 
-static size_t whole(size_t bytes) { return (bytes + 7) / 8 * 8; }
-
 size_t core_memory_bytes(const void *bytes, size_t size)
 {
     struct layout layout;
@@ -55,7 +53,8 @@ size_t core_memory_bytes(const void *bytes, size_t size)
         return 0;
     const struct core_header *header = (const struct core_header *)bytes;
     const size_t points = 2 * (size_t)header->kernel_count + header->time_count + header->vendor_time_count;
-    return whole(header->kernel_count * sizeof(struct core_fit)) + points * sizeof(struct core_point) + 8;
+    /* 8 bytes more, so that a pack without kernels needs memory too. */
+    return header->kernel_count * sizeof(struct core_derived) + points * sizeof(struct core_point) + 8;
 }
 
 static int is_in(double number, double least, double most) { return number >= least && number <= most; }
@@ -64,7 +63,7 @@ static int is_extent(int64_t extent) { return extent >= 1 && (double)extent <= L
 static int is_rate(double rate) { return rate == 0 || is_in(rate, LEAST_NUMBER, LARGEST_NUMBER); }
 static int is_time(double us) { return is_in(us, LEAST_NUMBER, LARGEST_NUMBER); }
 
-/* Whether the offset is within the texts. The last byte is 0, so a text from there ends. */
+/* Return whether the offset is within the texts. The last byte is 0, so a text from there ends. */
 static int is_text(const struct core_pack *pack, uint32_t offset) { return offset < pack->header->text_bytes; }
 
 static const char *device_fault(const struct core_pack *pack, const struct core_device *device)
@@ -192,14 +191,13 @@ const char *core_open(const void *bytes, size_t size, void *memory, struct core_
     opened.times = (const struct core_time *)(start + layout.times);
     opened.vendor_times = (const struct core_time *)(start + layout.vendor_times);
     opened.texts = start + layout.texts;
-    opened.fits = (struct core_fit *)memory;
-    opened.points =
-        (struct core_point *)((char *)memory + whole(opened.header->kernel_count * sizeof(struct core_fit)));
+    opened.derived = (struct core_derived *)memory;
+    opened.points = (struct core_point *)(opened.derived + opened.header->kernel_count);
     opened.vendor_points = opened.points + opened.header->kernel_count + opened.header->time_count;
     const char *fault = pack_fault(&opened);
-    int point = 0, vendor_point = 0;
+    int next_point = 0, next_vendor_point = 0;
     for (uint32_t i = 0; i < opened.header->kernel_count && fault == NULL; ++i)
-        fault = fit_kernel(&opened, (int)i, &point, &vendor_point);
+        fault = derive_kernel(&opened, (int)i, &next_point, &next_vendor_point);
     if (fault == NULL)
         *pack = opened;
     return fault;

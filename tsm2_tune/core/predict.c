@@ -1,22 +1,24 @@
 /* Predict a kernel's time for a product.
 
-   A time is the sum of three parts: the start of a launch (START_US), the sums of its splits (sums_us), and its body
-   (body_us). The body is the root of the sum of squares of three times that overlap in part: memory traffic,
-   arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The sum is multiplied
-   by the ratio of measured to predicted times, averaged over the kernel's measured shapes. Two corrections follow: a
-   time is never less than LEAST_MEMORY_SHARE of the time to move each operand once, and it is LONG_K times as long if
-   k exceeds what the kernel adds up in one pass. docs/prediction.md explains each term, with an example. */
+   The time from rates is a sum of three parts: the start of a launch (START_US), the partial sums of its splits
+   (sums_us), and its body (body_us). The body is the root of the sum of squares of three times that overlap in part:
+   memory traffic, arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The
+   time from rates is multiplied by the ratio of the measured time to the time from rates, averaged over the kernel's
+   measured shapes, where the product is never less than LEAST_MEMORY_SHARE of the time to move each operand once. If
+   k exceeds what the kernel adds up in one pass, it is multiplied by LONG_K. docs/prediction.md explains each term,
+   with an example. */
 
 #include "model.h"
 
 #include <math.h>
 #include <string.h>
 
-/* As fmin and fmax, for numbers that are not NaN. Compilers inline them without -ffast-math. */
-static double least(double a, double b) { return a < b ? a : b; }
-static double most(double a, double b) { return a > b ? a : b; }
+/* fmin and fmax for numbers that are not NaN: compilers inline these without -ffast-math. */
+static double smaller(double a, double b) { return a < b ? a : b; }
+static double larger(double a, double b) { return a > b ? a : b; }
 
-static double or_unbounded(int32_t extent) { return extent > 0 ? (double)extent : UNBOUNDED; }
+/* An extent of 0 is unbounded in a pack. */
+static double extent_or_unbounded(int32_t extent) { return extent > 0 ? (double)extent : UNBOUNDED; }
 
 static const struct core_device *device_of(const struct core_pack *pack, int index)
 {
@@ -38,30 +40,32 @@ int64_t core_element_bytes(int type)
 
 int64_t core_sum_bytes(int type) { return type == CORE_BF16 || type == CORE_F16 ? 4 : core_element_bytes(type); }
 
-/* Whether matrix x has several lines (columns if it is column-major) whose addresses are not all multiples of a vector.
-   The remainder is taken before the product, which cannot overflow then. */
-static int is_odd(const struct core_kernel *kernel, const struct core_product *product, int x, int32_t vector_bytes)
+/* Return whether matrix x has odd lines: several lines (columns if it is column-major) whose leading dimension in
+   bytes is no multiple of a vector. The matrix's base address is not known. The remainder is computed before the
+   multiplication by the element's bytes, which cannot overflow then. */
+static int has_odd_lines(const struct core_kernel *kernel, const struct core_product *product, int x,
+                         int32_t vector_bytes)
 {
     const int64_t rows = x == CORE_B ? product->k : product->m, columns = x == CORE_A ? product->k : product->n;
     const int order = kernel->orders[x];
     const int64_t lines = order == CORE_ROW_MAJOR ? rows : columns, length = order == CORE_ROW_MAJOR ? columns : rows;
-    const int64_t given = x == CORE_C && product->makes_c ? 0 : product->ld[x][order];
-    const int64_t ld = given != 0 ? given : length;
+    const int is_contiguous = (x == CORE_C && product->makes_c) || product->ld[x][order] == 0;
+    const int64_t ld = is_contiguous ? length : product->ld[x][order];
     return lines > 1 && ld % vector_bytes * core_element_bytes(product->type) % vector_bytes != 0;
 }
 
-static struct work work_with(const struct core_pack *pack, int index, const struct core_product *product,
-                             int has_odd_lines)
+static struct work work_of_lines(const struct core_pack *pack, int index, const struct core_product *product,
+                                 int is_odd)
 {
     const struct core_device *device = device_of(pack, index);
     const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
     struct work work;
     work.m = m, work.n = n, work.k = k;
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
-    work.has_odd_lines = has_odd_lines;
+    work.has_odd_lines = is_odd;
     const double read = m * k + (pack->kernels[index].is_gram ? 0 : k * n), written = m * n;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
-    const double us_of_written = most(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
+    const double us_of_written = larger(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
     work.memory_us = (double)core_element_bytes(product->type) * (read * us_of_read + written * us_of_written);
     const int is_complex = product->type == CORE_C64 || product->type == CORE_C128;
     const double gflops = device->gflops[product->type], flops = (is_complex ? 8 : 2) * m * n * k;
@@ -72,22 +76,23 @@ static struct work work_with(const struct core_pack *pack, int index, const stru
 struct work work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const int other = kernel->has_vectors_of_c ? CORE_C : CORE_B;
-    return work_with(pack, index, product,
-                     is_odd(kernel, product, CORE_A, kernel->vector_bytes) ||
-                         is_odd(kernel, product, other, kernel->vector_bytes));
+    const int second = kernel->has_vectors_of_c ? CORE_C : CORE_B;
+    const int is_odd = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes) ||
+                       has_odd_lines(kernel, product, second, kernel->vector_bytes);
+    return work_of_lines(pack, index, product, is_odd);
 }
 
 struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    return work_with(pack, index, product,
-                     is_odd(kernel, product, CORE_A, VECTOR_BYTES) || is_odd(kernel, product, CORE_B, VECTOR_BYTES));
+    const int is_odd = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES) ||
+                       has_odd_lines(kernel, product, CORE_B, VECTOR_BYTES);
+    return work_of_lines(pack, index, product, is_odd);
 }
 
 /* --- A launch, and its time from the device's rates alone --- */
 
-/* A kernel's tiles for a work. */
+/* A kernel's tiles for a product. */
 struct tiles {
     double m, n;    /* extents of a tile */
     double down, across, along_k; /* numbers of tiles of C in m and n, and of steps along k */
@@ -98,24 +103,24 @@ static struct tiles tiles_of(const struct core_kernel *kernel, const struct work
 {
     struct tiles tiles;
     tiles.m = kernel->tile_m;
-    tiles.n = or_unbounded(kernel->tile_n);
+    tiles.n = extent_or_unbounded(kernel->tile_n);
     tiles.down = ceil(work->m / tiles.m);
     tiles.across = ceil(work->n / tiles.n);
-    tiles.along_k = ceil(work->k / or_unbounded(kernel->k_step));
+    tiles.along_k = ceil(work->k / extent_or_unbounded(kernel->k_step));
     tiles.steps = tiles.down * tiles.across * tiles.along_k;
     return tiles;
 }
 
-/* A launch for a work. */
+/* A kernel's launch for a product. */
 struct launch {
     double rows;   /* of C, per block */
-    double splits; /* of k; blocks of the grid if it is persistent */
-    double blocks; /* that have work */
+    double splits; /* of k; if the kernel is persistent, blocks of the grid */
+    double blocks; /* those that have work */
 };
 
 static double blocks_across(const struct core_kernel *kernel, const struct work *work)
 {
-    return ceil(work->n / or_unbounded(kernel->columns_per_block));
+    return ceil(work->n / extent_or_unbounded(kernel->columns_per_block));
 }
 
 static struct launch launch_of(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
@@ -125,7 +130,7 @@ static struct launch launch_of(const struct core_kernel *kernel, const struct ti
     launch.rows = rows;
     launch.splits = splits;
     if (kernel->is_persistent)
-        launch.blocks = least(splits, tiles->steps);
+        launch.blocks = smaller(splits, tiles->steps);
     else
         launch.blocks = ceil(work->m / rows) * blocks_across(kernel, work) * splits;
     return launch;
@@ -137,77 +142,79 @@ static double us_per_element(const struct core_pack *pack, int index)
     return bytes * 1e-3 / device_of(pack, index)->read_gbytes_per_s;
 }
 
-/* The sums of splits: every block writes its partial sums, and the last block of a tile reads them. They are counted
-   with the size of an element, also if sums of 16-bit elements have 4 bytes. */
+/* Partial sums of a kernel with a workspace, even with one split: every block writes its sums, and the last block of a
+   tile reads them. A sum counts as large as an element, although the sums of 16-bit elements have 4 bytes: most of the
+   measured times from which SUMS_RATE comes are of types whose sums are as large. */
 static double sums_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
                       const struct launch *launch)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    if (!kernel->has_workspace || (kernel->is_persistent && work->k <= or_unbounded(kernel->k_step)))
+    if (!kernel->has_workspace || (kernel->is_persistent && work->k <= extent_or_unbounded(kernel->k_step)))
         return 0;
-    const double rows = least(kernel->is_persistent ? tiles->m : launch->rows, work->m);
-    const double sums = rows * least(tiles->n, work->n) * launch->blocks;
+    const double rows = smaller(kernel->is_persistent ? tiles->m : launch->rows, work->m);
+    const double sums = rows * smaller(tiles->n, work->n) * launch->blocks;
     return SUMS_US + 2 / SUMS_RATE * us_per_element(pack, index) * sums;
 }
 
-/* Memory traffic: A is read for every column of tiles, B for every row of tiles (of blocks if a block keeps it), and C
-   is read and written again by every pass over k after the first. */
+/* Memory traffic: A is read for every column of tiles, B for every row of tiles (of blocks if a block keeps it), and
+   C is read and written again by every pass over k after the first. */
 static double traffic_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
                          const struct launch *launch)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const double m = work->m, n = work->n, k = work->k;
-    const int keeps_b = !kernel->is_persistent && k <= or_unbounded(kernel->k_of_resident_b) * launch->splits;
+    const int keeps_b = !kernel->is_persistent && k <= extent_or_unbounded(kernel->k_of_resident_b) * launch->splits;
     const double b_reads = keeps_b ? ceil(m / launch->rows) : tiles->down;
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
-    const double rewritten = 2 * floor((k - 1) / or_unbounded(kernel->k_per_pass)) * m * n;
+    const double rewritten = 2 * floor((k - 1) / extent_or_unbounded(kernel->k_per_pass)) * m * n;
     return work->memory_us + us_per_element(pack, index) / kernel->cached_rate * (reread / CACHED_RATE + rewritten);
 }
 
-/* Arithmetic: of whole tiles, with n and k padded. */
+/* Arithmetic of whole tiles, with n and k padded. */
 static double arithmetic_us(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
 {
     const double m = work->m, n = work->n, k = work->k;
-    const double n_padding = most(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
+    const double n_padding = larger(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
     const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
-    const double whole = tiles->down * tiles->m * padded;
-    return work->arithmetic_us / kernel->arithmetic_rate * (whole / (m * n * k));
+    const double computed = tiles->down * tiles->m * padded;
+    return work->arithmetic_us / kernel->arithmetic_rate * (computed / (m * n * k));
 }
 
-/* The work of the busiest multiprocessor over the mean. */
+/* The work of the busiest multiprocessor divided by the mean. */
 static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
                         double multiprocessors)
 {
     const double steps = kernel->is_persistent ? tiles->steps : tiles->along_k;
     const double parts = kernel->is_persistent ? launch->blocks : launch->splits;
-    const double longest = ceil(steps / parts) * parts / steps; /* block, over the mean */
+    const double longest_block = ceil(steps / parts) * parts / steps; /* divided by the mean */
     const double waves = ceil(launch->blocks / (multiprocessors * kernel->resident));
     const double blocks = waves > 1 ? waves * kernel->resident : ceil(launch->blocks / multiprocessors);
-    return longest * blocks * multiprocessors / launch->blocks;
+    return longest_block * blocks * multiprocessors / launch->blocks;
 }
 
-/* The slowdown of a multiprocessor with so many times fewer blocks than at the kernel's shape. */
-static double slowdown(const struct core_kernel *kernel, double fewer)
+/* The slowdown of a multiprocessor. `block_ratio` is its number of blocks at the kernel's own shape divided by the
+   number here. */
+static double slowdown(const struct core_kernel *kernel, double block_ratio)
 {
-    const double few = most(fewer, 1 / USEFUL_BLOCKS);
-    const double slower =
-        sqrt(1.0 + ENOUGH_BLOCKS * few * (ENOUGH_BLOCKS * few)) / sqrt(1.0 + ENOUGH_BLOCKS * ENOUGH_BLOCKS);
-    return most(few / (kernel->is_persistent ? 1.0 : SPARE_BLOCKS), slower);
+    const double ratio = larger(block_ratio, 1 / USEFUL_BLOCKS);
+    const double latency =
+        sqrt(1.0 + ENOUGH_BLOCKS * ratio * (ENOUGH_BLOCKS * ratio)) / sqrt(1.0 + ENOUGH_BLOCKS * ENOUGH_BLOCKS);
+    return larger(ratio / (kernel->is_persistent ? 1.0 : SPARE_BLOCKS), latency);
 }
 
-/* Resident blocks per multiprocessor, weighted by how full their tiles are: these load memory. Persistent blocks count
-   fully, since their loads go on to the next tile. */
+/* Resident blocks per multiprocessor, weighted by how full their tiles are: these load memory. Persistent blocks
+   count fully, since they load the next tile meanwhile. */
 static double loading_blocks(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                              const struct launch *launch, double multiprocessors)
 {
     const double filled = kernel->is_persistent ? 1.0 : work->m / (tiles->down * tiles->m);
-    return least(launch->blocks / multiprocessors, kernel->resident) * filled;
+    return smaller(launch->blocks / multiprocessors, kernel->resident) * filled;
 }
 
 /* Resident blocks of a multiprocessor that has any: these compute. */
 static double busy_blocks(const struct core_kernel *kernel, const struct launch *launch, double multiprocessors)
 {
-    return least(most(launch->blocks / multiprocessors, 1.0), kernel->resident);
+    return smaller(larger(launch->blocks / multiprocessors, 1.0), kernel->resident);
 }
 
 /* Tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block counts one
@@ -215,31 +222,33 @@ static double busy_blocks(const struct core_kernel *kernel, const struct launch 
 static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                             const struct launch *launch, double multiprocessors)
 {
-    const double at_once = least(launch->blocks, multiprocessors * kernel->resident);
-    const double each = tiles->down * tiles->across * (kernel->is_persistent ? 1.0 : launch->splits) / at_once;
-    return (kernel->is_pipelined ? 1.0 : most(each, 1.0)) * ceil(work->k / or_unbounded(kernel->k_per_pass));
+    const double at_once = smaller(launch->blocks, multiprocessors * kernel->resident);
+    const double splits = kernel->is_persistent ? 1.0 : launch->splits;
+    const double tiles_per_block = tiles->down * tiles->across * splits / at_once;
+    const double passes = ceil(work->k / extent_or_unbounded(kernel->k_per_pass));
+    return (kernel->is_pipelined ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
 }
 
 static double body_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
                       const struct launch *launch)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const struct core_fit *fit = &pack->fits[index];
+    const struct core_derived *derived = &pack->derived[index];
     const double multiprocessors = device_of(pack, index)->multiprocessors;
-    const double uneven = imbalance(kernel, tiles, launch, multiprocessors);
-    const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (uneven - 1) : 1;
-    const double loading = fit->loading_blocks / loading_blocks(kernel, tiles, work, launch, multiprocessors);
-    const double busy = fit->busy_blocks / busy_blocks(kernel, launch, multiprocessors);
-    const double memory = traffic_us(pack, index, tiles, work, launch) * (idle * slowdown(kernel, loading));
-    const double arithmetic = arithmetic_us(kernel, tiles, work) * (uneven * slowdown(kernel, busy));
+    const double unevenness = imbalance(kernel, tiles, launch, multiprocessors);
+    const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (unevenness - 1) : 1;
+    const double loading_ratio = derived->loading_blocks / loading_blocks(kernel, tiles, work, launch, multiprocessors);
+    const double busy_ratio = derived->busy_blocks / busy_blocks(kernel, launch, multiprocessors);
+    const double memory = traffic_us(pack, index, tiles, work, launch) * (idle * slowdown(kernel, loading_ratio));
+    const double arithmetic = arithmetic_us(kernel, tiles, work) * (unevenness * slowdown(kernel, busy_ratio));
     const double serial = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
     const double body = sqrt(memory * memory + arithmetic * arithmetic + serial * serial);
     return (work->has_odd_lines != 0 ? kernel->odd_lines : 1.0) * body;
 }
 
 /* The time from the device's rates alone. */
-static double plain_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
-                       const struct launch *launch)
+static double launch_rates_us(const struct core_pack *pack, int index, const struct tiles *tiles,
+                              const struct work *work, const struct launch *launch)
 {
     return (START_US + sums_us(pack, index, tiles, work, launch)) + body_us(pack, index, tiles, work, launch);
 }
@@ -247,10 +256,11 @@ static double plain_us(const struct core_pack *pack, int index, const struct til
 /* --- Launches to try --- */
 
 enum { OPTIONS = 10 };
-/* Blocks per multiprocessor that are tried; of kernels that keep B, multiples of the fewest splits. */
+/* Blocks per multiprocessor that are tried; for kernels of keep_resident, multiples of the fewest splits. */
 static const double multiples[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24};
 
-/* Rows of a block: as at the kernel's shape, or fewer, so that every multiprocessor has its resident blocks. */
+/* Rows of a block: as at the kernel's own shape, or fewer, so that every multiprocessor has its resident blocks. The
+   splits are not chosen yet: those of the kernel's own shape are assumed. */
 static double rows_of_block(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                             double multiprocessors)
 {
@@ -258,39 +268,41 @@ static double rows_of_block(const struct core_kernel *kernel, const struct tiles
         return kernel->rows_per_block;
     const double blocks = tiles->down * blocks_across(kernel, work) * kernel->splits;
     const double filling = floor(blocks / (multiprocessors * kernel->resident));
-    return most(least(floor(kernel->rows_per_block / tiles->m), filling), 1) * tiles->m;
+    return larger(smaller(floor(kernel->rows_per_block / tiles->m), filling), 1) * tiles->m;
 }
 
-/* Splits that give each multiprocessor so many blocks, or just fewer. */
+/* Splits that give each multiprocessor at most so many blocks, or 1. */
 static double splits_for(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
-                         double rows, double each, double multiprocessors)
+                         double rows, double blocks_each, double multiprocessors)
 {
     if (!kernel->has_workspace)
         return 1;
+    const double most_each = larger(floor(kernel->splits / multiprocessors), 1);
     if (kernel->is_persistent)
-        return least(least(each, most(floor(kernel->splits / multiprocessors), 1)) * multiprocessors, tiles->steps);
+        return smaller(smaller(blocks_each, most_each) * multiprocessors, tiles->steps);
     const double blocks = ceil(work->m / rows) * blocks_across(kernel, work);
-    return least(most(floor(each * multiprocessors / blocks), 1), least(tiles->along_k, MOST_SPLITS));
+    return smaller(larger(floor(blocks_each * multiprocessors / blocks), 1), smaller(tiles->along_k, MOST_SPLITS));
 }
 
-/* Launches of a kernel whose blocks had several tiles and were all resident at its shape: `more` times the fewest
-   splits that keep B, and as many rows as make all blocks resident. */
-static void keep_resident(const struct core_kernel *kernel, const struct core_fit *fit, const struct tiles *tiles,
-                          const struct work *work, double more, double multiprocessors, double *rows, double *splits)
+/* Set the launch of a kernel whose blocks had several tiles and were all resident at its own shape: `multiple` times
+   the fewest splits that keep B, and as many rows as make all blocks resident. */
+static void keep_resident(const struct core_kernel *kernel, const struct core_derived *derived,
+                          const struct tiles *tiles, const struct work *work, double multiple, double multiprocessors,
+                          double *rows, double *splits)
 {
-    const double fewest = ceil(work->k / or_unbounded(kernel->k_of_resident_b));
-    *splits = kernel->has_workspace ? least(fewest * more, least(tiles->along_k, MOST_SPLITS)) : 1;
-    const double each =
-        ceil(tiles->down * blocks_across(kernel, work) * *splits / (multiprocessors * fit->resident_blocks));
-    *rows = least(most(each, 1), least(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
+    const double fewest = ceil(work->k / extent_or_unbounded(kernel->k_of_resident_b));
+    *splits = kernel->has_workspace ? smaller(fewest * multiple, smaller(tiles->along_k, MOST_SPLITS)) : 1;
+    const double tiles_per_block =
+        ceil(tiles->down * blocks_across(kernel, work) * *splits / (multiprocessors * derived->resident_blocks));
+    *rows = smaller(larger(tiles_per_block, 1), smaller(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
 }
 
-/* Set different launches with their times from rates alone. Later ones have more blocks. Return their number. */
+/* Set different launches with their times from rates alone, in the order of `multiples`. Return their number. */
 static int launches_to_try(const struct core_pack *pack, int index, const struct work *work,
                            struct timed_launch tried[OPTIONS])
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const struct core_fit *fit = &pack->fits[index];
+    const struct core_derived *derived = &pack->derived[index];
     const double multiprocessors = device_of(pack, index)->multiprocessors;
     const struct tiles tiles = tiles_of(kernel, work);
     const double fitting_rows = rows_of_block(kernel, &tiles, work, multiprocessors);
@@ -298,8 +310,8 @@ static int launches_to_try(const struct core_pack *pack, int index, const struct
     int count = 0;
     for (int i = 0; i < OPTIONS; ++i) {
         double rows = fitting_rows, splits = 1;
-        if (fit->resident_blocks > 0)
-            keep_resident(kernel, fit, &tiles, work, multiples[i], multiprocessors, &rows, &splits);
+        if (derived->resident_blocks > 0)
+            keep_resident(kernel, derived, &tiles, work, multiples[i], multiprocessors, &rows, &splits);
         else
             splits = splits_for(kernel, &tiles, work, fitting_rows, multiples[i], multiprocessors);
         if (rows == previous_rows && splits == previous_splits)
@@ -308,12 +320,12 @@ static int launches_to_try(const struct core_pack *pack, int index, const struct
         const struct launch launch = launch_of(kernel, &tiles, work, rows, splits);
         tried[count].rows = (int32_t)rows;
         tried[count].splits = (int32_t)splits;
-        tried[count++].us = plain_us(pack, index, &tiles, work, &launch);
+        tried[count++].us = launch_rates_us(pack, index, &tiles, work, &launch);
     }
     return count;
 }
 
-/* Return the index of the least time; of equal ones, that with the fewest blocks. */
+/* Return the index of the least time; of equal times, the first. */
 static int fastest_of(const struct timed_launch *tried, int count)
 {
     int fastest = 0;
@@ -329,25 +341,26 @@ static double distance_to_point(const struct core_point *point, const struct wor
 {
     const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
     const double odd = point->has_odd_lines - work->has_odd_lines;
-    return sqrt(m * m + n * n + k * k + ODD_LINES_APART * odd * odd);
+    return log_distance(m, n, k, ODD_LINES_APART * odd * odd);
 }
 
-/* The weight of a point is the reciprocal cube of its distance + DISTANCE_OFFSET. A ratio at a short time comes mostly
-   from the start of the launch, so its logarithm is reduced for a longer time. */
-void add_point(struct average *average, const struct core_point *point, const struct work *work, double plain)
+/* The weight of a point is the reciprocal cube of its distance + DISTANCE_OFFSET. A short time consists mostly of its
+   start, so the logarithm of its ratio is reduced for a longer time: fully for the share of the start. */
+void add_point(struct average *average, const struct core_point *point, const struct work *work, double rates_us)
 {
-    const double distance = distance_to_point(point, work), near = distance + DISTANCE_OFFSET;
-    const double weight = 1 / (near * near * near);
-    const double body = point->predicted_us - START_US, of_body = body / (body + SHORT_BODY_US);
-    const double counts = of_body + (1 - of_body) * least(point->predicted_us / plain, 1);
+    const double distance = distance_to_point(point, work), offset_distance = distance + DISTANCE_OFFSET;
+    const double weight = 1 / (offset_distance * offset_distance * offset_distance);
+    const double without_start = point->rates_us - START_US; /* body and partial sums */
+    const double share = without_start / (without_start + SHORT_BODY_US);
+    const double reduction = share + (1 - share) * smaller(point->rates_us / rates_us, 1);
     average->weights += weight;
-    average->sum += weight * (point->log_ratio * counts);
-    average->nearest = least(average->nearest, distance);
+    average->sum += weight * (point->log_ratio * reduction);
+    average->nearest = smaller(average->nearest, distance);
 }
 
 uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work)
 {
-    const struct core_point *points = &pack->points[pack->fits[index].first_point];
+    const struct core_point *points = &pack->points[pack->derived[index].first_point];
     uint32_t nearest = 0;
     for (uint32_t i = 1; i <= pack->kernels[index].time_count; ++i)
         if (distance_to_point(&points[i], work) < distance_to_point(&points[nearest], work))
@@ -355,18 +368,18 @@ uint32_t nearest_point(const struct core_pack *pack, int index, const struct wor
     return nearest;
 }
 
-/* The factor on times from rates alone. `plain` is the least of them. */
-static double correction(const struct core_pack *pack, int index, const struct work *work, double plain,
+/* The factor on a kernel's times from rates alone. `rates_us` is the least of them: the fastest launch's. */
+static double correction(const struct core_pack *pack, int index, const struct work *work, double rates_us,
                          double *distance)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const double k_per_pass = or_unbounded(kernel->k_per_pass);
+    const double k_per_pass = extent_or_unbounded(kernel->k_per_pass);
     struct average average = {0, 0, HUGE_VAL};
     for (uint32_t i = 0; i <= kernel->time_count; ++i)
-        add_point(&average, &pack->points[(uint32_t)pack->fits[index].first_point + i], work, plain);
+        add_point(&average, &pack->points[(uint32_t)pack->derived[index].first_point + i], work, rates_us);
     *distance = average.nearest;
     const double penalty = work->k > k_per_pass && (double)kernel->k <= k_per_pass ? LONG_K : 1.0;
-    return penalty * most(exp(average.sum / average.weights), LEAST_MEMORY_SHARE * work->memory_us / plain);
+    return penalty * larger(exp(average.sum / average.weights), LEAST_MEMORY_SHARE * work->memory_us / rates_us);
 }
 
 int fastest_launches(const struct core_pack *pack, int index, const struct work *work, struct timed_launch *found,
@@ -393,10 +406,10 @@ double distance_penalty(const struct core_pack *pack, int index, double distance
 
 /* --- cuBLAS --- */
 
-double plain_vendor_us(const struct work *work)
+double vendor_rates_us(const struct work *work)
 {
     double m = work->m, n = work->n, k = work->k;
-    if (least(m, n) > 1) { /* products with a vector have no tiles */
+    if (smaller(m, n) > 1) { /* products with a vector have no tiles */
         m = ceil(m / VENDOR_TILE_M) * VENDOR_TILE_M;
         n = ceil(n / VENDOR_TILE_N) * VENDOR_TILE_N;
         k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
@@ -405,7 +418,7 @@ double plain_vendor_us(const struct work *work)
     return START_US + (work->has_odd_lines != 0 ? VENDOR_ODD_LINES : 1.0) * hypot(work->memory_us, arithmetic);
 }
 
-struct work with_vectors_apart(struct work work)
+struct work work_for_vendor_distance(struct work work)
 {
     work.log_m = work.m == 1 ? log(VENDOR_VECTOR_EXTENT) : work.log_m;
     work.log_n = work.n == 1 ? log(VENDOR_VECTOR_EXTENT) : work.log_n;
@@ -414,11 +427,12 @@ struct work with_vectors_apart(struct work work)
 
 double vendor_us(const struct average *average, const struct work *work)
 {
-    return exp(average->sum / average->weights) * plain_vendor_us(work);
+    return exp(average->sum / average->weights) * vendor_rates_us(work);
 }
 
-/* --- Fits --- */
+/* --- Derived facts --- */
 
+/* The product at a measured shape, with contiguous matrices. */
 static struct core_product product_at(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
 {
     struct core_product product;
@@ -429,39 +443,39 @@ static struct core_product product_at(const struct core_kernel *kernel, int64_t 
 }
 
 /* Return whether the numbers are finite, and store the point. */
-static int set_point(struct core_point *point, const struct work *work, double predicted_us, double measured_us)
+static int set_point(struct core_point *point, const struct work *work, double rates_us, double measured_us)
 {
-    const double log_ratio = log(measured_us / predicted_us);
+    const double log_ratio = log(measured_us / rates_us);
     point->log_m = work->log_m, point->log_n = work->log_n, point->log_k = work->log_k;
     point->has_odd_lines = work->has_odd_lines;
-    point->predicted_us = most(predicted_us, START_US);
+    point->rates_us = larger(rates_us, START_US);
     point->log_ratio = log_ratio;
     return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
 }
 
-/* The time from rates alone at a measured shape, with the measured launch. */
-static double plain_us_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
+/* Return the time from rates alone at a measured shape, with the measured launch. Set `work`. */
+static double rates_us_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_product product = product_at(kernel, time->m, time->n, time->k);
     *work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, work);
     const struct launch launch = launch_of(kernel, &tiles, work, time->rows_per_block, time->splits);
-    return plain_us(pack, index, &tiles, work, &launch);
+    return launch_rates_us(pack, index, &tiles, work, &launch);
 }
 
 static int set_time(const struct core_pack *pack, int index, struct core_point *point, const struct core_time *time)
 {
     struct work work;
-    const double predicted_us = plain_us_at(pack, index, time, &work);
-    return set_point(point, &work, predicted_us, time->us);
+    const double rates_us = rates_us_at(pack, index, time, &work);
+    return set_point(point, &work, rates_us, time->us);
 }
 
-void core_rates_us(const struct core_pack *pack, int kernel, const struct core_time *times, int count, double *us)
+void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us)
 {
     struct work work;
     for (int i = 0; i < count; ++i)
-        us[i] = is_predicted(pack, kernel) ? plain_us_at(pack, kernel, &times[i], &work) : 0;
+        us[i] = is_predicted(pack, index) ? rates_us_at(pack, index, &times[i], &work) : 0;
 }
 
 static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point, int64_t m, int64_t n,
@@ -469,13 +483,13 @@ static int set_vendor_time(const struct core_pack *pack, int index, struct core_
 {
     const struct core_product product = product_at(&pack->kernels[index], m, n, k);
     const struct work work = vendor_work_of(pack, index, &product);
-    const double predicted_us = plain_vendor_us(&work);
-    const struct work apart = with_vectors_apart(work);
-    return set_point(point, &apart, predicted_us, us);
+    const double rates_us = vendor_rates_us(&work);
+    const struct work distant = work_for_vendor_distance(work);
+    return set_point(point, &distant, rates_us, us);
 }
 
-/* The blocks of the kernel at its shape. */
-static void set_blocks(const struct core_pack *pack, int index, struct core_fit *fit)
+/* Set the blocks of the kernel at its own shape. */
+static void set_blocks(const struct core_pack *pack, int index, struct core_derived *derived)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const double multiprocessors = device_of(pack, index)->multiprocessors;
@@ -483,39 +497,41 @@ static void set_blocks(const struct core_pack *pack, int index, struct core_fit 
     const struct work work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, &work);
     const struct launch launch = launch_of(kernel, &tiles, &work, kernel->rows_per_block, kernel->splits);
-    const double each = launch.blocks / multiprocessors;
+    const double blocks_each = launch.blocks / multiprocessors;
     const int has_several_tiles = !kernel->is_persistent && kernel->rows_per_block > kernel->tile_m;
-    fit->loading_blocks = loading_blocks(kernel, &tiles, &work, &launch, multiprocessors);
-    fit->busy_blocks = busy_blocks(kernel, &launch, multiprocessors);
-    fit->resident_blocks = has_several_tiles && each <= kernel->resident ? ceil(each) : 0;
+    derived->loading_blocks = loading_blocks(kernel, &tiles, &work, &launch, multiprocessors);
+    derived->busy_blocks = busy_blocks(kernel, &launch, multiprocessors);
+    derived->resident_blocks = has_several_tiles && blocks_each <= kernel->resident ? ceil(blocks_each) : 0;
 }
 
-const char *fit_kernel(const struct core_pack *pack, int index, int *point, int *vendor_point)
+const char *derive_kernel(const struct core_pack *pack, int index, int *next_point, int *next_vendor_point)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    struct core_fit *fit = &pack->fits[index];
+    struct core_derived *derived = &pack->derived[index];
     int is_finite = 1;
-    fit->log_m = log((double)kernel->m), fit->log_n = log((double)kernel->n), fit->log_k = log((double)kernel->k);
-    fit->first_point = *point;
-    fit->first_vendor_point = *vendor_point;
+    derived->log_m = log((double)kernel->m);
+    derived->log_n = log((double)kernel->n);
+    derived->log_k = log((double)kernel->k);
+    derived->first_point = *next_point;
+    derived->first_vendor_point = *next_vendor_point;
     if (is_predicted(pack, index)) {
         const struct core_time own = {kernel->m,     kernel->n, kernel->k, kernel->us, kernel->rows_per_block,
                                       kernel->splits};
-        set_blocks(pack, index, fit);
-        is_finite &= set_time(pack, index, &pack->points[(*point)++], &own);
+        set_blocks(pack, index, derived);
+        is_finite &= set_time(pack, index, &pack->points[(*next_point)++], &own);
         for (uint32_t i = 0; i < kernel->time_count; ++i)
-            is_finite &= set_time(pack, index, &pack->points[(*point)++], &pack->times[kernel->first_time + i]);
+            is_finite &= set_time(pack, index, &pack->points[(*next_point)++], &pack->times[kernel->first_time + i]);
     }
     if (device_of(pack, index)->read_gbytes_per_s > 0) {
         if (kernel->vendor_us > 0)
-            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*vendor_point)++], kernel->m, kernel->n,
+            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++], kernel->m, kernel->n,
                                          kernel->k, kernel->vendor_us);
         for (uint32_t i = 0; i < kernel->vendor_time_count; ++i) {
             const struct core_time *time = &pack->vendor_times[kernel->first_vendor_time + i];
-            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*vendor_point)++], time->m, time->n,
+            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++], time->m, time->n,
                                          time->k, time->us);
         }
     }
-    fit->vendor_point_count = *vendor_point - fit->first_vendor_point;
+    derived->vendor_point_count = *next_vendor_point - derived->first_vendor_point;
     return is_finite ? NULL : "a time cannot be predicted: its rates, extents or microseconds are out of range";
 }
