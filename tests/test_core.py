@@ -22,7 +22,7 @@ from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice import core as core_calls
 from tsm2_tune.runtime.elements import DTYPES
-from tsm2_tune.tuner.packs.core_pack import DEVICE, HEADER, KERNEL, core_pack
+from tsm2_tune.tuner.packs.core_pack import DeviceRecord, HeaderRecord, KernelRecord, TimeRecord, core_pack
 
 PACKAGE = Path(tsm2_tune.__file__).parent
 CORE = PACKAGE / "core"
@@ -75,14 +75,15 @@ def test_a_sound_pack_opens(library: ctypes.CDLL, pack: bytes) -> None:
     assert fault(library, pack) is None
 
 
-def of_kernel(member: int, value: float) -> Callable[[bytes], bytes]:
-    """Return a change of a member of the pack's first kernel."""
+def of_kernel(member: str, value: float) -> Callable[[bytes], bytes]:
+    """Return a function that changes a member of a pack's first kernel."""
 
     def changed(pack: bytes) -> bytes:
-        at = HEADER.size + HEADER.unpack_from(pack)[2] * DEVICE.size
-        members = list(KERNEL.unpack_from(pack, at))
-        members[member] = value
-        return pack[:at] + KERNEL.pack(*members) + pack[at + KERNEL.size :]
+        devices = HeaderRecord.from_buffer_copy(pack).device_count
+        data = bytearray(pack)
+        at = ctypes.sizeof(HeaderRecord) + devices * ctypes.sizeof(DeviceRecord)
+        setattr(KernelRecord.from_buffer(data, at), member, value)
+        return bytes(data)
 
     return changed
 
@@ -95,17 +96,20 @@ def of_kernel(member: int, value: float) -> Callable[[bytes], bytes]:
         (lambda pack: pack[:8] + struct.pack("<I", 2) + pack[12:], "no pack of this version"),
         (lambda pack: pack + b"\0", "no pack of this version"),
         (lambda pack: pack[:-1] + b"x", "the last text does not end"),
-        (of_kernel(0, 0), "shape or time is out of range"),
-        (of_kernel(3, float("nan")), "shape or time is out of range"),
-        (of_kernel(3, -1.0), "shape or time is out of range"),
-        (of_kernel(14, 12), "tile is out of range"),
-        (lambda pack: of_kernel(8, 0)(of_kernel(14, 0)(pack)), "tile is out of range"),  # of unknown occupancy
-        (of_kernel(19, 1025), "threads or shared memory"),
-        (of_kernel(21, 0), "launch is out of range"),
-        (of_kernel(27, 9), "device is out of range"),
-        (of_kernel(28, 10), "type or op is out of range"),
-        (of_kernel(35, 5), "times are out of range"),
-        (of_kernel(39, 1 << 30), "text is out of range"),
+        (of_kernel("m", 0), "shape or time is out of range"),
+        (of_kernel("us", float("nan")), "shape or time is out of range"),
+        (of_kernel("us", -1.0), "shape or time is out of range"),
+        (of_kernel("vector_bytes", 12), "tile is out of range"),
+        (
+            lambda pack: of_kernel("resident", 0)(of_kernel("vector_bytes", 0)(pack)),
+            "tile is out of range",
+        ),  # of unknown occupancy
+        (of_kernel("threads", 1025), "threads or shared memory"),
+        (of_kernel("rows_per_block", 0), "launch is out of range"),
+        (of_kernel("device", 9), "device is out of range"),
+        (of_kernel("type", 10), "type or op is out of range"),
+        (of_kernel("first_time", 5), "times are out of range"),
+        (of_kernel("op", 1 << 30), "text is out of range"),
     ],
 )
 def test_a_pack_that_is_not_sound_is_refused(
@@ -128,7 +132,10 @@ def test_no_input_makes_it_fail(tmp_path: Path, pack: bytes) -> None:
 
 
 @pytest.mark.usefixtures("toolchain", "session_cache")
-@pytest.mark.parametrize(("field", "value"), [("tile_m", 0), ("tile_m", 1 << 40), ("odd_lines", float("nan"))])
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("tile_m", 0), ("tile_m", 1 << 40), ("tile_m", (1 << 40) + 8), ("tile_m", 8.5), ("odd_lines", float("nan"))],
+)
 def test_numbers_that_the_core_refuses_are_no_pack(field: str, value: float) -> None:
     first = kernels_of_everything(2)[0]
     wrong = replace(first, tiling=replace(first.tiling, **{field: value}))  # type: ignore[type-var]
@@ -186,6 +193,10 @@ EXTENTS = {x: f"extents[{i}]" for i, x in enumerate("mnk")}
         (core_calls.CoreProduct, "core_product", ELEMENTS),
         (core_calls.CoreChoice, "core_choice", ELEMENTS | EXTENTS),
         (core_calls.CoreTime, "core_time", {}),
+        (HeaderRecord, "core_header", {}),
+        (DeviceRecord, "core_device", {}),
+        (KernelRecord, "core_kernel", {}),
+        (TimeRecord, "core_time", {}),
         (core_calls._OpenPack, "core_pack", None),  # Python does not read its members
     ],
 )
@@ -214,7 +225,7 @@ NUMBER = re.compile(r"(?<![\w.])(?:0x1p\d+|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\w.])
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22
 UNIT = re.compile(r"[12]e-3|1e\d+|1e-9|1\.0|0x1p\d+")  # conversions of units, bounds, and the neutral factor
 ASSIGNED = re.compile(r"^ *(\w+)(?:: \w+)? = (\d+\.\d+)\b", re.MULTILINE)  # in Python
-OTHER_MEANINGS = {"FAR", "GAIN"}  # of a timed sample, and for which kernels are added
+OTHER_MEANINGS = {"FAR", "OUTLIER_RATIO", "GAIN"}  # of timed samples, and for which kernels are added
 
 
 def constants() -> dict[str, float]:

@@ -12,7 +12,7 @@ from tests.test_predictions import RATES, Kind, Shape, core, core_times, measure
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.tuner.export.kernel_sets.rate_fit import USUAL_ARITHMETIC, fitted
+from tsm2_tune.tuner.export.kernel_sets.rate_fit import PRIOR_ARITHMETIC, fitted
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
@@ -80,13 +80,13 @@ def test_one_absurd_time_changes_nothing() -> None:
 
 
 def test_the_usual_arithmetic_rate_is_the_familys() -> None:
-    assert set(USUAL_ARITHMETIC) < set(FAMILIES)
+    assert set(PRIOR_ARITHMETIC) < set(FAMILIES)
     config = "row_lanes_register_b:threads=128,vector_bytes=16,lanes=4,columns=2,rows=4,row_tiles=2,min_blocks=8"
     times = times_by(replace(TILING, arithmetic_rate=0.35), SHORT)
     assert fitted(kernel(times, config=config), RATES).arithmetic_rate == 0.33  # the nearest value that is tried
     assert fitted(kernel(times), RATES).arithmetic_rate > 0.5
     alone = fitted(kernel(times[:1], config=config), RATES)
-    assert alone == replace(TILING, arithmetic_rate=USUAL_ARITHMETIC["row_lanes_register_b"])
+    assert alone == replace(TILING, arithmetic_rate=PRIOR_ARITHMETIC["row_lanes_register_b"])
 
 
 def test_a_hosts_kernel_keeps_its_rates() -> None:

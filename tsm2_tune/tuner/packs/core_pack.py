@@ -5,26 +5,84 @@ A pack contains kernels, their measured times, and the rates of devices.
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import ctypes
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any, NamedTuple, TypeVar
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import TYPES_IN_C, Core
+from tsm2_tune.runtime.choice.core import TYPES_IN_C, Core, CoreTime
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.core_library import core_library
 
 Times = Sequence[Sequence[float]]
 
 MAGIC, VERSION = b"TSM2PACK", 1
-HEADER = struct.Struct("<8s6I")
-DEVICE = struct.Struct(f"<2d{len(TYPES_IN_C)}dI3i")
-KERNEL = struct.Struct("<3q5d11i8iIi3i2ii4I5III")
-TIME = struct.Struct("<3qd2i")
-RATES, RATES_AT = struct.Struct("<3d"), struct.calcsize("<3q2d")  # odd_lines and two rates, within KERNEL
 ORDERS = {"n": 0, "t": 1}
 UNKNOWN = Tiling(resident=0, tile_m=1, tile_n=0, k_step=0, k_per_pass=0, odd_lines=1.0)
+
+
+class HeaderRecord(ctypes.LittleEndianStructure):
+    """struct core_header."""
+
+    _fields_ = (
+        ("magic", ctypes.c_char * 8),
+        *((name, ctypes.c_uint32) for name in ("version", "device_count", "kernel_count", "time_count")),
+        *((name, ctypes.c_uint32) for name in ("vendor_time_count", "text_bytes")),
+    )
+
+
+class DeviceRecord(ctypes.LittleEndianStructure):
+    """struct core_device."""
+
+    _fields_ = (
+        *((name, ctypes.c_double) for name in ("read_gbytes_per_s", "copy_gbytes_per_s")),
+        ("gflops", ctypes.c_double * len(TYPES_IN_C)),
+        ("name", ctypes.c_uint32),
+        *((name, ctypes.c_int32) for name in ("multiprocessors", "is_host", "unused")),
+    )
+
+
+class KernelRecord(ctypes.LittleEndianStructure):
+    """struct core_kernel."""
+
+    _fields_ = (
+        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
+        *((name, ctypes.c_double) for name in ("us", "vendor_us", "odd_lines", "arithmetic_rate", "cached_rate")),
+        *((name, ctypes.c_int32) for name in ("resident", "tile_m", "tile_n", "k_step", "k_per_pass")),
+        *((name, ctypes.c_int32) for name in ("k_of_resident_b", "vector_bytes", "k_padding", "n_padding")),
+        *((name, ctypes.c_int32) for name in ("is_pipelined", "has_vectors_of_c", "threads", "smem_bytes")),
+        *((name, ctypes.c_int32) for name in ("rows_per_block", "columns_per_block", "splits", "flat_splits")),
+        *((name, ctypes.c_int32) for name in ("is_persistent", "has_workspace")),
+        ("device", ctypes.c_uint32),
+        ("type", ctypes.c_int32),
+        ("orders", ctypes.c_int32 * 3),
+        ("conjugates", ctypes.c_int32 * 2),
+        ("is_gram", ctypes.c_int32),
+        *((name, ctypes.c_uint32) for name in ("first_time", "time_count", "first_vendor_time", "vendor_time_count")),
+        *((name, ctypes.c_uint32) for name in ("op", "configuration", "l2_state", "entry", "vendor_routine")),
+        *((name, ctypes.c_uint32) for name in ("code", "unused")),
+    )
+
+
+class TimeRecord(ctypes.LittleEndianStructure):
+    """struct core_time, as a pack stores it."""
+
+    _fields_ = CoreTime._fields_
+
+
+RecordType = TypeVar("RecordType", bound=ctypes.LittleEndianStructure)
+
+
+def _record(kind: type[RecordType], **members: Any) -> RecordType:
+    """Return a record with these members. Raise ValueError if an integer is out of range: ctypes truncates it."""
+    record = kind(**members)
+    for name, value in members.items():
+        if isinstance(value, int) and getattr(record, name) != value:
+            raise ValueError(f"{name}: {value} is out of range")
+    return record
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +106,7 @@ class MeasuredKernel:
 
 
 class Texts:
-    """The pack's texts, each once, by their offsets."""
+    """The texts of a pack. A text that several records use is stored once."""
 
     def __init__(self) -> None:
         self.bytes = bytearray()
@@ -68,85 +126,138 @@ def code_numbers(winners: Sequence[Winner]) -> dict[str, int]:
     return {digest: number for number, digest in enumerate(dict.fromkeys(w.digest for w in winners))}
 
 
-def core_of(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> Core:
-    """Return the core with a pack of these kernels, in their order. `rates` maps device names to their rates.
+class _Records(NamedTuple):
+    """The tables of a pack, and its texts."""
 
-    Raise InputError if a number is out of range, ToolMissing if there is no C compiler to build the core.
-    """
-    library = core_library()
+    devices: Sequence[DeviceRecord]
+    kernels: Sequence[KernelRecord]
+    times: Sequence[TimeRecord]
+    vendor_times: Sequence[TimeRecord]
+    texts: bytes
+
+    @property
+    def pack(self) -> bytes:
+        counts = [len(table) for table in self]
+        names = ("device_count", "kernel_count", "time_count", "vendor_time_count", "text_bytes")
+        header = _record(HeaderRecord, magic=MAGIC, version=VERSION, **dict(zip(names, counts, strict=True)))
+        return b"".join((header, *self.devices, *self.kernels, *self.times, *self.vendor_times, self.texts))
+
+
+@contextmanager
+def _damage_refused() -> Iterator[None]:
+    """Raise InputError if a record or the core refuses a number."""
     try:
-        return Core(library, _pack_bytes(kernels, rates))
-    except (struct.error, ValueError) as error:
+        yield
+    except (TypeError, ValueError) as error:
         raise InputError(
             f"times of these kernels cannot be predicted, because the database is damaged: {error}"
         ) from None
 
 
-def core_pack(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> bytes:
+def core_of(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Core:
+    """Return the core with a pack of these kernels, in their order. The keys of `device_rates` are device names.
+
+    Raise InputError if a number is out of range, ToolMissing if there is no C compiler to build the core.
+    """
+    library = core_library()
+    with _damage_refused():
+        return Core(library, _records(kernels, device_rates).pack)
+
+
+def core_pack(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> bytes:
     """Return the bytes of a pack of these kernels, which the core has checked. Raise the errors of `core_of`."""
-    return core_of(kernels, rates).pack
+    return core_of(kernels, device_rates).pack
 
 
-def _pack_bytes(kernels: Sequence[MeasuredKernel], rates: Mapping[str, DeviceRates]) -> bytes:
-    texts, times, vendor_times = Texts(), list[bytes](), list[bytes]()
-    devices = {one.winner.device: one.winner.on_host for one in kernels}
-    codes = code_numbers([one.winner for one in kernels])
-    numbers = {name: number for number, name in enumerate(devices)}
-    of_devices = [_device(texts, name, rates.get(name), is_host=is_host) for name, is_host in devices.items()]
-    of_kernels = [
-        _kernel(texts, one, numbers[one.winner.device], codes[one.winner.digest], times, vendor_times)
-        for one in kernels
+def core_of_variants(kernel: MeasuredKernel, device_rates: DeviceRates, variants: Iterable[Sequence[float]]) -> Core:
+    """Return the core with copies of the kernel that differ in their rates, all without times at other shapes.
+
+    A variant is a triple of Tiling's arithmetic_rate, cached_rate and odd_lines. Raise the errors of `core_of`.
+    """
+    library, alone = core_library(), replace(kernel, times=(), vendor_times=())
+    with _damage_refused():
+        records = _records([alone], {kernel.winner.device: device_rates})
+        copies = list[KernelRecord]()
+        for arithmetic_rate, cached_rate, odd_lines in variants:
+            copy = KernelRecord.from_buffer_copy(records.kernels[0])
+            copy.arithmetic_rate, copy.cached_rate, copy.odd_lines = arithmetic_rate, cached_rate, odd_lines
+            copies.append(copy)
+        return Core(library, records._replace(kernels=copies).pack)
+
+
+def _records(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> _Records:
+    texts, times, vendor_times = Texts(), list[TimeRecord](), list[TimeRecord]()
+    on_host = {kernel.winner.device: kernel.winner.on_host for kernel in kernels}
+    codes = code_numbers([kernel.winner for kernel in kernels])
+    numbers = {name: number for number, name in enumerate(on_host)}
+    device_records = [
+        _device(texts, name, device_rates.get(name), is_host=is_host) for name, is_host in on_host.items()
+    ]
+    kernel_records = [
+        _kernel(texts, kernel, numbers[kernel.winner.device], codes[kernel.winner.digest], times, vendor_times)
+        for kernel in kernels
     ]
     texts.offset("")
-    tables = (*of_devices, *of_kernels, *times, *vendor_times)
-    counts = (len(of_devices), len(of_kernels), len(times), len(vendor_times), len(texts.bytes))
-    return b"".join((HEADER.pack(MAGIC, VERSION, *counts), *tables, texts.bytes))
+    return _Records(device_records, kernel_records, times, vendor_times, bytes(texts.bytes))
 
 
-def with_rates(pack: bytes, rates: Iterable[tuple[float, float, float]]) -> bytes:
-    """Return the pack of one kernel without times, with a copy of the kernel for each triple of rates.
-
-    The rates are those of Tiling: arithmetic_rate, cached_rate and odd_lines.
-    """
-    magic, version, devices, _, *counts = HEADER.unpack_from(pack)
-    start = HEADER.size + devices * DEVICE.size
-    before, after = start + RATES_AT, start + RATES_AT + RATES.size
-    end = start + KERNEL.size
-    copies = [pack[start:before] + RATES.pack(odd, *of) + pack[after:end] for *of, odd in rates]
-    header = HEADER.pack(magic, version, devices, len(copies), *counts)
-    return b"".join((header, pack[HEADER.size : start], *copies, pack[end:]))
-
-
-def _device(texts: Texts, name: str, rates: DeviceRates | None, *, is_host: bool) -> bytes:
+def _device(texts: Texts, name: str, rates: DeviceRates | None, *, is_host: bool) -> DeviceRecord:
     rates = rates or DeviceRates(1, 0.0, 0.0, {})
-    gflops = (rates.gflops.get(dtype, 0.0) for dtype in TYPES_IN_C)
-    return DEVICE.pack(
-        rates.read_gbytes_per_s, rates.copy_gbytes_per_s, *gflops, texts.offset(name), rates.multiprocessors,
-        int(is_host), 0,
-    )  # fmt: skip
-
-
-def _kernel(
-    texts: Texts, kernel: MeasuredKernel, device: int, code: int, times: list[bytes], vendor_times: list[bytes]
-) -> bytes:
-    first, first_vendor, w = len(times), len(vendor_times), kernel.winner
-    times += (TIME.pack(m, n, k, us, rows, splits) for m, n, k, rows, splits, us in kernel.times)
-    vendor_times += (TIME.pack(m, n, k, us, 0, 0) for m, n, k, us in kernel.vendor_times)
-    tiling, launch = kernel.tiling or UNKNOWN, w.launch
-    is_right = w.vendor_us is not None and bool(w.vendor_right)
-    return KERNEL.pack(
-        *(w.m, w.n, w.k, w.median_us, w.vendor_us if is_right else 0.0),
-        *(tiling.odd_lines, tiling.arithmetic_rate, tiling.cached_rate),
-        *(tiling.resident, tiling.tile_m, tiling.tile_n, tiling.k_step, tiling.k_per_pass, tiling.k_of_resident_b),
-        *(tiling.vector_bytes, tiling.k_padding, tiling.n_padding, tiling.is_pipelined, tiling.has_vectors_of_c),
-        *(launch.threads, launch.smem_bytes, launch.rows_per_block, launch.columns_per_block, launch.splits),
-        *(launch.flat_splits, launch.persistent, launch.has_workspace),
-        *(device, TYPES_IN_C.index(w.dtype), *(ORDERS[order] for order in w.orders), *w.conjugates, w.is_gram),
-        *(first, len(times) - first, first_vendor, len(vendor_times) - first_vendor),
-        *_offsets(texts, (w.op, w.config, w.cache, w.kernel, w.vendor_routine or "")),
-        *(code, 0),
+    return _record(
+        DeviceRecord,
+        read_gbytes_per_s=rates.read_gbytes_per_s,
+        copy_gbytes_per_s=rates.copy_gbytes_per_s,
+        gflops=tuple(rates.gflops.get(dtype, 0.0) for dtype in TYPES_IN_C),
+        name=texts.offset(name),
+        multiprocessors=rates.multiprocessors,
+        is_host=is_host,
     )
 
 
-def _offsets(texts: Texts, given: Iterable[str]) -> list[int]:
-    return [texts.offset(text) for text in given]
+def _kernel(
+    texts: Texts,
+    kernel: MeasuredKernel,
+    device: int,
+    code: int,
+    times: list[TimeRecord],
+    vendor_times: list[TimeRecord],
+) -> KernelRecord:
+    """Return the kernel's record, after adding its times to the tables."""
+    first_time, first_vendor_time, w, launch = len(times), len(vendor_times), kernel.winner, kernel.winner.launch
+    times += (
+        _record(TimeRecord, m=m, n=n, k=k, us=us, rows_per_block=rows, splits=splits)
+        for m, n, k, rows, splits, us in kernel.times
+    )
+    vendor_times += (_record(TimeRecord, m=m, n=n, k=k, us=us) for m, n, k, us in kernel.vendor_times)
+    return _record(
+        KernelRecord,
+        m=w.m,
+        n=w.n,
+        k=w.k,
+        us=w.median_us,
+        vendor_us=w.vendor_us if w.vendor_us is not None and w.vendor_right else 0.0,
+        **asdict(kernel.tiling or UNKNOWN),  # has the record's names
+        threads=launch.threads,
+        smem_bytes=launch.smem_bytes,
+        rows_per_block=launch.rows_per_block,
+        columns_per_block=launch.columns_per_block,
+        splits=launch.splits,
+        flat_splits=launch.flat_splits,
+        is_persistent=launch.persistent,
+        has_workspace=launch.has_workspace,
+        device=device,
+        type=TYPES_IN_C.index(w.dtype),
+        orders=tuple(ORDERS[order] for order in w.orders),
+        conjugates=w.conjugates,
+        is_gram=w.is_gram,
+        first_time=first_time,
+        time_count=len(times) - first_time,
+        first_vendor_time=first_vendor_time,
+        vendor_time_count=len(vendor_times) - first_vendor_time,
+        op=texts.offset(w.op),
+        configuration=texts.offset(w.config),
+        l2_state=texts.offset(w.cache),
+        entry=texts.offset(w.kernel),
+        vendor_routine=texts.offset(w.vendor_routine or ""),
+        code=code,
+    )
