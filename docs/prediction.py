@@ -133,9 +133,9 @@ def slowdown_with(constants: Values) -> Callable[[float], float]:
 
     c: dict[str, float] = dict(constants)
 
-    def slowdown(fewer: float) -> float:
-        few, enough = max(fewer, 1 / c["USEFUL_BLOCKS"]), c["ENOUGH_BLOCKS"]
-        return max(few / c["SPARE_BLOCKS"], math.hypot(1, enough * few) / math.hypot(1, enough))
+    def slowdown(block_ratio: float) -> float:
+        ratio, enough = max(block_ratio, 1 / c["USEFUL_BLOCKS"]), c["ENOUGH_BLOCKS"]
+        return max(ratio / c["SPARE_BLOCKS"], math.hypot(1, enough * ratio) / math.hypot(1, enough))
 
     return slowdown
 
@@ -228,12 +228,12 @@ class Example:
         is_odd_at_one = there["has_odd_lines"] != here["has_odd_lines"]
         squares = sum((x - math.log(y)) ** 2 for x, y in zip(logs, SHAPE, strict=True))
         distance = math.sqrt(squares + here["ODD_LINES_APART"] * is_odd_at_one)
-        body = rates_us - here["START_US"]
-        of_body = body / (body + here["SHORT_BODY_US"])
-        counts = of_body + (1 - of_body) * min(rates_us / rates_us_here, 1)
+        without_start = rates_us - here["START_US"]
+        share = without_start / (without_start + here["SHORT_BODY_US"])
+        reduction = share + (1 - share) * min(rates_us / rates_us_here, 1)
         return {
             "shape": extents, "us": us, "rates_us": rates_us, "distance": distance,
-            "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * counts,
+            "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * reduction,
         }  # fmt: skip
 
     def _vendor_times(self, kernels: Sequence[MeasuredKernel]) -> Iterator[Sequence[float]]:

@@ -14,7 +14,7 @@ enum { GROUP_SPLITS = 16 }; /* splits whose partial sums are added up first if t
 
 /* --- Candidates --- */
 
-/* The kernels among which the times decide. */
+/* The kernels of one device that can compute a product, and among which the predicted times decide. */
 struct candidates {
     const struct core_pack *pack;
     const struct core_product *product;
@@ -22,7 +22,7 @@ struct candidates {
     int c_order; /* -1: any */
 };
 
-/* Return whether the kernel computes the product. `c_order` -1: with C in any order. */
+/* Return whether the kernel can compute the product with C in this order; -1: in any order. */
 static int can_compute(const struct core_pack *pack, int index, const struct core_product *product, int c_order)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
@@ -86,7 +86,7 @@ static int find_candidates(const struct core_pack *pack, const struct core_produ
 
 /* --- The best candidate --- */
 
-/* The distance of a kernel's own shape from the product. */
+/* Return the distance of a kernel's own shape from the product. */
 static double own_distance(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_derived *derived = &pack->derived[index];

@@ -145,8 +145,8 @@ static inline const char *core_text(const struct core_pack *pack, uint32_t offse
 
 /* --- Choosing --- */
 
-/* A matrix product C = A B. Leading dimensions other than 0 have to be at least the length of a line: the core does not
-   check that. It does not know the addresses of the matrices either: predictions assume that they are aligned. */
+/* A matrix product C = A B. Leading dimensions other than 0 have to be at least the length of a line: the core does
+   not check that. It does not know the addresses of the matrices either: predictions assume that they are aligned. */
 struct core_product {
     int64_t m, n, k;
     int64_t ld[CORE_MATRICES][CORE_ORDERS]; /* leading dimension in each storage order that the matrix has; else 0 */

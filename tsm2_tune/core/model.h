@@ -43,8 +43,8 @@ enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 /* Facts of a kernel that follow from the pack. */
 struct core_derived {
     double log_m, log_n, log_k; /* of its own shape */
-    double loading_blocks; /* at its own shape: resident blocks per multiprocessor, weighted by their tiles' fullness */
-    double busy_blocks; /* at its own shape: resident blocks of a multiprocessor that has any */
+    double loading_blocks; /* at its own shape, as loading_blocks of predict.c */
+    double busy_blocks; /* at its own shape, as busy_blocks of predict.c */
     double resident_blocks; /* at its own shape: blocks per multiprocessor if all are resident and have several tiles;
                                else 0 */
     int32_t first_point; /* its points: one at its own shape, then one for each of its times */
@@ -119,7 +119,7 @@ static inline double log_distance(double m, double n, double k, double squared)
     return sqrt(m * m + n * n + k * k + squared);
 }
 
-/* Return whether times of this kernel are predicted. */
+/* Return whether the device's rates and the kernel's occupancy are known, so that its times can be predicted. */
 int is_predicted(const struct core_pack *pack, int index);
 
 #endif

@@ -74,8 +74,10 @@ static const char *device_fault(const struct core_pack *pack, const struct core_
         are_rates &= is_rate(device->gflops[type]);
     if (!are_rates)
         return "a device's rate is out of range";
-    if (device->multiprocessors < 1 || device->multiprocessors > MOST_MULTIPROCESSORS || !is_flag(device->is_host))
-        return "a device's number of multiprocessors or its is_host is out of range";
+    if (device->multiprocessors < 1 || device->multiprocessors > MOST_MULTIPROCESSORS)
+        return "a device's number of multiprocessors is out of range";
+    if (!is_flag(device->is_host))
+        return "a device's is_host is neither 0 nor 1";
     return is_text(pack, device->name) ? NULL : "a device has no name";
 }
 
@@ -86,11 +88,14 @@ static const char *tiling_fault(const struct core_kernel *kernel)
     for (size_t i = 0; i < sizeof extents / sizeof *extents; ++i)
         if (extents[i] < 0)
             return "an extent of a kernel's tile is negative";
-    if (kernel->resident < 0 || kernel->resident > MOST_RESIDENT || kernel->tile_m < 1 || kernel->tile_m > MOST_ROWS ||
-        kernel->k_padding < 1 || kernel->vector_bytes < 1 ||
-        kernel->vector_bytes > VECTOR_BYTES || VECTOR_BYTES % kernel->vector_bytes != 0 ||
-        !is_flag(kernel->is_pipelined) || !is_flag(kernel->has_vectors_of_c))
+    if (kernel->resident < 0 || kernel->resident > MOST_RESIDENT)
+        return "a kernel's number of resident blocks is out of range";
+    if (kernel->tile_m < 1 || kernel->tile_m > MOST_ROWS || kernel->k_padding < 1)
         return "a kernel's tile is out of range";
+    if (kernel->vector_bytes < 1 || kernel->vector_bytes > VECTOR_BYTES || VECTOR_BYTES % kernel->vector_bytes != 0)
+        return "the bytes of a kernel's vectors are out of range";
+    if (!is_flag(kernel->is_pipelined) || !is_flag(kernel->has_vectors_of_c))
+        return "a flag of a kernel's tile is neither 0 nor 1";
     if (!is_in(kernel->odd_lines, 1e-3, 1e3) || !is_in(kernel->arithmetic_rate, 1e-3, 1e3) ||
         !is_in(kernel->cached_rate, 1e-3, 1e3))
         return "a kernel's rate is out of range";
@@ -99,24 +104,26 @@ static const char *tiling_fault(const struct core_kernel *kernel)
 
 static const char *launch_fault(const struct core_kernel *kernel)
 {
-    if (kernel->threads < 1 || kernel->threads > MOST_THREADS || kernel->smem_bytes < 0 ||
-        kernel->smem_bytes > MOST_SMEM_BYTES)
-        return "a kernel's threads or shared memory are out of range";
+    if (kernel->threads < 1 || kernel->threads > MOST_THREADS)
+        return "a kernel's number of threads is out of range";
+    if (kernel->smem_bytes < 0 || kernel->smem_bytes > MOST_SMEM_BYTES)
+        return "a kernel's shared memory is out of range";
     if (kernel->rows_per_block < 1 || kernel->rows_per_block > MOST_ROWS || kernel->columns_per_block < 0 ||
         kernel->splits < 1 || (!kernel->is_persistent && kernel->splits > MOST_SPLITS) || kernel->flat_splits < 0)
         return "a kernel's launch is out of range";
-    if (!is_flag(kernel->is_persistent) || !is_flag(kernel->has_workspace) ||
-        (kernel->splits > 1 && !kernel->has_workspace))
-        return "a kernel with splits has no workspace, or a flag of its launch is neither 0 nor 1";
-    return NULL;
+    if (!is_flag(kernel->is_persistent) || !is_flag(kernel->has_workspace))
+        return "a flag of a kernel's launch is neither 0 nor 1";
+    return kernel->splits > 1 && !kernel->has_workspace ? "a kernel with splits has no workspace" : NULL;
 }
 
 static const char *times_fault(const struct core_time *times, uint32_t count, int is_vendors)
 {
     for (uint32_t i = 0; i < count; ++i) {
         const struct core_time *time = &times[i];
-        if (!is_extent(time->m) || !is_extent(time->n) || !is_extent(time->k) || !is_time(time->us))
-            return "a measured time, or its shape, is out of range";
+        if (!is_extent(time->m) || !is_extent(time->n) || !is_extent(time->k))
+            return "the shape of a measured time is out of range";
+        if (!is_time(time->us))
+            return "a measured time is out of range";
         if (!is_vendors && (time->rows_per_block < 1 || time->rows_per_block > MOST_ROWS || time->splits < 1))
             return "the launch of a measured time is out of range";
     }
@@ -132,13 +139,17 @@ static const char *kernel_fault(const struct core_pack *pack, const struct core_
             return "a kernel's text is out of range";
     if (kernel->device >= pack->header->device_count)
         return "a kernel's device is out of range";
-    if (!is_extent(kernel->m) || !is_extent(kernel->n) || !is_extent(kernel->k) || !is_time(kernel->us) ||
-        (kernel->vendor_us != 0 && !is_time(kernel->vendor_us)))
-        return "a kernel's shape or time is out of range";
-    if (kernel->type < 0 || kernel->type >= CORE_TYPES || !is_flag(kernel->orders[0]) || !is_flag(kernel->orders[1]) ||
-        !is_flag(kernel->orders[2]) || !is_flag(kernel->conjugates[0]) || !is_flag(kernel->conjugates[1]) ||
-        !is_flag(kernel->is_gram) || (kernel->is_gram && kernel->m != kernel->n))
-        return "a kernel's type or op is out of range, or it computes a Gram matrix with m other than n";
+    if (!is_extent(kernel->m) || !is_extent(kernel->n) || !is_extent(kernel->k))
+        return "a kernel's shape is out of range";
+    if (!is_time(kernel->us) || (kernel->vendor_us != 0 && !is_time(kernel->vendor_us)))
+        return "a kernel's time is out of range";
+    if (kernel->type < 0 || kernel->type >= CORE_TYPES)
+        return "a kernel's type is out of range";
+    if (!is_flag(kernel->orders[CORE_A]) || !is_flag(kernel->orders[CORE_B]) || !is_flag(kernel->orders[CORE_C]) ||
+        !is_flag(kernel->conjugates[0]) || !is_flag(kernel->conjugates[1]) || !is_flag(kernel->is_gram))
+        return "a kernel's op is out of range";
+    if (kernel->is_gram && kernel->m != kernel->n)
+        return "a kernel of a Gram matrix has m other than n";
     const char *fault = launch_fault(kernel);
     return fault != NULL ? fault : tiling_fault(kernel);
 }

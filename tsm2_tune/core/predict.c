@@ -17,7 +17,7 @@
 static double smaller(double a, double b) { return a < b ? a : b; }
 static double larger(double a, double b) { return a > b ? a : b; }
 
-/* An extent of 0 is unbounded in a pack. */
+/* Return the extent; 0 means unbounded in a pack. */
 static double extent_or_unbounded(int32_t extent) { return extent > 0 ? (double)extent : UNBOUNDED; }
 
 static const struct core_device *device_of(const struct core_pack *pack, int index)
@@ -142,9 +142,10 @@ static double us_per_element(const struct core_pack *pack, int index)
     return bytes * 1e-3 / device_of(pack, index)->read_gbytes_per_s;
 }
 
-/* Partial sums of a kernel with a workspace, even with one split: every block writes its sums, and the last block of a
-   tile reads them. A sum counts as large as an element, although the sums of 16-bit elements have 4 bytes: most of the
-   measured times from which SUMS_RATE comes are of types whose sums are as large. */
+/* Return the time of partial sums, which a kernel with a workspace has even with one split: every block writes its
+   sums, and the last block of a tile reads them. A sum counts as large as an element, although the sums of 16-bit
+   elements have 4 bytes: most of the measured times from which SUMS_RATE comes are of types whose sums are as large.
+   */
 static double sums_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
                       const struct launch *launch)
 {
@@ -156,8 +157,8 @@ static double sums_us(const struct core_pack *pack, int index, const struct tile
     return SUMS_US + 2 / SUMS_RATE * us_per_element(pack, index) * sums;
 }
 
-/* Memory traffic: A is read for every column of tiles, B for every row of tiles (of blocks if a block keeps it), and
-   C is read and written again by every pass over k after the first. */
+/* Return the time of memory traffic: A is read for every column of tiles, B for every row of tiles (of blocks if a
+   block keeps it), and C is read and written again by every pass over k after the first. */
 static double traffic_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
                          const struct launch *launch)
 {
@@ -170,7 +171,7 @@ static double traffic_us(const struct core_pack *pack, int index, const struct t
     return work->memory_us + us_per_element(pack, index) / kernel->cached_rate * (reread / CACHED_RATE + rewritten);
 }
 
-/* Arithmetic of whole tiles, with n and k padded. */
+/* Return the time of the arithmetic of whole tiles, with n and k padded. */
 static double arithmetic_us(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
 {
     const double m = work->m, n = work->n, k = work->k;
@@ -180,7 +181,7 @@ static double arithmetic_us(const struct core_kernel *kernel, const struct tiles
     return work->arithmetic_us / kernel->arithmetic_rate * (computed / (m * n * k));
 }
 
-/* The work of the busiest multiprocessor divided by the mean. */
+/* Return the work of the busiest multiprocessor divided by the mean. */
 static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
                         double multiprocessors)
 {
@@ -192,8 +193,8 @@ static double imbalance(const struct core_kernel *kernel, const struct tiles *ti
     return longest_block * blocks * multiprocessors / launch->blocks;
 }
 
-/* The slowdown of a multiprocessor. `block_ratio` is its number of blocks at the kernel's own shape divided by the
-   number here. */
+/* Return the slowdown of a multiprocessor. `block_ratio` is its number of blocks at the kernel's own shape divided by
+   the number here. */
 static double slowdown(const struct core_kernel *kernel, double block_ratio)
 {
     const double ratio = larger(block_ratio, 1 / USEFUL_BLOCKS);
@@ -202,8 +203,8 @@ static double slowdown(const struct core_kernel *kernel, double block_ratio)
     return larger(ratio / (kernel->is_persistent ? 1.0 : SPARE_BLOCKS), latency);
 }
 
-/* Resident blocks per multiprocessor, weighted by how full their tiles are: these load memory. Persistent blocks
-   count fully, since they load the next tile meanwhile. */
+/* Return resident blocks per multiprocessor, weighted by how full their tiles are: these load memory. Persistent
+   blocks count fully, since they load the next tile meanwhile. */
 static double loading_blocks(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                              const struct launch *launch, double multiprocessors)
 {
@@ -211,14 +212,14 @@ static double loading_blocks(const struct core_kernel *kernel, const struct tile
     return smaller(launch->blocks / multiprocessors, kernel->resident) * filled;
 }
 
-/* Resident blocks of a multiprocessor that has any: these compute. */
+/* Return the mean number of resident blocks of the multiprocessors that have any: these compute. */
 static double busy_blocks(const struct core_kernel *kernel, const struct launch *launch, double multiprocessors)
 {
     return smaller(larger(launch->blocks / multiprocessors, 1.0), kernel->resident);
 }
 
-/* Tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block counts one
-   tile. */
+/* Return the tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block
+   counts one tile. */
 static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                             const struct launch *launch, double multiprocessors)
 {
@@ -237,16 +238,18 @@ static double body_us(const struct core_pack *pack, int index, const struct tile
     const double multiprocessors = device_of(pack, index)->multiprocessors;
     const double unevenness = imbalance(kernel, tiles, launch, multiprocessors);
     const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (unevenness - 1) : 1;
-    const double loading_ratio = derived->loading_blocks / loading_blocks(kernel, tiles, work, launch, multiprocessors);
-    const double busy_ratio = derived->busy_blocks / busy_blocks(kernel, launch, multiprocessors);
-    const double memory = traffic_us(pack, index, tiles, work, launch) * (idle * slowdown(kernel, loading_ratio));
-    const double arithmetic = arithmetic_us(kernel, tiles, work) * (unevenness * slowdown(kernel, busy_ratio));
+    const double loading = loading_blocks(kernel, tiles, work, launch, multiprocessors);
+    const double busy = busy_blocks(kernel, launch, multiprocessors);
+    const double memory_slowdown = slowdown(kernel, derived->loading_blocks / loading);
+    const double arithmetic_slowdown = slowdown(kernel, derived->busy_blocks / busy);
+    const double memory = traffic_us(pack, index, tiles, work, launch) * (idle * memory_slowdown);
+    const double arithmetic = arithmetic_us(kernel, tiles, work) * (unevenness * arithmetic_slowdown);
     const double serial = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
     const double body = sqrt(memory * memory + arithmetic * arithmetic + serial * serial);
     return (work->has_odd_lines != 0 ? kernel->odd_lines : 1.0) * body;
 }
 
-/* The time from the device's rates alone. */
+/* Return the time from the device's rates alone. */
 static double launch_rates_us(const struct core_pack *pack, int index, const struct tiles *tiles,
                               const struct work *work, const struct launch *launch)
 {
@@ -259,8 +262,8 @@ enum { OPTIONS = 10 };
 /* Blocks per multiprocessor that are tried; for kernels of keep_resident, multiples of the fewest splits. */
 static const double multiples[OPTIONS] = {1, 2, 3, 4, 5, 6, 8, 12, 16, 24};
 
-/* Rows of a block: as at the kernel's own shape, or fewer, so that every multiprocessor has its resident blocks. The
-   splits are not chosen yet: those of the kernel's own shape are assumed. */
+/* Return the rows of a block: as at the kernel's own shape, or fewer, so that every multiprocessor has its resident
+   blocks. The splits are not chosen yet: those of the kernel's own shape are assumed. */
 static double rows_of_block(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                             double multiprocessors)
 {
@@ -271,7 +274,7 @@ static double rows_of_block(const struct core_kernel *kernel, const struct tiles
     return larger(smaller(floor(kernel->rows_per_block / tiles->m), filling), 1) * tiles->m;
 }
 
-/* Splits that give each multiprocessor at most so many blocks, or 1. */
+/* Return the splits that give each multiprocessor at most `blocks_each` blocks; at least 1. */
 static double splits_for(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                          double rows, double blocks_each, double multiprocessors)
 {
@@ -344,8 +347,8 @@ static double distance_to_point(const struct core_point *point, const struct wor
     return log_distance(m, n, k, ODD_LINES_APART * odd * odd);
 }
 
-/* The weight of a point is the reciprocal cube of its distance + DISTANCE_OFFSET. A short time consists mostly of its
-   start, so the logarithm of its ratio is reduced for a longer time: fully for the share of the start. */
+/* Add a point. Its weight is the reciprocal cube of its distance + DISTANCE_OFFSET. A short time consists mostly of
+   its start, so the logarithm of its ratio is reduced for a longer time: fully for the share of the start. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double rates_us)
 {
     const double distance = distance_to_point(point, work), offset_distance = distance + DISTANCE_OFFSET;
@@ -368,7 +371,8 @@ uint32_t nearest_point(const struct core_pack *pack, int index, const struct wor
     return nearest;
 }
 
-/* The factor on a kernel's times from rates alone. `rates_us` is the least of them: the fastest launch's. */
+/* Return the factor on a kernel's times from rates alone, and set the distance of its nearest point. `rates_us` is
+   the least of them: the fastest launch's. */
 static double correction(const struct core_pack *pack, int index, const struct work *work, double rates_us,
                          double *distance)
 {
@@ -432,7 +436,7 @@ double vendor_us(const struct average *average, const struct work *work)
 
 /* --- Derived facts --- */
 
-/* The product at a measured shape, with contiguous matrices. */
+/* Return the product at a measured shape, with contiguous matrices. */
 static struct core_product product_at(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
 {
     struct core_product product;
@@ -478,14 +482,14 @@ void core_rates_us(const struct core_pack *pack, int index, const struct core_ti
         us[i] = is_predicted(pack, index) ? rates_us_at(pack, index, &times[i], &work) : 0;
 }
 
-static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point, int64_t m, int64_t n,
-                           int64_t k, double us)
+static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point,
+                           const struct core_time *time)
 {
-    const struct core_product product = product_at(&pack->kernels[index], m, n, k);
+    const struct core_product product = product_at(&pack->kernels[index], time->m, time->n, time->k);
     const struct work work = vendor_work_of(pack, index, &product);
     const double rates_us = vendor_rates_us(&work);
     const struct work distant = work_for_vendor_distance(work);
-    return set_point(point, &distant, rates_us, us);
+    return set_point(point, &distant, rates_us, time->us);
 }
 
 /* Set the blocks of the kernel at its own shape. */
@@ -523,14 +527,12 @@ const char *derive_kernel(const struct core_pack *pack, int index, int *next_poi
             is_finite &= set_time(pack, index, &pack->points[(*next_point)++], &pack->times[kernel->first_time + i]);
     }
     if (device_of(pack, index)->read_gbytes_per_s > 0) {
+        const struct core_time own = {kernel->m, kernel->n, kernel->k, kernel->vendor_us, 0, 0};
         if (kernel->vendor_us > 0)
-            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++], kernel->m, kernel->n,
-                                         kernel->k, kernel->vendor_us);
-        for (uint32_t i = 0; i < kernel->vendor_time_count; ++i) {
-            const struct core_time *time = &pack->vendor_times[kernel->first_vendor_time + i];
-            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++], time->m, time->n,
-                                         time->k, time->us);
-        }
+            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++], &own);
+        for (uint32_t i = 0; i < kernel->vendor_time_count; ++i)
+            is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++],
+                                         &pack->vendor_times[kernel->first_vendor_time + i]);
     }
     derived->vendor_point_count = *next_vendor_point - derived->first_vendor_point;
     return is_finite ? NULL : "a time cannot be predicted: its rates, extents or microseconds are out of range";
