@@ -69,7 +69,8 @@ struct core_kernel {
     /* How it divides its work. */
     double odd_lines; /* factor on its body if A, or B or C (has_vectors_of_c), has odd lines */
     double arithmetic_rate; /* fraction of the device's arithmetic rate */
-    double cached_rate; /* rate of rereads, which may hit the L2, and of rewriting C; in units of the typical rate */
+    double cached_rate; /* rate of rereads, which may hit the L2, in units of CACHED_RATE times the memory rate; also
+                           the rate of rewriting C, in units of the memory rate */
     int32_t resident; /* occupancy: resident blocks per multiprocessor. 0: unknown; then the choice for a product that
                          it can compute uses no predicted times, not even of other kernels */
     int32_t tile_m; /* rows of a tile of C; a block computes one or more tiles, one below the other */
@@ -169,7 +170,7 @@ enum core_reason {
 /* The kernel for a product and its launch. Without a kernel all is 0. */
 struct core_choice {
     enum core_reason reason;
-    int32_t kernel; /* index */
+    int32_t kernel; /* its index in the pack */
     int32_t is_vendors; /* cuBLAS should compute the product: it is faster, or predicted to be nearly as fast */
     int32_t is_transposed; /* the kernel computes C^T = B^T A^T */
     int32_t is_of_other_device;

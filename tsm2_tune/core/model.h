@@ -20,7 +20,7 @@
 #define USEFUL_BLOCKS 2.0 /* so many times the blocks per multiprocessor of its own shape: more blocks gain nothing */
 #define SPARE_BLOCKS 2.0 /* f times fewer blocks slow it down at least f / this times; f times if it is persistent */
 #define LONG_K 3.0 /* factor if k exceeds k_per_pass, but not at the kernel's own shape */
-#define DISTANCE_PENALTY 0.05 /* e to this for each unit of distance from the kernel's nearest measured shape */
+#define DISTANCE_PENALTY 0.05 /* factor on compared times: e to this for each unit of distance from a measured shape */
 #define HOST_DISTANCE_PENALTY 0.5 /* the same on a host, whose times follow no memory rate */
 #define DISTANCE_OFFSET 0.2 /* added to distances, so that no single measured time decides */
 #define ODD_LINES_APART 2.0 /* added to the squared distance if only one of two products has odd lines */
@@ -43,8 +43,8 @@ enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 /* Facts of a kernel that follow from the pack. */
 struct core_derived {
     double log_m, log_n, log_k; /* of its own shape */
-    double loading_blocks; /* at its own shape, as loading_blocks of predict.c */
-    double busy_blocks; /* at its own shape, as busy_blocks of predict.c */
+    double loading_blocks; /* at its own shape: resident blocks per multiprocessor, times the full share of a tile */
+    double busy_blocks; /* at its own shape: mean resident blocks of the multiprocessors that have any */
     double resident_blocks; /* at its own shape: blocks per multiprocessor if all are resident and have several tiles;
                                else 0 */
     int32_t first_point; /* its points: one at its own shape, then one for each of its times */

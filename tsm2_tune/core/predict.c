@@ -2,11 +2,13 @@
 
    The time from rates is a sum of three parts: the start of a launch (START_US), the partial sums of its splits
    (sums_us), and its body (body_us). The body is the root of the sum of squares of three times that overlap in part:
-   memory traffic, arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle. The
-   time from rates is multiplied by the ratio of the measured time to the time from rates, averaged over the kernel's
-   measured shapes, where the product is never less than LEAST_MEMORY_SHARE of the time to move each operand once. If
-   k exceeds what the kernel adds up in one pass, it is multiplied by LONG_K. docs/prediction.md explains each term,
-   with an example. */
+   memory traffic, arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle.
+
+   The predicted time is the time from rates times a factor: the ratio of the measured time to the time from rates,
+   averaged over the kernel's measured shapes. Two corrections follow. The predicted time is never less than
+   LEAST_MEMORY_SHARE of the time to move each operand and C once. It is LONG_K times as long if k exceeds what the
+   kernel adds up in one pass, although k did not at its own shape. docs/prediction.md explains each term, with an
+   example. */
 
 #include "model.h"
 
@@ -143,9 +145,8 @@ static double us_per_element(const struct core_pack *pack, int index)
 }
 
 /* Return the time of partial sums, which a kernel with a workspace has even with one split: every block writes its
-   sums, and the last block of a tile reads them. A sum counts as large as an element, although the sums of 16-bit
-   elements have 4 bytes: most of the measured times from which SUMS_RATE comes are of types whose sums are as large.
-   */
+   sums, and the last block of a tile reads them. A sum counts as large as an element, although sums of 16-bit elements
+   have 4 bytes: most measured times from which SUMS_RATE comes are of other types. */
 static double sums_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
                       const struct launch *launch)
 {
@@ -274,15 +275,17 @@ static double rows_of_block(const struct core_kernel *kernel, const struct tiles
     return larger(smaller(floor(kernel->rows_per_block / tiles->m), filling), 1) * tiles->m;
 }
 
-/* Return the splits that give each multiprocessor at most `blocks_each` blocks; at least 1. */
+/* Return the splits that give each multiprocessor at most `blocks_each` blocks; at least 1. A persistent kernel gets
+   no more blocks per multiprocessor than at its own shape. */
 static double splits_for(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                          double rows, double blocks_each, double multiprocessors)
 {
     if (!kernel->has_workspace)
         return 1;
-    const double most_each = larger(floor(kernel->splits / multiprocessors), 1);
-    if (kernel->is_persistent)
-        return smaller(smaller(blocks_each, most_each) * multiprocessors, tiles->steps);
+    if (kernel->is_persistent) {
+        const double own_blocks_each = larger(floor(kernel->splits / multiprocessors), 1);
+        return smaller(smaller(blocks_each, own_blocks_each) * multiprocessors, tiles->steps);
+    }
     const double blocks = ceil(work->m / rows) * blocks_across(kernel, work);
     return smaller(larger(floor(blocks_each * multiprocessors / blocks), 1), smaller(tiles->along_k, MOST_SPLITS));
 }
