@@ -80,7 +80,7 @@ class Called:
             "expected_vendor_us": choice.vendor_us,
             "kernel": winner.kernel,
             "tuned_shape": [winner.m, winner.n, winner.k],
-            "swapped": choice.swapped,
+            "swapped": choice.is_transposed,
             "launch": asdict(choice.launch),
             "falls_back": self.falls_back,
             "falls_back_because": self.because,

@@ -19,7 +19,7 @@ from tsm2_tune.generator.tiling import VECTOR_BYTES
 from tsm2_tune.pretuned import pretuned
 from tsm2_tune.runtime.choice.choose import Layout
 from tsm2_tune.runtime.choice.core import CoreTime
-from tsm2_tune.tuner.packs.choice import bundled_pack
+from tsm2_tune.tuner.packs.choice import included_kernels
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 
 ROOT = Path(__file__).parents[1]
@@ -145,17 +145,17 @@ class Example:
 
     def __init__(self) -> None:
         text = next(one for one in pretuned() if one.name == CARD)
-        pack = bundled_pack(text)
-        self.device, self.chooser = text.device_name, pack.chooser
-        self.match = pack.chooser.match(Layout.of_op(DTYPE, SHAPE, "nn"), self.device)
-        self.number = pack.chooser.winners.index(self.match.winner)
-        self.kernel, rates = pack.kernels[self.number], pack.rates[self.device]
-        launch, tiling, core = self.match.launch, self.kernel.tiling, pack.chooser.core
+        kernels = included_kernels(text)
+        self.device, self.chooser = text.device_name, kernels.chooser
+        self.match = kernels.chooser.match(Layout.of_op(DTYPE, SHAPE, "nn"), self.device)
+        self.number = kernels.chooser.winners.index(self.match.winner)
+        self.kernel, rates = kernels.kernels[self.number], kernels.device_rates[self.device]
+        launch, tiling, core = self.match.launch, self.kernel.tiling, kernels.chooser.core
         assert tiling is not None, "times of the kernel are predicted"
         assert core is not None, "there is a C compiler"
         is_simple = launch.has_workspace and not launch.persistent and not tiling.is_pipelined
         assert is_simple, "the formulas are of a kernel that splits k"
-        assert self.match.across is None, "the product is not transposed"
+        assert not self.match.is_transposed, "the product is not transposed"
         self._has_vectors_of_c = tiling.has_vectors_of_c
         self.values: Values = {name: value for name, (value, _) in constants().items()}
         self.values |= {
@@ -176,7 +176,7 @@ class Example:
         evaluate(VENDOR_TERMS, self.values)
         own_time = (w.m, w.n, w.k, w.launch.rows_per_block, w.launch.splits, w.median_us)
         self.points = [self._point(*map(float, one)) for one in (own_time, *self.kernel.times)]
-        self.vendor_points = [self._vendor_point(*map(float, one)) for one in self._vendor_times(pack.kernels)]
+        self.vendor_points = [self._vendor_point(*map(float, one)) for one in self._vendor_times(kernels.kernels)]
         for prefix, points in (("", self.points), ("vendor_", self.vendor_points)):
             self.values[f"{prefix}weights"] = Vector(one["weight"] for one in points)
             self.values[f"{prefix}log_ratios"] = Vector(one["log_ratio"] for one in points)
@@ -188,7 +188,7 @@ class Example:
             check(one["rates_us"], us)
         check(self.values["predicted_us"], self.match.expected_us or 0)
         check(self.values["vendor_us"], self.match.vendor_us or 0)
-        assert (self.values["gain"] < self.values["least_gain"]) == self.match.loses
+        assert (self.values["gain"] < self.values["least_gain"]) == self.match.is_vendor_chosen
 
     def _at(self, shape: tuple[float, ...], rows: float, splits: float, terms: Terms) -> Values:
         """Return the values at a shape with a launch."""
@@ -285,7 +285,7 @@ def far_example(example: Example) -> str:
     c = {name: value for name, (value, _) in constants().items()}
     match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn"), example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
-    assert match.loses and vendor_us > us  # noqa: PT018
+    assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
     w = match.winner
     distance = math.dist([math.log(x) for x in (w.m, w.n, w.k)], [math.log(x) for x in FAR_SHAPE])
     needed = c["LEAST_GAIN"] * math.exp(c["FAR_GAIN"] * (distance - c["KNOWN_WITHIN"]))
@@ -321,7 +321,7 @@ def all_drawn() -> dict[str, str]:
     ]  # fmt: skip
     heads = ("shape", "measured us", "from rates us", "ratio", "ratio, reduced", "distance", "share of the weights")
     shown = [(source, ", ".join(f"`{name}` {number(v[name])}" for name in names)) for source, names in inputs.items()]
-    side = "cuBLAS" if match.loses else "the kernel"
+    side, compared = ("cuBLAS", "less") if match.is_vendor_chosen else ("the kernel", "more")
     return {
         "constants": table(
             ("constant", "value", "meaning"),
@@ -333,7 +333,7 @@ def all_drawn() -> dict[str, str]:
         "points": table(heads, points),
         "measured": terms_table(MEASURED_TERMS, v),
         "vendor": f"{terms_table((*VENDOR_TERMS, *CHOICE_TERMS), v)}\n\n`vendor_ratio` averages"
-        f" {len(example.vendor_points)} measured times of cuBLAS. `gain` is {'less' if match.loses else 'more'} than"
+        f" {len(example.vendor_points)} measured times of cuBLAS. `gain` is {compared} than"
         f" `least_gain`, so {side} computes the product.",
         "far": far_example(example),
         "printed": f"```\n{match}\n```",

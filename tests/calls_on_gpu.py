@@ -331,7 +331,7 @@ def own_memory(arrays: Arrays, best: ModuleType, *, shrink: int = 1) -> None:
         assert type(made) is type(case.a)
         assert arrays.used_bytes() - before >= made.nbytes
         found, (m, n), before = best.choice(case.a, case.b, made), made.shape, arrays.used_bytes()
-        elements = found.launch.partial_elements(*((n, m) if found.swapped else (m, n)))
+        elements = found.launch.partial_elements(*((n, m) if found.is_transposed else (m, n)))
         arrays.synchronize()
         with arrays.at(stream):
             best.gemm(case.a, case.b, out=made)

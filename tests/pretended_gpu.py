@@ -44,7 +44,7 @@ def described(module: ModuleType, name: str, array: Any) -> Any:
 def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream: int, array: Any) -> None:
     """Compute what the plan's kernel computes, on matrices at these addresses."""
     winner, (m, n, k) = plan.match.winner, plan.shape
-    at = (b, a, out) if plan.match.swapped else (a, b, out)
+    at = (b, a, out) if plan.match.is_transposed else (a, b, out)
     matrices = [
         in_memory(address, shape, order, ld, winner.dtype)
         for address, shape, order, ld in zip(at, ((m, k), (k, n), (m, n)), winner.orders, plan.leading, strict=True)

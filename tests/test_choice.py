@@ -67,11 +67,11 @@ def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:
         " and times at 1 other shape,"
         f" cuBLAS's gemm {near.vendor_us:.1f} us"
     )
-    assert not near.loses
+    assert not near.is_vendor_chosen
 
 
 def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: ModuleType) -> None:
-    assert module.match(20480, 8, 700, "f32", GPU).loses
+    assert module.match(20480, 8, 700, "f32", GPU).is_vendor_chosen
 
 
 @pytest.fixture
@@ -108,8 +108,8 @@ def test_wide_c_is_computed_transposed_where_predicted_faster(
         device_array(shape, at=number << 40) for number, shape in enumerate(((m, 16), (16, n), (m, n)), start=1)
     )
     found = both_orders.choice(a, b, c, fallback="error")
-    assert (found.winner.op, found.swapped) == (op, op == "ttt")
-    assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.swapped
+    assert (found.winner.op, found.is_transposed) == (op, op == "ttt")
+    assert (f", by op ttt as the transposed product {n}x{m}x16: " in str(found)) == found.is_transposed
 
 
 def test_on_a_host_a_launch_is_fitted_and_no_time_expected(module: ModuleType) -> None:

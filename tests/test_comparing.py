@@ -99,7 +99,7 @@ def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
     match = names["match"](20000, 16, 20480, "f32", "NVIDIA H200")  # type: ignore[operator]
     said = run("predict", "--db", str(database), "--shapes", "20000x16x20480", "--json")
     (found,) = json.loads(said.stdout)["problems"]
-    assert found["reason"] in (str(match), f"the vendor: {match.why_it_loses}")
+    assert found["reason"] in (str(match), f"the vendor: {match.vendor_reason}")
 
 
 @pytest.mark.parametrize(
@@ -163,8 +163,8 @@ def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
 
 
 def test_a_kernel_that_the_module_leaves_to_cublas_costs_a_program_nothing() -> None:
-    def choice(is_vendors: bool) -> Any:
-        return SimpleNamespace(is_vendors=is_vendors)
+    def choice(is_vendor_chosen: bool) -> Any:
+        return SimpleNamespace(is_vendor_chosen=is_vendor_chosen)
 
     ratios, choices = [2.0, 0.5, None], [choice(False), choice(True), choice(False)]
     expected = "geometric mean 1.00 x cuBLAS: 1 faster, 1 slower; an exported module leaves 1 of 2 to cuBLAS: 1.41 x"

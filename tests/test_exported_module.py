@@ -246,9 +246,9 @@ def test_wide_product_on_the_host_takes_its_tuned_transpose(tmp_path: Path) -> N
     module = imported(exported("module", found), tmp_path)
     wide, tall = (np.ones(shape, np.float32) for shape in ((10, 100), (100, 1000)))
     chosen = module.choice(wide, tall)
-    assert (chosen.winner.op, chosen.distance, chosen.swapped) == ("nn", 0, True)
+    assert (chosen.winner.op, chosen.distance, chosen.is_transposed) == ("nn", 0, True)
     chosen = module.choice(tall.T.copy(), wide.T.copy())  # a tall one, for which its own order has a winner
-    assert (chosen.winner.m, chosen.winner.op, chosen.swapped) == (900, "ttt", False)
+    assert (chosen.winner.m, chosen.winner.op, chosen.is_transposed) == (900, "ttt", False)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

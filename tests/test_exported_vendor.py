@@ -100,7 +100,7 @@ def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torc
     beside = [replace(row, cublas_us=400.0, cublas_right=is_right, cublas_routine="cublasSgemm") for row in found]
     module = imported(exported("module", (beside, sources)), tmp_path)
     assert module.match(4, 4, 4, "f32", GPU).vendor_us == (400.0 if is_right else None)
-    assert module.match(4, 4, 5, "f32", GPU).loses == bool(is_right)  # no time can be predicted there
+    assert module.match(4, 4, 5, "f32", GPU).is_vendor_chosen == bool(is_right)  # no time can be predicted there
 
 
 def test_without_a_fallback_nothing_is_left_to_the_vendor(

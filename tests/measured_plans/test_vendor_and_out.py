@@ -45,7 +45,7 @@ def test_the_vendor_becomes_the_plan_where_it_is_faster(module: ModuleType, torc
     torch.takes_us = 12000.0
     start = module.plan(a, b, out, measure=True)
     assert str(start.match).endswith(": timed on these arrays, with the L2 dirty 10000.0 us, the vendor 12000.0 us")
-    assert not start.match.loses
+    assert not start.match.is_vendor_chosen
 
 
 def test_what_the_host_needs_to_start_the_vendor_counts(module: ModuleType, torch: SimpleNamespace) -> None:
@@ -193,7 +193,7 @@ def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) ->
         replace(found, winner=other),
         replace(found, launch=replace(found.launch, rows_per_block=2 * found.launch.rows_per_block)),
         replace(found, launch=found.launch.with_splits(found.launch.splits + 1)),
-        replace(found, winner=ring, launch=ring.launch, swapped=True),
+        replace(found, winner=ring, launch=ring.launch, is_transposed=True),
     ]
     assert len({id(module.prepare_launch(product, match, None)[1]) for match in matches}) == len(matches)
     plans = {id(module.prepare_launch(product, match, None)[1]) for match in matches}

@@ -33,7 +33,7 @@ def test_the_ways_are_few_near_and_each_another(module: ModuleType) -> None:
     times = [w.expected_us for w in ways[1:]]
     assert times == sorted(times)
     assert max(times) <= 2 * min(w.expected_us for w in ways)
-    assert all(w.across is None and w.other_device is None for w in ways)
+    assert all(not w.is_transposed and w.other_device is None for w in ways)
     assert all(w.other_device == "another GPU" for w in ways_to(module, *given, device="another GPU"))
 
 
@@ -43,15 +43,15 @@ def test_kernels_for_the_transposed_product_are_ways_too(
     """A wide row-major C; its tall transposed one lies in the same memory."""
     given = arrays(16, 2 * 10**6, 16)
     ways = ways_to(module, *given)
-    across = [one for one in ways if one.swapped]
-    assert len(across) == 2  # the ring's launches
-    assert {one.winner.op for one in across} == {"ttt"}
-    assert {one.across for one in across} == {(2 * 10**6, 16, 16)}
+    transposed = [one for one in ways if one.is_transposed]
+    assert len(transposed) == 2  # the ring's launches
+    assert {one.winner.op for one in transposed} == {"ttt"}
+    assert {one.extents for one in transposed} == {(2 * 10**6, 16, 16)}
     driver = module.driver
-    ring = across[0].launch.threads, 1
-    driver.takes_us = lambda launch: 1.0 if launch["grid"][0] == across[0].launch.splits else 1000.0
+    ring = transposed[0].launch.threads, 1
+    driver.takes_us = lambda launch: 1.0 if launch["grid"][0] == transposed[0].launch.splits else 1000.0
     start = module.plan(*given, measure=True)
-    assert start.match.swapped
+    assert start.match.is_transposed
     assert ring[0] == start.match.launch.threads
     start()
     values = driver.launches[-1]["values"]

@@ -114,7 +114,7 @@ def _facts(one: Compared) -> dict[str, Any]:
         "vendor_us": None if row is None else row.vendor_us,
         "x_vendor": None if row is None else row.x_cublas,
         "expected_us": one.choice.match.expected_us,
-        "is_vendor_chosen": one.choice.is_vendors,
+        "is_vendor_chosen": one.choice.is_vendor_chosen,
         "kernel": one.config.text,
         "reason": one.choice.reason,
         "error": one.trouble,

@@ -94,7 +94,7 @@ def _facts(one: Choice) -> dict[str, Any]:
         "measured_at": "x".join(map(str, one.measured_at)),
         "distance": one.distance,
         "l2_state": match.winner.cache,
-        "chosen": "vendor" if one.is_vendors else match.winner.config,
+        "chosen": "vendor" if one.is_vendor_chosen else match.winner.config,
         "reason": one.reason,
     }
 
@@ -118,7 +118,7 @@ def _print(device: str, found: Sequence[Choice]) -> None:
         for one, row in zip(found, rows, strict=True)
     ]
     heads = ["problem", "us", "cuBLAS us", "x", "chosen", "time", "measured at", "distance"]
-    styles = ["yellow" if one.is_vendors or (one.ratio or 1.0) < 1 else "" for one in found]
+    styles = ["yellow" if one.is_vendor_chosen or (one.ratio or 1.0) < 1 else "" for one in found]
     tables.print_table(console, heads, cells, right=(1, 2, 3, 7), dropped=(6,), styles=styles)
     tables.print_line(console, closing_text([one.ratio for one in found], found))
     for row in rows:
@@ -132,7 +132,7 @@ def number_text(value: float | None, digits: int) -> str:
 
 def chosen_text(choice: Choice) -> str:
     """Return "cuBLAS" or "kernel": which of them an exported module calls for the problem."""
-    return "cuBLAS" if choice.is_vendors else "kernel"
+    return "cuBLAS" if choice.is_vendor_chosen else "kernel"
 
 
 def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> str:
@@ -140,14 +140,15 @@ def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> s
 
     A ratio is cuBLAS's time divided by the kernel's, or None. An exported module calls cuBLAS for some problems.
     """
-    found = [(ratio, choice.is_vendors) for ratio, choice in zip(ratios, choices, strict=True) if ratio is not None]
+    pairs = zip(ratios, choices, strict=True)
+    found = [(ratio, choice.is_vendor_chosen) for ratio, choice in pairs if ratio is not None]
     if not found:
         return "no time to compare with cuBLAS"
     faster = sum(ratio >= 1 for ratio, _ in found)
     text = f"geometric mean {_mean([ratio for ratio, _ in found]):.2f} x cuBLAS"
     text += f": {faster} faster, {len(found) - faster} slower"
-    if vendors := sum(is_vendors for _, is_vendors in found):
-        gain = _mean([1.0 if is_vendors else ratio for ratio, is_vendors in found])
+    if vendors := sum(is_vendor_chosen for _, is_vendor_chosen in found):
+        gain = _mean([1.0 if is_vendor_chosen else ratio for ratio, is_vendor_chosen in found])
         text += f"; an exported module leaves {vendors} of {len(found)} to cuBLAS: {gain:.2f} x"
     return text
 

@@ -284,7 +284,9 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         return _logged(product, Vendor(str(error)))
     if not falls_back:
         return found
-    return _logged(product, Vendor(found.why_it_loses) if found.loses else _compiled_or_vendor(product, found))
+    if found.is_vendor_chosen:
+        return _logged(product, Vendor(found.vendor_reason))
+    return _logged(product, _compiled_or_vendor(product, found))
 
 
 def _logged(product: Product, found: Match | Vendor) -> Match | Vendor:

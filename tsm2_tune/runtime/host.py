@@ -22,10 +22,12 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         raise ValueError(
             f"a product of {product.shape[0]}x{product.shape[1]} has too many tiles: compute it in parts"
         )
-    oriented = product.transposed() if match.swapped else product
+    oriented = product.transposed() if match.is_transposed else product
     winner, (m, n, k), bits = match.winner, match.extents, match.index_bits
     index, scalar = np.int32 if bits == 32 else np.int64, product.sum_dtype.type
-    arrays = [(x.array if x.array.ndim == 2 else x.span).T if match.swapped else x.array for x in oriented.given]
+    arrays = [x.array for x in oriented.given]
+    if match.is_transposed:
+        arrays = [(x.array if x.array.ndim == 2 else x.span).T for x in oriented.given]
     if not reads_operands(alpha, product.math):  # replace a and b by zeros, so that their NaNs have no effect
         arrays[:2] = [np.zeros(x.span_bytes, np.uint8) for x in oriented.given[:2]]
     a, b, c = ((array, index(ld)) for array, ld in zip(arrays, match.leading, strict=True))

@@ -39,8 +39,8 @@ AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_O
 IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
 FIRST = {False: "abc", True: "bac"}  # for the transposed product b is the kernel's first operand
 PLACES = {  # whether transposed -> byte offset of each kernel argument in the slot
-    swapped: tuple((AT | dict(zip(names, ADDRESSES_AT, strict=True)))[name] for name in IN_ORDER)
-    for swapped, names in FIRST.items()
+    is_transposed: tuple((AT | dict(zip(names, ADDRESSES_AT, strict=True)))[name] for name in IN_ORDER)
+    for is_transposed, names in FIRST.items()
 }
 ALPHA_AT, BETA_AT, WORKSPACE_AT = AT["alpha"], AT["beta"], AT["partials"]
 POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
@@ -101,7 +101,7 @@ class Plan:
         self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
         self.context_number, self.legacy = context_number, legacy_key(context_number)
         self.shape, self.leading, self.units = match.extents, match.leading, units
-        self.places = PLACES[match.swapped]
+        self.places = PLACES[match.is_transposed]
         # This fails if the current context is not the kernel's; `launch` then makes the kernel's current and retries.
         self.kernel_launch = cuda().cuLaunchKernelEx
         if not match.grid[0]:
@@ -294,7 +294,7 @@ class BoundVendor(OfArrays):
 
 def made_order(match: Match) -> str:
     """Return the storage order of a new `out` for the matched kernel: NumPy's "F" or "C"."""
-    return "F" if (match.winner.orders[2] == "n") != match.swapped else "C"
+    return "F" if (match.winner.orders[2] == "n") != match.is_transposed else "C"
 
 
 def element_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:

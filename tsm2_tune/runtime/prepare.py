@@ -108,7 +108,7 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
             raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
     number = context_id(context)
     started = (found.launch.rows_per_block, found.launch.splits)
-    key = (number, id(found.winner), started, found.extents, found.leading, product.out_shape, found.swapped)
+    key = (number, id(found.winner), started, found.extents, found.leading, product.out_shape, found.is_transposed)
     plan = plans.get(key)
     if not isinstance(plan, Plan):
         function = function_of(context, number, found.winner, found.index_bits, device_of(ordinal)[1])

@@ -108,7 +108,7 @@ def _way_of(match: Match) -> list[Any]:
     transposed product.
     """
     place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
-    return [place, match.launch.rows_per_block, match.launch.splits, match.swapped]
+    return [place, match.launch.rows_per_block, match.launch.splits, match.is_transposed]
 
 
 def _owner_of_choices(device: str) -> str:

@@ -64,11 +64,25 @@ class Layout(NamedTuple):
         a, b = (CONJUGATED.get(letter, letter) for letter in op[:2])
         orders = (a, ACROSS[a] if b == SAME else b, op[2:] or "n")
         extents = ((m, k), (k, n), (m, n))
-        leading = tuple((of[0], 0) if order == "n" else (0, of[1]) for of, order in zip(extents, orders, strict=True))
+        leading = tuple(
+            (rows, 0) if order == "n" else (0, columns)
+            for (rows, columns), order in zip(extents, orders, strict=True)
+        )
         conjugates = (op[0] in CONJUGATED, op[1] in CONJUGATED)
         if b == SAME:
             conjugates = (conjugates[0], False)
         return cls(name, shape, leading, conjugates, b == SAME)
+
+    @property
+    def op(self) -> str:
+        """The op with these storage orders: the inverse of `of_op`. "nt" counts as column-major."""
+        letters = [orders[0] for orders in self.orders]
+        a, b = (
+            CONJUGATING[letter] if conjugated else letter
+            for letter, conjugated in zip(letters, self.conjugates, strict=False)
+        )
+        is_row_major = letters[2:] == ["t"] or (letters == ["t", "t"] and not self.is_gram)  # of out, as in other ops
+        return a + (SAME if self.is_gram else b) + ("t" if is_row_major else "")
 
     def for_core(self) -> CoreProduct:
         lds = (*self.leading[0], *self.leading[1], *(self.leading[2] if len(self.leading) > 2 else (0, 0)))
@@ -78,7 +92,7 @@ class Layout(NamedTuple):
     @property
     def orders(self) -> tuple[str, ...]:
         """The storage orders that each matrix has: "n", "t" or "nt"."""
-        return tuple("".join(order for order, ld in zip("nt", of, strict=True) if ld) for of in self.leading)
+        return tuple("".join(order for order, ld in zip("nt", lds, strict=True) if ld) for lds in self.leading)
 
 
 class Chooser:
@@ -97,71 +111,69 @@ class Chooser:
         """
         if self.core is None:
             return self._tuned_match(layout, device)
-        found = self.core.choose(layout.for_core(), device)
-        if found.reason == NO_KERNEL:
+        choice = self.core.choose(layout.for_core(), device)
+        if choice.reason == NO_KERNEL:
             raise self._no_kernel(layout, on_host=device is None)
-        return self._match(found, device)
+        return self._match(choice, device)
 
     def contenders(self, layout: Layout, device: str) -> list[Match]:
         """Return the launches that are worth timing, first the one that `match` returns."""
         if self.core is None:
             return [self._tuned_match(layout, device)]
-        found = self.core.contenders(layout.for_core(), device)
-        return [self._match(one, device) for one in found]
+        return [self._match(choice, device) for choice in self.core.contenders(layout.for_core(), device)]
 
-    def _match(self, found: CoreChoice, device: str | None) -> Match:
+    def _match(self, choice: CoreChoice, device: str | None) -> Match:
         assert self.core is not None
-        winner = self.winners[found.kernel]
+        winner = self.winners[choice.kernel]
         launch = winner.launch
-        if found.rows_per_block != launch.rows_per_block:
-            launch = replace(launch, rows_per_block=found.rows_per_block)
-        if found.splits != launch.splits:
-            launch = launch.with_splits(found.splits)
+        if choice.rows_per_block != launch.rows_per_block:
+            launch = replace(launch, rows_per_block=choice.rows_per_block)
+        if choice.splits != launch.splits:
+            launch = launch.with_splits(choice.splits)
 
         return Match(
             winner=winner,
             launch=launch,
-            extents=(found.m, found.n, found.k),
-            leading=(found.lda, found.ldb, found.ldc),
-            index_bits=found.index_bits,
-            grid=(found.grid_x, found.grid_y),
-            workspace_bytes=(found.partials_bytes, found.counters_bytes) if launch.has_workspace else None,
-            measured_at=(found.measured_m, found.measured_n, found.measured_k),
-            distance=found.distance,
-            is_tuned=found.reason == TUNED,
-            swapped=bool(found.is_transposed),
-            other_device=device if found.is_of_other_device else None,
-            expected_us=found.us or None,
-            vendor_us=found.vendor_us or None,
-            loses=bool(found.is_vendors),
-            explanation=partial(self.core.explanation, found, device),
+            extents=(choice.m, choice.n, choice.k),
+            leading=(choice.lda, choice.ldb, choice.ldc),
+            index_bits=choice.index_bits,
+            grid=(choice.grid_x, choice.grid_y),
+            workspace_bytes=(choice.partials_bytes, choice.counters_bytes) if launch.has_workspace else None,
+            measured_at=(choice.measured_m, choice.measured_n, choice.measured_k),
+            distance=choice.distance,
+            is_tuned=choice.reason == TUNED,
+            is_transposed=bool(choice.is_transposed),
+            other_device=device if choice.is_of_other_device else None,
+            expected_us=choice.us or None,
+            vendor_us=choice.vendor_us or None,
+            is_vendor_chosen=bool(choice.is_vendors),
+            explanation=partial(self.core.explanation, choice, device),
         )
 
     def _tuned_match(self, layout: Layout, device: str | None) -> Match:
         """Return the winner of exactly this shape. Raise LookupError if there is none."""
         m, n, k = shape = layout.shape
-        for w in self.winners:
-            is_here = w.on_host if device is None else w.device == device
-            has_orders = all(order in of for order, of in zip(w.orders, layout.orders, strict=False))
-            is_gram = layout.is_gram or not w.is_gram
-            same = (w.dtype, w.conjugates, (w.m, w.n, w.k)) == (layout.name, layout.conjugates, shape)
-            if same and is_here and has_orders and is_gram:
-                new = (m, 0) if w.orders[2] == "n" else (0, n)
-                lds = [of["nt".index(order)] for order, of in zip(w.orders, (*layout.leading, new), strict=False)]
-                return Match(
-                    winner=w,
-                    launch=w.launch,
-                    extents=shape,
-                    leading=(lds[0], lds[1], lds[2]),
-                    index_bits=INDEX_WIDTHS[1],
-                    grid=w.launch.grid(m, n),
-                    workspace_bytes=_workspace_bytes(w),
-                    measured_at=shape,
-                    distance=0.0,
-                    is_tuned=True,
-                    loses=w.x_cublas is not None and w.x_cublas < 1,
-                )
-        raise LookupError(f"no kernel was tuned for {m}x{n}x{k} {layout.name}, and times cannot be predicted here")
+        w = next((w for w in self.winners if _is_tuned_for(w, layout, device)), None)
+        if w is None:
+            raise LookupError(
+                f"no kernel was tuned for {m}x{n}x{k} {layout.name}, and times cannot be predicted here"
+            )
+        new_out = (m, 0) if w.orders[2] == "n" else (0, n)
+        pairs = zip(w.orders, (*layout.leading, new_out), strict=False)
+        lda, ldb, ldc = (lds["nt".index(order)] for order, lds in pairs)
+        return Match(
+            winner=w,
+            launch=w.launch,
+            extents=shape,
+            leading=(lda, ldb, ldc),
+            index_bits=INDEX_WIDTHS[1],
+            grid=w.launch.grid(m, n),
+            workspace_bytes=_workspace_bytes(w),
+            measured_at=shape,
+            distance=0.0,
+            is_tuned=True,
+            is_vendor_chosen=w.x_cublas is not None and w.x_cublas < 1,
+        )
 
     def _no_kernel(self, layout: Layout, *, on_host: bool) -> LookupError | ValueError:
         """Return the error for a product that no kernel computes."""
@@ -169,16 +181,14 @@ class Chooser:
         if not tuned:
             place = "a host" if on_host else "a GPU"
             return LookupError(f"no {layout.name} kernel tuned on {place} is in this module: tune and export one")
-        orders, conjugates, is_gram = layout.orders, layout.conjugates, layout.is_gram
-        letters = [has[0] for has in orders]
-        op = "".join(CONJUGATING[x] if conj else x for x, conj in zip(letters, conjugates, strict=False))
-        op = op[:1] + SAME if is_gram else op
-        op += "t" if letters[2:] == ["t"] or (letters == ["t", "t"] and not is_gram) else ""  # as in other ops
-        given = {name: " or ".join(ORDERS[order] for order in has) for name, has in zip(NAMES, orders, strict=False)}
+        given = {
+            name: " or ".join(ORDERS[letter] for letter in letters)
+            for name, letters in zip(NAMES, layout.orders, strict=False)
+        }
         return ValueError(
-            f"{_in_words(given, conjugates)}: this module has no {layout.name} kernel for that, only for"
-            f" {_ops(tuned)}; tune with --op {op}, without --layout, and export again, or pass copies in the order of"
-            " one of these"
+            f"{_in_words(given, layout.conjugates)}: this module has no {layout.name} kernel for that, only for"
+            f" {_ops(tuned)}; tune with --op {layout.op}, without --layout, and export again, or pass copies in the"
+            " order of one of these"
         )
 
 
@@ -249,12 +259,21 @@ def check_place(product: Product) -> None:
         )
 
 
+def _is_tuned_for(w: Winner, layout: Layout, device: str | None) -> bool:
+    """Return whether the winner was tuned on this device for exactly this product."""
+    is_here = w.on_host if device is None else w.device == device
+    has_orders = all(order in orders for order, orders in zip(w.orders, layout.orders, strict=False))
+    tuned_for = (w.dtype, w.conjugates, (w.m, w.n, w.k))
+    is_computed = tuned_for == (layout.name, layout.conjugates, layout.shape) and (layout.is_gram or not w.is_gram)
+    return is_here and has_orders and is_computed
+
+
 def _workspace_bytes(winner: Winner) -> tuple[int, int] | None:
     """Return the bytes of partial sums and of counters at the winner's own shape; None without a workspace."""
     launch, shape = winner.launch, (winner.m, winner.n)
     if not launch.has_workspace:
         return None
-    element = next((of for (_, of), name in MATHS.items() if name == winner.dtype), winner.dtype)
+    element = next((element for (_, element), name in MATHS.items() if name == winner.dtype), winner.dtype)
     sums = SUMS.get(element, DTYPES[element])
     return launch.partial_elements(*shape) * sums.itemsize, launch.counters(*shape) * 4
 
@@ -273,7 +292,10 @@ def _extent(name: str, extent: Any) -> int:
 def _ops(winners: list[Winner]) -> str:
     """Return the winners' ops as text, such as: op nn (a, b and out column-major)."""
     orders = {w.op: w.orders for w in winners}
-    words = {op: {x: ORDERS[o] for x, o in zip(NAMES, of, strict=True)} for op, of in orders.items()}
+    words = {
+        op: {name: ORDERS[letter] for name, letter in zip(NAMES, letters, strict=True)}
+        for op, letters in orders.items()
+    }
     conjugates = {w.op: w.conjugates for w in winners}
     same = {w.op: ", b is a transposed" if w.is_gram else "" for w in winners}
     return _listed(f"op {op} ({_in_words(words[op], conjugates[op])}{same[op]})" for op in sorted(words))

@@ -85,18 +85,13 @@ class Match:
     measured_at: tuple[int, int, int]  # m, n and k of the nearest shape at which the kernel was measured
     distance: float  # to that shape: sqrt(log(m/m')^2 + log(n/n')^2 + log(k/k')^2)
     is_tuned: bool = False  # whether the winner was tuned for the product's shape
-    swapped: bool = False  # whether the kernel computes the transposed product
+    is_transposed: bool = False  # whether the kernel computes the transposed product
     other_device: str | None = None  # name of the product's GPU, if the winner was tuned on another GPU
     expected_us: float | None = None  # GPU time: measured if the shape was tuned, else predicted; None: unknown
     vendor_us: float | None = None  # cuBLAS's time, likewise; None also if its result was wrong
-    loses: bool = False  # whether cuBLAS should compute the product: it is faster, or predicted to be nearly as fast
+    is_vendor_chosen: bool = False  # whether cuBLAS is faster than the kernel, or predicted to be nearly as fast
     is_timed: bool = False  # whether `measure` took both times on the product's own arrays
     explanation: Callable[[], str] | None = field(default=None, compare=False, repr=False)  # makes its text
-
-    @property
-    def across(self) -> tuple[int, int, int] | None:
-        """m, n and k of the transposed product, if the kernel computes that one."""
-        return self.extents if self.swapped else None
 
     def __getstate__(self) -> dict[str, Any]:
         text = None if self.explanation is None else partial(str, self.explanation())
@@ -112,11 +107,11 @@ class Match:
 
     def timed(self, us: float, vendor_us: float | None) -> Match:
         """Return the match with the times that were measured on the product's own arrays."""
-        return replace(self, expected_us=us, vendor_us=vendor_us, loses=False, is_timed=True)
+        return replace(self, expected_us=us, vendor_us=vendor_us, is_vendor_chosen=False, is_timed=True)
 
     @property
-    def why_it_loses(self) -> str:
-        """The match as text, with a note if the kernel is predicted to be only slightly faster than cuBLAS."""
+    def vendor_reason(self) -> str:
+        """The match as text: why cuBLAS is chosen, with a note if the kernel is predicted to be faster."""
         near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
         return f"{self}{', too little more to rely on' if near else ''}"
 

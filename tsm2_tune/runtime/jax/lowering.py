@@ -72,14 +72,15 @@ class Traced(NamedTuple):
             found = choose(self.product(), device)
         except (LookupError, ValueError):
             return None
-        return None if device is not None and found.loses else found
+        return None if device is not None and found.is_vendor_chosen else found
 
     def text(self, match: Match) -> str:
         """Return the JSON text with product, kernel and launch, from which `start_traced` launches the kernel."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
         launch = (match.launch.rows_per_block, match.launch.splits, match.grid, match.workspace_bytes)
         about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)
-        return json.dumps([*about, place, *launch, match.extents, match.leading, match.index_bits, match.swapped])
+        kernel = (match.extents, match.leading, match.index_bits, match.is_transposed)
+        return json.dumps([*about, place, *launch, *kernel])
 
 
 def workspace_layout(match: Match) -> tuple[int, int]:
@@ -131,7 +132,7 @@ def start_traced(text: bytes, arguments: list[int], results: list[int], stream: 
 def _read(text: bytes) -> _Start:
     shape, element, transposed, is_same, on_host, place, rows, splits, grid, workspace, *kernel = json.loads(text)
     traced = Traced(tuple(shape), element, tuple(transposed), is_same, on_host)
-    winner, (extents, leading, index_bits, swapped) = WINNERS[place], kernel
+    winner, (extents, leading, index_bits, is_transposed) = WINNERS[place], kernel
     launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
     match = Match(
         winner=winner,
@@ -143,7 +144,7 @@ def _read(text: bytes) -> _Start:
         workspace_bytes=workspace and tuple(workspace),
         measured_at=(winner.m, winner.n, winner.k),
         distance=0.0,
-        swapped=swapped,
+        is_transposed=is_transposed,
     )
     return _Start(traced, match, workspace_layout(match)[1], {})
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import hashlib
 import json
 import os
 import platform
-from functools import cache
 from importlib import resources
 
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.runtime.choice.core import CORE_FLAGS, built_core, loaded_core, platform_name
-from tsm2_tune.tuner.compile import cache as binary_cache
+from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.shared_objects import c_texts
 
@@ -37,12 +37,12 @@ def core_library() -> ctypes.CDLL:
     return _loaded()[1]
 
 
-@cache
+@functools.cache
 def _loaded() -> tuple[bytes, ctypes.CDLL]:
     texts = {name: text.decode() for name, text in core_texts().items()}
     about = json.dumps([platform_name(), platform.libc_ver(), CORE_FLAGS, texts])
     key = hashlib.sha256(about.encode()).hexdigest()
-    found = binary_cache.find(key, SUFFIX)
+    found = cache.find(key, SUFFIX)
     if found is not None:
         binary = found[0].read_bytes()
         try:
@@ -56,8 +56,8 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
         raise ToolMissing(
             f"times cannot be predicted: the core does not load ({error}): install a C compiler"
         ) from None
-    with workplace(binary_cache.working_parent()) as work:
+    with workplace(cache.working_parent()) as work:
         output = work.folder / "core"
         output.write_bytes(binary)
-        binary_cache.keep(output, key, SUFFIX, 0)
+        cache.keep(output, key, SUFFIX, 0)
     return binary, library

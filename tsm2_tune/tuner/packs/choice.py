@@ -15,9 +15,9 @@ from tsm2_tune.runtime.choice.choose import Layout
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
-from tsm2_tune.tuner.packs.pack import Pack
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 
-SUFFIX = ".pack"
+SUFFIX = ".kernels"
 Shape = tuple[int, int, int]
 
 
@@ -28,7 +28,7 @@ class Choice:
     asked: Problem
     match: Match
     reason: str  # the text that the module's choice() returns
-    is_vendors: bool  # whether the module would call cuBLAS
+    is_vendor_chosen: bool  # whether the module would call cuBLAS
     vendor_us: float | None  # time of the faster of cuBLAS and cuBLASLt, measured or predicted
     measured_at: Shape  # the nearest shape (m, n, k) at which the kernel was measured
     distance: float  # distance to measured_at; 0 if the problem's own shape was measured
@@ -36,9 +36,9 @@ class Choice:
     @property
     def problem(self) -> Problem:
         """The problem that the kernel computes: `asked`, or its transpose."""
-        if self.match.across is None:
+        if not self.match.is_transposed:
             return self.asked
-        m, n, k = self.match.across
+        m, n, k = self.match.extents
         return Problem(m, n, k, self.asked.dtype_name, self.match.winner.op)
 
     @property
@@ -48,27 +48,27 @@ class Choice:
         return None if kernel_us is None or self.vendor_us is None else self.vendor_us / kernel_us
 
 
-def bundled_pack(text: Pretuned) -> Pack:
-    """Return the pack of the included kernels for a GPU model: from the cache, or else built and cached."""
+def included_kernels(text: Pretuned) -> ExportedKernels:
+    """Return the kernels that the package includes for a GPU model: from the cache, or else read and cached."""
     key = hashlib.sha256(f"{__version__} {SUFFIX} {_code_digest()}".encode() + text.file.read_bytes()).hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
-        return Pack.of_json(found[0].read_bytes())
-    from tsm2_tune.tuner.export.store_pack import pack_of
+        return ExportedKernels.of_json(found[0].read_bytes())
+    from tsm2_tune.tuner.export.store_kernels import exported_kernels
     from tsm2_tune.tuner.results.store import Store
 
     with Store.open(PREFIX + text.name, create=False) as store:
         notes = list[str]()
-        made = replace(pack_of(store, text.device_name, tell=notes.append), notes=tuple(notes))
+        kernels = replace(exported_kernels(store, text.device_name, tell=notes.append), notes=tuple(notes))
     with workplace(cache.working_parent()) as work:
-        output = work.folder / "made.pack"
-        output.write_bytes(made.json)
+        output = work.folder / f"made{SUFFIX}"
+        output.write_bytes(kernels.json)
         cache.keep(output, key, SUFFIX, 0)
-    return made
+    return kernels
 
 
 def _code_digest() -> str:
-    """Return a SHA-256 digest of this package's Python files, which determine the content of a pack."""
+    """Return a SHA-256 digest of this package's Python files, which determine the exported kernels."""
     found = hashlib.sha256()
     for path in sorted(Path(__file__).parents[1].rglob("*.py")):
         found.update(path.read_bytes())
@@ -87,27 +87,39 @@ def choices(
     database's device names. `tell` receives notes. Raise InputError if there is no kernel for a problem.
     """
     if isinstance(source, Pretuned):
-        device, pack, place = source.device_name, bundled_pack(source), PREFIX + source.name
-        for note in pack.notes:
+        device, place = source.device_name, PREFIX + source.name
+        kernels = included_kernels(source)
+        for note in kernels.notes:
             tell(note)
     else:
-        from tsm2_tune.tuner.export.store_pack import pack_of
-        from tsm2_tune.tuner.results.store import Store
-
-        with Store.open(source, create=False) as store:
-            device, place = device_of(store.devices()), str(store.path)
-            pack = pack_of(store, device, problems, tell)
-    is_host = all(one.winner.on_host for one in pack.kernels)
-    return device, [_choice(pack, None if is_host else device, one, place) for one in problems]
+        device, place, kernels = _stored_kernels(source, problems, device_of, tell)
+    is_host = all(kernel.winner.on_host for kernel in kernels.kernels)
+    return device, [_choice(kernels, None if is_host else device, problem, place) for problem in problems]
 
 
-def _choice(pack: Pack, device: str | None, asked: Problem, place: str) -> Choice:
+def _stored_kernels(
+    path: str,
+    problems: Sequence[Problem],
+    device_of: Callable[[Sequence[str]], str],
+    tell: Callable[[str], None],
+) -> tuple[str, str, ExportedKernels]:
+    """Return the device's name, the database's name, and the kernels in it for the problems."""
+    from tsm2_tune.tuner.export.store_kernels import exported_kernels
+    from tsm2_tune.tuner.results.store import Store
+
+    with Store.open(path, create=False) as store:
+        device = device_of(store.devices())
+        return device, str(store.path), exported_kernels(store, device, problems, tell)
+
+
+def _choice(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice:
     layout = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op)
     try:
-        match, beside = (one.match(layout, device) for one in (pack.chooser, pack.chooser_beside))
+        match = kernels.chooser.match(layout, device)
+        vendor_us = kernels.chooser_with_fastest_vendor.match(layout, device).vendor_us
     except (LookupError, ValueError) as error:
         raise InputError(f"{place} has no kernel for {asked.text}: {error.args[0]}") from None
-    reason = str(Vendor(match.why_it_loses) if match.loses else match)
+    reason = str(Vendor(match.vendor_reason) if match.is_vendor_chosen else match)
     m, n, k = match.measured_at
-    measured_at = (m, n, k) if match.across is None else (n, m, k)
-    return Choice(asked, match, reason, match.loses, beside.vendor_us, measured_at, match.distance)
+    measured_at = (n, m, k) if match.is_transposed else (m, n, k)
+    return Choice(asked, match, reason, match.is_vendor_chosen, vendor_us, measured_at, match.distance)

@@ -1,4 +1,4 @@
-"""Conversion of a store to a `Pack`: the winners among which an exported module would choose."""
+"""Conversion of a store to `ExportedKernels`: the winners among which an exported module would choose."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_between
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
-from tsm2_tune.tuner.packs.pack import Pack
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.store import Store
 
 
-def pack_of(
+def exported_kernels(
     store: Store,
     device: str,
     problems: Sequence[Problem] = (),
     tell: Callable[[str], None] = lambda sentence: None,
-) -> Pack:
-    """Return the pack for the device: the kernels among which an exported module would choose.
+) -> ExportedKernels:
+    """Return the kernels for the device among which an exported module would choose.
 
     With `problems`, only winners with the element type and op of one of the problems or of its transpose are
     included. `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
@@ -42,18 +42,21 @@ def pack_of(
     winning = store.winning(rows)
     known, fastest = known_of(store, winning), vendor_between(store, winning, of_gemm=False)
     kernels = [measured_kernel(row, winning[row.trial_id].trial.source, known) for row in rows]
-    beside = [_beside(one, row, fastest.get(row.trial_id, ())) for one, row in zip(kernels, rows, strict=True)]
-    return Pack(tuple(kernels), tuple(beside), dict(known.rates))
+    with_fastest_vendor = [
+        _with_fastest_vendor(kernel, row, fastest.get(row.trial_id, ()))
+        for kernel, row in zip(kernels, rows, strict=True)
+    ]
+    return ExportedKernels(tuple(kernels), tuple(with_fastest_vendor), dict(known.rates))
 
 
-def _beside(one: MeasuredKernel, row: BestRow, between: VendorElsewhere) -> MeasuredKernel:
+def _with_fastest_vendor(kernel: MeasuredKernel, row: BestRow, between: VendorElsewhere) -> MeasuredKernel:
     """Return a copy of the kernel whose vendor times are those of the faster library, cuBLAS or cuBLASLt."""
     winner = replace(
-        one.winner,
+        kernel.winner,
         vendor_us=row.vendor_us,
         vendor_right=row.vendor_right,
         vendor_routine=row.vendor_routine,
         vendor_version=row.vendor_version,
         x_cublas=row.x_cublas,
     )
-    return replace(one, winner=winner, vendor_times=between)
+    return replace(kernel, winner=winner, vendor_times=between)
