@@ -163,8 +163,7 @@ enum core_reason {
     CORE_NO_KERNEL, /* no kernel has this type, these orders and conjugates */
     CORE_TUNED, /* the kernel was tuned for this shape */
     CORE_PREDICTED, /* the kernel has the least predicted time */
-    CORE_NEAREST, /* no times can be predicted, and the kernel's own shape is the nearest */
-    CORE_TIMED /* only for core_explain: the caller timed this launch on the product's own arrays */
+    CORE_NEAREST /* no times can be predicted, and the kernel's own shape is the nearest */
 };
 
 /* The kernel for a product and its launch. Without a kernel all is 0. */

@@ -22,13 +22,6 @@ static void add_measured_shape(char *text, size_t bytes, const struct core_choic
         (long long)choice->measured[2]);
 }
 
-static void add_timed(char *text, size_t bytes, const struct core_choice *choice)
-{
-    add(text, bytes, ": timed on these arrays, with the L2 dirty %.1f us", choice->us);
-    if (choice->vendor_us > 0)
-        add(text, bytes, ", the vendor %.1f us", choice->vendor_us);
-}
-
 static void add_tuned(char *text, size_t bytes, const struct core_pack *pack, const struct core_choice *choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
@@ -79,9 +72,7 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
     if (choice->is_of_other_device)
         add(text, bytes, ", tuned on %s: no winner of %s fits; tune on that GPU for its own kernels",
             core_text(pack, pack->devices[kernel->device].name), device);
-    if (choice->reason == CORE_TIMED)
-        add_timed(text, bytes, choice);
-    else if (choice->reason == CORE_TUNED)
+    if (choice->reason == CORE_TUNED)
         add_tuned(text, bytes, pack, choice);
     else if (choice->us > 0)
         add_predicted(text, bytes, pack, choice);
