@@ -30,8 +30,8 @@ def exported_kernels(
     With `problems`, only winners with the element type and op of one of the problems or of its transpose are
     included. `tell` is called with a sentence about excluded winners. Raise InputError if there is no winner.
     """
-    every = [each for one in problems for each in (one, one if SAME in one.op else transposed(one))]
-    kinds = {(one.dtype_name, one.op) for one in every}
+    transposes = [transposed(problem) for problem in problems if SAME not in problem.op]
+    kinds = {(problem.dtype_name, problem.op) for problem in (*problems, *transposes)}
     rows = [row for row in store.best(device=device) if not kinds or (row.dtype, row.op) in kinds]
     if not rows:
         asked = problems[0].text if problems else device

@@ -6,10 +6,12 @@ A pack contains kernels, their measured times, and the rates of devices.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.tiling import Tiling
@@ -129,10 +131,10 @@ def code_numbers(winners: Sequence[Winner]) -> dict[str, int]:
 class _Records(NamedTuple):
     """The tables of a pack, and its texts."""
 
-    devices: Sequence[DeviceRecord]
-    kernels: Sequence[KernelRecord]
-    times: Sequence[TimeRecord]
-    vendor_times: Sequence[TimeRecord]
+    devices: ctypes.Array[DeviceRecord]
+    kernels: ctypes.Array[KernelRecord]
+    times: ctypes.Array[TimeRecord]
+    vendor_times: ctypes.Array[TimeRecord]
     texts: bytes
 
     @property
@@ -140,7 +142,7 @@ class _Records(NamedTuple):
         counts = [len(table) for table in self]
         names = ("device_count", "kernel_count", "time_count", "vendor_time_count", "text_bytes")
         header = _record(HeaderRecord, magic=MAGIC, version=VERSION, **dict(zip(names, counts, strict=True)))
-        return b"".join((header, *self.devices, *self.kernels, *self.times, *self.vendor_times, self.texts))
+        return b"".join((header, *self))
 
 
 @contextmanager
@@ -169,19 +171,20 @@ def core_pack(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devi
     return core_of(kernels, device_rates).pack
 
 
-def core_of_variants(kernel: MeasuredKernel, device_rates: DeviceRates, variants: Iterable[Sequence[float]]) -> Core:
+def core_of_variants(
+    kernel: MeasuredKernel, device_rates: DeviceRates, variants: np.ndarray[Any, np.dtype[np.float64]]
+) -> Core:
     """Return the core with copies of the kernel that differ in their rates, all without times at other shapes.
 
-    A variant is a triple of Tiling's arithmetic_rate, cached_rate and odd_lines. Raise the errors of `core_of`.
+    A row of `variants` has an arithmetic_rate, a cached_rate and an odd_lines. Raise the errors of `core_of`.
     """
     library, alone = core_library(), replace(kernel, times=(), vendor_times=())
     with _damage_refused():
         records = _records([alone], {kernel.winner.device: device_rates})
-        copies = list[KernelRecord]()
-        for arithmetic_rate, cached_rate, odd_lines in variants:
-            copy = KernelRecord.from_buffer_copy(records.kernels[0])
-            copy.arithmetic_rate, copy.cached_rate, copy.odd_lines = arithmetic_rate, cached_rate, odd_lines
-            copies.append(copy)
+        copies = (KernelRecord * len(variants)).from_buffer_copy(bytes(records.kernels[0]) * len(variants))
+        fields = np.ctypeslib.as_array(copies)  # a view
+        for name, rates in zip(("arithmetic_rate", "cached_rate", "odd_lines"), variants.T, strict=True):
+            fields[name] = rates
         return Core(library, records._replace(kernels=copies).pack)
 
 
@@ -198,7 +201,13 @@ def _records(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devic
         for kernel in kernels
     ]
     texts.offset("")
-    return _Records(device_records, kernel_records, times, vendor_times, bytes(texts.bytes))
+    return _Records(
+        (DeviceRecord * len(device_records))(*device_records),
+        (KernelRecord * len(kernel_records))(*kernel_records),
+        (TimeRecord * len(times))(*times),
+        (TimeRecord * len(vendor_times))(*vendor_times),
+        bytes(texts.bytes),
+    )
 
 
 def _device(texts: Texts, name: str, rates: DeviceRates | None, *, is_host: bool) -> DeviceRecord:

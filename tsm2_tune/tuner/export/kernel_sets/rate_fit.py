@@ -78,7 +78,7 @@ def _predicted_us(
     kernel: MeasuredKernel, rates: Array, times: ctypes.Array[CoreTime], device_rates: DeviceRates
 ) -> Array:
     """Return the times predicted with each triple of rates (the last axis), without the measured times."""
-    triples = rates.reshape(-1, rates.shape[-1]).tolist()
+    triples = rates.reshape(-1, rates.shape[-1])
     core = core_of_variants(kernel, device_rates, triples)
     predicted_us = np.array([core.rates_us(at, times) for at in range(len(triples))])
     return predicted_us.reshape(*rates.shape[:-1], len(times))
