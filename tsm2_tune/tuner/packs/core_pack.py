@@ -6,8 +6,7 @@ A pack contains kernels, their measured times, and the rates of devices.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -145,25 +144,27 @@ class _Records(NamedTuple):
         return b"".join((header, *self))
 
 
-@contextmanager
-def _damage_refused() -> Iterator[None]:
-    """Raise InputError if a record or the core refuses a number."""
-    try:
-        yield
-    except (TypeError, ValueError) as error:
-        raise InputError(
-            f"times of these kernels cannot be predicted, because the database is damaged: {error}"
-        ) from None
-
-
 def core_of(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Core:
     """Return the core with a pack of these kernels, in their order. The keys of `device_rates` are device names.
 
     Raise InputError if a number is out of range, ToolMissing if there is no C compiler to build the core.
     """
     library = core_library()
-    with _damage_refused():
+    try:
         return Core(library, _records(kernels, device_rates).pack)
+    except (TypeError, ValueError) as error:
+        for kernel in kernels if len(kernels) > 1 else ():
+            core_of([kernel], device_rates)  # raises an error that names the kernel
+        raise _damage(kernels[0].winner, error) from None
+
+
+def _damage(winner: Winner, error: Exception) -> InputError:
+    """Return the error for a kernel of which a record or the core refuses a number."""
+    shape = f"{winner.m}x{winner.n}x{winner.k}"
+    return InputError(
+        f"times of {winner.config} for {shape} on {winner.device} cannot be predicted, because the database is"
+        f" damaged: {error}"
+    )
 
 
 def core_pack(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> bytes:
@@ -179,13 +180,15 @@ def core_of_variants(
     A row of `variants` has an arithmetic_rate, a cached_rate and an odd_lines. Raise the errors of `core_of`.
     """
     library, alone = core_library(), replace(kernel, times=(), vendor_times=())
-    with _damage_refused():
+    try:
         records = _records([alone], {kernel.winner.device: device_rates})
         copies = (KernelRecord * len(variants)).from_buffer_copy(bytes(records.kernels[0]) * len(variants))
         fields = np.ctypeslib.as_array(copies)  # a view
         for name, rates in zip(("arithmetic_rate", "cached_rate", "odd_lines"), variants.T, strict=True):
             fields[name] = rates
         return Core(library, records._replace(kernels=copies).pack)
+    except (TypeError, ValueError) as error:
+        raise _damage(kernel.winner, error) from None
 
 
 def _records(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> _Records:
