@@ -140,6 +140,13 @@ def test_another_kernel_computes_a_gram_matrix_if_there_is_none_for_it(tmp_path:
     assert module.match(8, 8, 300, "f64", op="gram").winner.op == "tn"
 
 
+@pytest.mark.parametrize("op", ["tx", "cx", "jx"])
+def test_gram_is_also_the_op_of_a_conjugated_matrix(tmp_path: Path, op: str) -> None:
+    found = winners(tmp_path, (HOST, trial(9.0, problem=Problem(8, 8, 300, "c64", op))))
+    module = imported(exported("module", found), tmp_path)
+    assert module.match(8, 8, 300, "c64", op="gram").winner.op == op
+
+
 def test_the_nearest_shape_comes_before_half_of_the_products(tmp_path: Path) -> None:
     module = of_ops(tmp_path, tx=(8, 8, 300), tn=(64, 64, 300))
     found = [module.choice(x.T, x).winner.op for x in (matrix(300, columns, "F") for columns in (8, 9, 64))]

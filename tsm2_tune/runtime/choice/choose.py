@@ -221,7 +221,11 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
         raise ValueError(f"op: expected {GRAM}, or two letters of {', '.join(letters)} (for b also x), got {op!r}")
     if (op == GRAM or op[1:2] == SAME) and m != n:
         raise ValueError(f"shape {m}x{n}x{k} with op {op}: a matrix times itself has m = n")
-    return chooser().match(Layout.of_op(dtype_name(dtype), (m, n, k), op), device)
+    layout = Layout.of_op(dtype_name(dtype), (m, n, k), op)
+    if op == GRAM:  # X^T X or X^H X, as the module's kernels
+        kinds = (w.conjugates for w in WINNERS if w.is_gram and (w.dtype, w.on_host) == (layout.name, device is None))
+        layout = layout._replace(conjugates=next(kinds, layout.conjugates))
+    return chooser().match(layout, device)
 
 
 def choose(product: Product, device: str | None) -> Match:
