@@ -16,7 +16,7 @@ import pytest
 
 import tsm2_tune
 from tests.packs_of_everything import LAUNCHES, everything, kernels_of_everything
-from tests.test_predictions import GPU, core, measured, product
+from tests.predicted import GPU, core, measured, product
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.tiling import Tiling

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,50 +11,19 @@ import numpy as np
 import pytest
 
 from benchmarks.expected import errors, won
+from tests.predicted import GPU, RATES, SMS, Kind, Shape, core, core_times, measured, product
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import Core, CoreProduct, CoreTime
+from tsm2_tune.runtime.choice.core import CoreProduct
 from tsm2_tune.runtime.choice.launch import Launch
-from tsm2_tune.runtime.choice.winners import Winner
-from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
+from tsm2_tune.tuner.packs.core_pack import DeviceRates
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
-SMS, GPU = 132, "a GPU"
-RATES = DeviceRates(SMS, 4700.0, 4150.0, {"f32": 65000.0})
-Shape = tuple[int, int, int]
-Kind = tuple[Tiling, Launch]
 SPLIT = Tiling(8, 256, 8, 16, 0, 1.03), Launch(64, 256, 4096, 8, splits=13)
 LOOPING = Tiling(6, 128, 0, 64, 0, 1.03), Launch(128, 512, 4096, 0)
 SHARING = Tiling(2, 128, 64, 32, 0, 1.3), Launch(128, 128, 65536, 64, splits=264, persistent=True)
 R, L, WIDE = (20480, 8, 20480), (10**7, 8, 8), (20480, 64, 20480)
-
-
-def measured(
-    kind: Kind, shape: Shape, us: float, *others: tuple[Shape, float], op: str = "nn", vendor_us: float | None = None,
-    vendor_right: int = 1, vendor_times: Sequence[tuple[Shape, float]] = (),
-) -> MeasuredKernel:  # fmt: skip
-    """A kernel with its time at its own shape and at others, by one launch."""
-    tiling, launch = kind
-    of_vendor = (vendor_us, vendor_right, "cublasSgemm", 130100, None)
-    of_trial = (GPU, "9.0", "", "", "", "f32", op, *shape, "tsm2", us, 0.0, 0.0, "clean", *of_vendor, "", "")
-    times = [(*at, launch.rows_per_block, launch.splits, its_us) for at, its_us in others]
-    return MeasuredKernel(Winner(*of_trial, launch), tiling, times, [(*at, its_us) for at, its_us in vendor_times])
-
-
-def core(*kernels: MeasuredKernel, rates: DeviceRates = RATES) -> Core:
-    return core_of(kernels, {GPU: rates})
-
-
-def product(shape: Shape) -> CoreProduct:
-    """A product of column-major matrices without padding."""
-    m, _, k = shape
-    return CoreProduct(*shape, lda_columns=m, ldb_columns=k, ldc_columns=m, batch_count=1, type=0)
-
-
-def core_times(*times: tuple[Shape, int, int]) -> ctypes.Array[CoreTime]:
-    """Shapes, rows per block and splits, as the core reads them."""
-    return (CoreTime * len(times))(*(CoreTime(*shape, 0, rows, splits) for shape, rows, splits in times))
 
 
 def rates_us(kind: Kind, shape: Shape, won_at: Shape | None = None, *, splits: int = 0) -> float:

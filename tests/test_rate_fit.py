@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.test_predictions import RATES, Kind, Shape, core, core_times, measured
+from tests.predicted import RATES, Kind, Shape, core, core_times, measured
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.launch import Launch

@@ -1,0 +1,44 @@
+"""Made-up kernels with measured times, and the core that predicts their times."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.runtime.choice.core import Core, CoreProduct, CoreTime
+from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
+
+SMS, GPU = 132, "a GPU"
+RATES = DeviceRates(SMS, 4700.0, 4150.0, {"f32": 65000.0})
+Shape = tuple[int, int, int]
+Kind = tuple[Tiling, Launch]
+
+
+def measured(
+    kind: Kind, shape: Shape, us: float, *others: tuple[Shape, float], op: str = "nn", vendor_us: float | None = None,
+    vendor_right: int = 1, vendor_times: Sequence[tuple[Shape, float]] = (),
+) -> MeasuredKernel:  # fmt: skip
+    """A kernel with its time at its own shape and at others, by one launch."""
+    tiling, launch = kind
+    of_vendor = (vendor_us, vendor_right, "cublasSgemm", 130100, None)
+    of_trial = (GPU, "9.0", "", "", "", "f32", op, *shape, "tsm2", us, 0.0, 0.0, "clean", *of_vendor, "", "")
+    times = [(*at, launch.rows_per_block, launch.splits, its_us) for at, its_us in others]
+    return MeasuredKernel(Winner(*of_trial, launch), tiling, times, [(*at, its_us) for at, its_us in vendor_times])
+
+
+def core(*kernels: MeasuredKernel, rates: DeviceRates = RATES) -> Core:
+    return core_of(kernels, {GPU: rates})
+
+
+def product(shape: Shape) -> CoreProduct:
+    """A product of column-major matrices without padding."""
+    m, _, k = shape
+    return CoreProduct(*shape, lda_columns=m, ldb_columns=k, ldc_columns=m, batch_count=1, type=0)
+
+
+def core_times(*times: tuple[Shape, int, int]) -> ctypes.Array[CoreTime]:
+    """Shapes, rows per block and splits, as the core reads them."""
+    return (CoreTime * len(times))(*(CoreTime(*shape, 0, rows, splits) for shape, rows, splits in times))
