@@ -68,11 +68,17 @@ def included_kernels(text: Pretuned) -> ExportedKernels:
 
 
 def _code_digest() -> str:
-    """Return a SHA-256 digest of this package's Python files, which determine the exported kernels."""
+    """Return a SHA-256 digest of the code that determines the exported kernels."""
     found = hashlib.sha256()
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    for path in code_files():
         found.update(path.read_bytes())
     return found.hexdigest()
+
+
+def code_files() -> list[Path]:
+    """Return the package's Python files, and the core's C files, by which rates are fitted."""
+    package = Path(__file__).parents[2]
+    return sorted((*package.rglob("*.py"), *package.glob("core/*.[ch]")))
 
 
 def choices(
