@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests import layers
+from tests import claims, databases, fake_compilers, fake_tensors, layers, modules
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
 from tests.forked_workers import fork_workers
@@ -51,6 +51,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+WITH_FIXTURES = claims, databases, fake_compilers, fake_tensors, modules
 FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
@@ -68,6 +69,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     layers.choose(config)
+    for module in WITH_FIXTURES:
+        config.pluginmanager.register(module)
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import tsm2_tune
+from tests.databases import dump
 from tests.fabricated import configuration, downgrade, trial, tuning_run
 from tests.tampering import good_database
-from tests.test_db_commands import dump, facts, with_waste
+from tests.test_db_commands import facts, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.merge import importer
 from tsm2_tune.tuner.results.store import Store

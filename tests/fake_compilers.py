@@ -6,6 +6,8 @@ import os
 import time
 from pathlib import Path
 
+import pytest
+
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
@@ -70,3 +72,22 @@ def fake_toolkit(folder: Path, binary: bytes) -> Path:
     nvcc.write_text(NVCC.format(log="/dev/null", compiles=f'cat {made} > "$2"'))
     nvcc.chmod(0o755)
     return folder
+
+
+@pytest.fixture
+def binaries_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty cache of the test's own."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "tsm2-tune" / "binaries"
+
+
+@pytest.fixture
+def writing_compiler(tmp_path: Path) -> Toolchain:
+    """A compiler that compiles everything."""
+    return fake(tmp_path, WRITE)
+
+
+def binary(toolchain: Toolchain, text: str = "") -> Path:
+    answer = compiled(toolchain, text)
+    assert isinstance(answer, Binary), answer.detail
+    return Path(answer.path)

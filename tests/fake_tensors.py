@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.fabricated import device_array
 
@@ -243,3 +244,33 @@ def fake_cupy() -> SimpleNamespace:
     fake.cuda.ExternalStream = lambda stream: contextlib.nullcontext()
     fake.cuda.Stream = SimpleNamespace(null=contextlib.nullcontext())
     return fake
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """PyTorch as far as the module asks it."""
+    fake = fake_torch()
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake
+
+
+@pytest.fixture
+def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """CuPy likewise."""
+    fake = fake_cupy()
+    monkeypatch.setitem(sys.modules, "cupy", fake)
+    return fake
+
+
+def matrix(rows: int, columns: int, order: str = "F", *, at: int = 0x1000, typestr: str = "<c8") -> SimpleNamespace:
+    size = int(typestr[2:])
+    strides = (size, size * rows) if order == "F" else (size * columns, size)
+    return device_array((rows, columns), strides, at=at, typestr=typestr)
+
+
+def conjugate(described: Any, **changes: Any) -> Tensor:
+    return Tensor(described, is_conj=lambda: True, **changes)
+
+
+def f32(at: int, stream: int | None = None) -> SimpleNamespace:
+    return device_array((4, 4), at=at, **({} if stream is None else {"stream": stream}))

@@ -19,7 +19,7 @@ import pytest
 
 from tests.command import run
 from tests.conftest import ONCE
-from tests.fake_compilers import WRITE, calls, compiled, fake, mode
+from tests.fake_compilers import WRITE, binary, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
@@ -30,85 +30,71 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import Attempt, Worker
 
-
-@pytest.fixture
-def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """An empty cache of the test's own."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "tsm2-tune" / "binaries"
-
-
-@pytest.fixture
-def writing(tmp_path: Path) -> Toolchain:
-    """A compiler that compiles everything."""
-    return fake(tmp_path, WRITE)
-
-
-def binary(toolchain: Toolchain, text: str = "") -> Path:
-    answer = compiled(toolchain, text)
-    assert isinstance(answer, Binary), answer.detail
-    return Path(answer.path)
-
-
 # --- Whom it trusts ---
 
 
-def test_what_it_makes_is_this_users_alone(folder: Path, writing: Toolchain) -> None:
+def test_what_it_makes_is_this_users_alone(binaries_folder: Path, writing_compiler: Toolchain) -> None:
     before = os.umask(0)
     try:
-        path = binary(writing)
+        path = binary(writing_compiler)
     finally:
         os.umask(before)
     assert [mode(one) for one in (path, path.with_suffix(".json"))] == [0o600] * 2
-    made = [path.parent, folder, *folder.parents[:2], folder / "working"]
+    made = [path.parent, binaries_folder, *binaries_folder.parents[:2], binaries_folder / "working"]
     assert [mode(one) for one in made] == [0o700] * len(made)
 
 
 @pytest.mark.parametrize("above", [0, 1, 2])
-def test_a_folder_that_others_can_write_is_refused(above: int, folder: Path, writing: Toolchain) -> None:
-    place = [folder, *folder.parents][above]
-    binary(writing)
+def test_a_folder_that_others_can_write_is_refused(
+    above: int, binaries_folder: Path, writing_compiler: Toolchain
+) -> None:
+    place = [binaries_folder, *binaries_folder.parents][above]
+    binary(writing_compiler)
     for bits in (0o770, 0o702):
         place.chmod(bits)
         message = (
             f"others can write to {place} (mode {bits:o}): chmod go-w it, or set XDG_CACHE_HOME to another folder"
         )
         with pytest.raises(InputError, match=re.escape(message)):
-            compiled(writing)
+            compiled(writing_compiler)
     result = run("cache", "show")
     assert (result.exit_code, result.output.count("\n")) == (2, 1)
     place.chmod(0o755)
-    binary(writing)
+    binary(writing_compiler)
 
 
-def test_a_sticky_folder_is_for_all_to_write_and_for_nobody_to_take_from(folder: Path, writing: Toolchain) -> None:
-    binary(writing)
-    folder.parent.chmod(0o1777)
-    binary(writing)
-    folder.chmod(0o1777)
+def test_a_sticky_folder_is_for_all_to_write_and_for_nobody_to_take_from(
+    binaries_folder: Path, writing_compiler: Toolchain
+) -> None:
+    binary(writing_compiler)
+    binaries_folder.parent.chmod(0o1777)
+    binary(writing_compiler)
+    binaries_folder.chmod(0o1777)
     with pytest.raises(InputError, match="others can write"):
-        compiled(writing)
+        compiled(writing_compiler)
 
 
 def test_a_folder_of_somebody_elses_is_refused(
-    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch
+    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    binary(writing)
+    binary(writing_compiler)
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(InputError, match=f"belongs to user {owner}: remove it"):
         cache_folder()
 
 
-def test_a_link_to_a_folder_is_judged_by_where_it_leads(folder: Path, tmp_path: Path, writing: Toolchain) -> None:
+def test_a_link_to_a_folder_is_judged_by_where_it_leads(
+    binaries_folder: Path, tmp_path: Path, writing_compiler: Toolchain
+) -> None:
     theirs = tmp_path / "theirs"
     theirs.mkdir(mode=0o700)
-    folder.parent.mkdir(parents=True)
-    folder.symlink_to(theirs)
-    assert binary(writing).is_relative_to(theirs)
+    binaries_folder.parent.mkdir(parents=True)
+    binaries_folder.symlink_to(theirs)
+    assert binary(writing_compiler).is_relative_to(theirs)
     theirs.chmod(0o777)
     with pytest.raises(InputError, match=f"others can write to {theirs} "):
-        compiled(writing)
+        compiled(writing_compiler)
 
 
 def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -139,16 +125,18 @@ def test_a_home_that_is_not_known_is_the_users(
 
 
 @pytest.mark.parametrize("which", ["binary", "report", "shard"])
-def test_an_entry_that_others_could_have_written_is_not_loaded(which: str, folder: Path, writing: Toolchain) -> None:
-    path = binary(writing)
+def test_an_entry_that_others_could_have_written_is_not_loaded(
+    which: str, binaries_folder: Path, writing_compiler: Toolchain
+) -> None:
+    path = binary(writing_compiler)
     place = {"binary": path, "report": path.with_suffix(".json"), "shard": path.parent}[which]
     for bits in (0o770, 0o702):
         place.chmod(bits)
-        again = compiled(writing)
+        again = compiled(writing_compiler)
         assert isinstance(again, Binary)
         assert again.compile_seconds > 0
         assert mode(place) in (0o600, 0o700)
-    assert compiled(writing) == Binary(str(path), "k", 0, 0.0)
+    assert compiled(writing_compiler) == Binary(str(path), "k", 0, 0.0)
 
 
 PLANTS: dict[str, Callable[[Path], object]] = {
@@ -165,29 +153,29 @@ PLANTS: dict[str, Callable[[Path], object]] = {
 @pytest.mark.parametrize("plant", PLANTS)
 @pytest.mark.parametrize("which", ["binary", "report", "shard", "working"])
 def test_what_stands_in_place_of_an_entry_is_replaced(
-    plant: str, which: str, folder: Path, tmp_path: Path, writing: Toolchain
+    plant: str, which: str, binaries_folder: Path, tmp_path: Path, writing_compiler: Toolchain
 ) -> None:
-    path = binary(writing)
+    path = binary(writing_compiler)
     content = path.read_bytes()
     place = {
         "binary": path,
         "report": path.with_suffix(".json"),
         "shard": path.parent,
-        "working": folder / "working",
+        "working": binaries_folder / "working",
     }[which]
     shutil.rmtree(place) if place.is_dir() else place.unlink()
     PLANTS[plant](place)
-    assert binary(writing) == path
+    assert binary(writing_compiler) == path
     remove_leftovers()
     run("cache", "show")
-    assert compiled(writing) == Binary(str(path), "k", 0, 0.0)
+    assert compiled(writing_compiler) == Binary(str(path), "k", 0, 0.0)
     assert (path.is_symlink(), path.read_bytes()) == (False, content)
 
 
 # --- What is removed meanwhile ---
 
 
-def test_what_another_process_has_kept_meanwhile_stays(folder: Path, tmp_path: Path) -> None:
+def test_what_another_process_has_kept_meanwhile_stays(binaries_folder: Path, tmp_path: Path) -> None:
     kept = []
     for name in ("first", "second"):
         (tmp_path / name).mkdir()
@@ -198,37 +186,39 @@ def test_what_another_process_has_kept_meanwhile_stays(folder: Path, tmp_path: P
     assert kept[0].read_text() == "first"
 
 
-def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(folder: Path, tmp_path: Path) -> None:
-    script = f"[ $(wc -l < $calls) = 1 ] && rm -rf {folder.parent}\n{WRITE.strip()} || exit 1\n"
+def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(binaries_folder: Path, tmp_path: Path) -> None:
+    script = f"[ $(wc -l < $calls) = 1 ] && rm -rf {binaries_folder.parent}\n{WRITE.strip()} || exit 1\n"
     path = binary(fake(tmp_path, script))
     assert path.is_file()
     assert len(calls(tmp_path)) == 2
 
 
-def test_a_cache_that_is_removed_again_and_again_is_no_verdict(folder: Path, tmp_path: Path) -> None:
-    answer = compiled(fake(tmp_path, f"rm -rf {folder.parent}\nexit 1\n"))
+def test_a_cache_that_is_removed_again_and_again_is_no_verdict(binaries_folder: Path, tmp_path: Path) -> None:
+    answer = compiled(fake(tmp_path, f"rm -rf {binaries_folder.parent}\nexit 1\n"))
     assert isinstance(answer, CompileFailure)
     assert answer.outcome is Outcome.INTERRUPTED
 
 
-def test_a_cache_that_is_removed_all_the_time_ends_no_run(folder: Path, tmp_path: Path, writing: Toolchain) -> None:
+def test_a_cache_that_is_removed_all_the_time_ends_no_run(
+    binaries_folder: Path, tmp_path: Path, writing_compiler: Toolchain
+) -> None:
     stop = threading.Event()
 
     def remove() -> None:
         while not stop.wait(0.005):
-            shutil.rmtree(folder.parent, ignore_errors=True)
+            shutil.rmtree(binaries_folder.parent, ignore_errors=True)
 
     removing = threading.Thread(target=remove)
     removing.start()
     try:
         for number in range(20):
             remove_leftovers()
-            answer = compiled(writing, str(number))
+            answer = compiled(writing_compiler, str(number))
             assert isinstance(answer, Binary) or answer.outcome is Outcome.INTERRUPTED
     finally:
         stop.set()
         removing.join()
-    assert binary(writing, "afterwards").is_file()
+    assert binary(writing_compiler, "afterwards").is_file()
 
 
 @pytest.mark.host
@@ -247,7 +237,7 @@ def test_a_binary_that_is_removed_before_it_is_loaded_is_no_verdict(support_path
 # --- Working folders ---
 
 
-def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(folder: Path) -> None:
+def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(binaries_folder: Path) -> None:
     with workplace(cache.working_parent()) as work:
         for path in (work.folder, work.folder / "lock"):
             os.utime(path, (0, 0))
@@ -256,7 +246,7 @@ def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(folder: Pa
     assert not work.folder.exists()
 
 
-def test_folder_removed_before_its_lock_is_made_again(folder: Path) -> None:
+def test_folder_removed_before_its_lock_is_made_again(binaries_folder: Path) -> None:
     ended = threading.Event()
 
     def remove() -> None:
@@ -302,7 +292,7 @@ def test_a_folder_that_cannot_be_made_is_asked_for_once(tmp_path: Path) -> None:
     assert len(asked) == 1
 
 
-def test_a_new_folder_is_left_to_who_is_about_to_lock_it(folder: Path) -> None:
+def test_a_new_folder_is_left_to_who_is_about_to_lock_it(binaries_folder: Path) -> None:
     new, old = cache.working_parent() / "new", cache.working_parent() / "old"
     new.mkdir()
     old.mkdir()
@@ -312,7 +302,7 @@ def test_a_new_folder_is_left_to_who_is_about_to_lock_it(folder: Path) -> None:
 
 
 def test_a_folder_that_another_process_made_anew_meanwhile_stays(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
+    binaries_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     left = cache.working_parent() / "left"
     left.mkdir()
@@ -330,7 +320,7 @@ def test_a_folder_that_another_process_made_anew_meanwhile_stays(
     assert left.is_dir()
 
 
-def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(folder: Path) -> None:
+def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(binaries_folder: Path) -> None:
     left = cache.working_parent() / "left"
     left.mkdir()
     (left / "lock").touch()
@@ -340,7 +330,7 @@ def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(folder: Path)
     assert list(cache.working_parent().iterdir()) == []
 
 
-def test_without_locks_no_owner_is_taken_for_dead(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_no_owner_is_taken_for_dead(binaries_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     left = cache.working_parent() / "left"
     left.mkdir()
 

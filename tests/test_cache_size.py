@@ -1,5 +1,4 @@
 """The cache of compiled kernels has a limit, and commands that show and clear it."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -11,16 +10,16 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.test_cache import binary, folder, writing  # noqa: F401
+from tests.fake_compilers import binary
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, remove_leftovers
 
 
 def test_what_went_longest_unused_is_evicted(
-    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch
+    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = [binary(writing, str(number)) for number in range(10)]
+    paths = [binary(writing_compiler, str(number)) for number in range(10)]
     sizes = {entry.size_bytes for entry in cache.entries()}
     (size,) = sizes
     long_ago = time.time() - 10 * cache.SPARED_SECONDS
@@ -29,12 +28,12 @@ def test_what_went_longest_unused_is_evicted(
     monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(10 * size))
     remove_leftovers()
     assert all(path.exists() for path in paths)
-    assert binary(writing, "8") == paths[8]  # the oldest, which is the youngest now
+    assert binary(writing_compiler, "8") == paths[8]  # the oldest, which is the youngest now
     monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(5 * size))
     remove_leftovers()
     assert [path.exists() for path in paths] == [True, True, False, False, False, False, False, False, True, True]
     assert sorted({entry.binary for entry in cache.entries()}) == sorted(path for path in paths if path.exists())
-    assert len(list(folder.rglob("*.json"))) == 4
+    assert len(list(binaries_folder.rglob("*.json"))) == 4
     monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "0")
     remove_leftovers()
     assert [path for path in paths if path.exists()] == [paths[8], paths[9]]  # this run used them
@@ -47,16 +46,16 @@ def test_a_limit_is_told_as_a_size(text: str, size_bytes: int, monkeypatch: pyte
 
 
 def test_nothing_that_a_link_leads_to_is_evicted_or_cleared(
-    folder: Path, writing: Toolchain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     (elsewhere / "thesis.txt").write_text("years of work")
     os.utime(elsewhere / "thesis.txt", (0, 0))
-    binary(writing)
-    taken = {path.name for path in folder.iterdir()}
+    binary(writing_compiler)
+    taken = {path.name for path in binaries_folder.iterdir()}
     free = next(f"{number:02x}" for number in range(256) if f"{number:02x}" not in taken)
-    (folder / free).symlink_to(elsewhere)
+    (binaries_folder / free).symlink_to(elsewhere)
     monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "1")
     remove_leftovers()
     assert json.loads(run("cache", "show", "--json").output)["entries"] == 1
@@ -65,21 +64,21 @@ def test_nothing_that_a_link_leads_to_is_evicted_or_cleared(
 
 
 @pytest.mark.parametrize("text", ["much", "-1", "1.5G", "1e3", "9" * 40, "٣"])
-def test_a_limit_that_is_none_is_refused(text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limit_that_is_none_is_refused(text: str, binaries_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)
     result = run("cache", "show")
     assert result.exit_code == 2
     assert "TSM2_TUNE_CACHE_LIMIT is " in result.output
 
 
-def test_the_cache_can_be_shown_and_cleared(folder: Path, writing: Toolchain) -> None:
+def test_the_cache_can_be_shown_and_cleared(binaries_folder: Path, writing_compiler: Toolchain) -> None:
     empty = json.loads(run("cache", "show", "--json").output)
     assert (empty["entries"], empty["bytes"], empty["oldest_use"]) == (0, 0, None)
-    path = binary(writing)
-    (folder / f"{'ab' * 32}.so").touch()
+    path = binary(writing_compiler)
+    (binaries_folder / f"{'ab' * 32}.so").touch()
     size_bytes = path.stat().st_size + path.with_suffix(".json").stat().st_size
     shown = json.loads(run("cache", "show", "--json").output)
-    assert (shown["folder"], shown["entries"], shown["bytes"]) == (str(folder), 1, size_bytes)
+    assert (shown["folder"], shown["entries"], shown["bytes"]) == (str(binaries_folder), 1, size_bytes)
     assert shown["limit_bytes"] == cache.LIMIT_BYTES
     assert shown["oldest_use"] == shown["newest_use"]
     assert f"bytes: {size_bytes}\n" in run("cache", "show").output
@@ -89,5 +88,5 @@ def test_the_cache_can_be_shown_and_cleared(folder: Path, writing: Toolchain) ->
             f"removed 1 compiled kernels, {size_bytes} bytes; 1 working folders are in use, and were kept\n"
         )
         assert work.folder.is_dir()
-    assert [one.name for one in folder.iterdir()] == ["working"]
-    assert binary(writing) == path
+    assert [one.name for one in binaries_folder.iterdir()] == ["working"]
+    assert binary(writing_compiler) == path

@@ -11,12 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, exported, trial, tuning_run, winners
-from tests.test_exported_launch import recording
-from tests.test_loaded_modules import by_loader
-
-A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
-OUT = device_array((6, 2), (4, 32), at=0x3000)
+from tests.fabricated import exported, trial, tuning_run, winners
+from tests.modules import OUT, A, B, by_loader, recording
 
 
 class Processes:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from tests.claims import C128, C256, C512, LIMITS, dead, elsewhere, take
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
@@ -24,27 +25,6 @@ from tsm2_tune.tuner.runs.leases.owners import STALE_SECONDS
 from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 RUN = tuning_run()
-LIMITS = TimeLimits(120.0, 60.0)
-C128, C256, C512 = configuration(128).text, configuration(256).text, configuration(512).text
-
-
-@pytest.fixture
-def ours(store: Store) -> Iterator[Claims]:
-    with store.claims(GPU) as ours:
-        yield ours
-
-
-@pytest.fixture
-def theirs(path: Path, ours: Claims) -> Iterator[Claims]:
-    """Another run's, which has opened the database itself."""
-    with Store.open(path, create=True) as store, store.claims(GPU) as theirs:
-        yield theirs
-
-
-def take(taking: Claims, config: str = C128, **changes: Any) -> ClaimResult:
-    return taking.take(
-        **{"problem": PROBLEM, "config": config, "basis": BASIS, "retries": Retries(LIMITS), **changes}
-    )
 
 
 def test_what_one_has_claimed_the_other_leaves(ours: Claims, theirs: Claims) -> None:
@@ -133,17 +113,6 @@ def test_claims_of_a_run_that_was_killed_meanwhile_are_no_trials(ours: Claims, t
     assert take(ours, **most) is ClaimResult.LIMIT_REACHED
     plain_sql(path, f"UPDATE claim SET owner = '{dead(theirs.owner)}'")
     assert take(ours, **most) is ClaimResult.OURS
-
-
-def dead(owner: str) -> str:
-    """The owner, had it been a process that is no more."""
-    system, process, started, token = owner.split()
-    return f"{system} {process} {int(started) + 1} {token}"
-
-
-def elsewhere(owner: str) -> str:
-    """The owner on another machine, of which only the beats are seen."""
-    return dead(f"other{owner}")
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.claims import C128, C256, dead, take
 from tests.fabricated import BASIS, GPU, PROBLEM, plain_sql, trial
-from tests.test_claims import C128, C256, RUN, dead, take
+from tests.test_claims import RUN
 from tests.test_finals import RUN as FINALS_RUN
 from tests.test_finals import TARGET, Replay
 from tsm2_tune.generator.device.cards import PROFILES

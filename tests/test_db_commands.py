@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from tests.command import run
+from tests.databases import best, dump, facts
 from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampering import good_database
-from tests.test_importing import best, facts
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.storage import database as databases
 from tsm2_tune.tuner.results.storage import schema_versions
@@ -31,12 +31,6 @@ pytestmark = pytest.mark.usefixtures("session_cache")
 RUN, OTHER = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 NEVER: dict[str, Any] = {"measurement": None, "full_verdict": None}
-
-
-def dump(path: Path) -> list[str]:
-    """All that is in the file, as SQL."""
-    with closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
 
 
 def said(*arguments: str) -> str:

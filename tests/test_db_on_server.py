@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
+from tests.databases import best, facts
 from tests.fabricated import downgrade, trial, tuning_run
 from tests.servers import TestServer, asked
 from tests.tampering import good_database
-from tests.test_importing import best, facts
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.merge import importer
 from tsm2_tune.tuner.results.merge.problem_rows import Writer

@@ -16,6 +16,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
+from tests.databases import facts
 from tests.exchanged import (
     BEHIND,
     CACHE,
@@ -31,7 +32,6 @@ from tests.exchanged import (
     written,
 )
 from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
-from tests.test_importing import facts
 from tsm2_tune.tuner.results.exchange.entry import NAME
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.merge import text_parser

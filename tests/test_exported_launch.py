@@ -29,6 +29,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
+from tests.modules import OUT, A, B, recording
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
@@ -38,36 +39,7 @@ from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
-A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
-OUT = device_array((6, 2), (4, 32), at=0x3000)
 LIMIT_SECONDS = 400  # limit of a process with a module on a GPU: libraries compile kernels of their own
-
-
-def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
-    driver, compiled = RecordingDriver(), list[tuple[str, int, str]]()
-
-    def compiled_here(text: str, bits: int, arch: str) -> bytes:
-        compiled.append((text, bits, arch))
-        return b"cubin"
-
-    monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "compiled_here", compiled_here)
-    monkeypatch.setattr(module, "driver", driver, raising=False)
-    monkeypatch.setattr(module, "compiled", compiled, raising=False)
-    return module
-
-
-@pytest.fixture
-def plain_module(tmp_path: Path) -> ModuleType:
-    """A module with a plain kernel, for column-major matrices in f32."""
-    return imported(exported("module", winners(tmp_path, (tuning_run(), trial()))), tmp_path)
-
-
-@pytest.fixture
-def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The same, recording."""
-    return recording(plain_module, monkeypatch)
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
+from tests.modules import A, B
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.module import packed
@@ -180,9 +181,6 @@ def test_what_is_no_operand(
 ) -> None:
     with pytest.raises(error, match=message):
         gpu_module.gemm(device_array(**({"shape": (6, 3)} | changes)), device_array((3, 2)))
-
-
-A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 
 
 @pytest.mark.parametrize(

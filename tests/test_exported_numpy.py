@@ -10,21 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
-from tsm2_tune.generator.problem import Problem
-
 
 def matrices_of(module: ModuleType, **changes: Any) -> dict[str, Any]:
     arrays = {"a": np.ones((6, 3), order="F"), "b": np.ones((3, 2), order="F"), "out": np.zeros((6, 2), order="F")}
     return arrays | changes
-
-
-@pytest.fixture(scope="module")
-def host_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    folder, problem = tmp_path_factory.mktemp("host"), Problem(64, 4, 64, "f64")
-    host = tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++", flags="-O3")
-    found = winners(folder, (host, trial(problem=problem, source=handmade(problem))))
-    return imported(exported("module", found), folder)
 
 
 READ_ONLY = np.zeros((6, 2), order="F")

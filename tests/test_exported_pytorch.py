@@ -1,5 +1,4 @@
 """PyTorch's own tensors, which a GPU is pretended for, as operands of an exported module."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -8,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_exported_tensors import counted, launched_on, module, module_of_all  # noqa: F401
+from tests.modules import launched_on
 
 
 @pytest.fixture
@@ -80,7 +79,7 @@ def test_other_tensors_of_pytorch(module: ModuleType, real: Any, recwarn: pytest
     assert launched_on(module, one, real.ones(3, 3), real.empty(3, 3))[0] == 77
 
 
-def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[Any]) -> None:
+def test_the_short_way_of_pytorch(module: ModuleType, real: Any, long_products: list[Any]) -> None:
     def columns(rows: int, columns: int) -> Any:
         return real.randn(columns, rows, dtype=real.complex64).T
 
@@ -90,10 +89,10 @@ def test_the_short_way_of_pytorch(module: ModuleType, real: Any, counted: list[A
         launch = module.driver.launches[turn]
         assert launch["stream"] == 77
         assert [launch["values"][at] for at in (0, 1, 2, 4, 6, 9)] == [6, 2, 64, *(x.data_ptr() for x in (a, b, out))]
-    assert len(counted) == 1
+    assert len(long_products) == 1
     module.gemm(columns(64, 6).mH, b, out=out)  # another product
     module.gemm(columns(64, 6).mT, b, out=out)  # and another
-    assert (len(counted), len(module.driver.launches)) == (3, 5)
+    assert (len(long_products), len(module.driver.launches)) == (3, 5)
     no_memory = real._efficientzerotensor((2, 64), dtype=real.complex64).T
     for wrong in (b.requires_grad_(), real._neg_view(columns(64, 2)), columns(64, 2).to_sparse(), no_memory):
         with pytest.raises(TypeError, match=r"^b: it "):

@@ -3,75 +3,15 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fabricated import device_array, exported, imported, trial, tuning_run, winners
-from tests.fake_tensors import Cupy, Masked, Parameter, Tensor, fake_cupy, fake_torch
-from tests.recording_driver import RecordingDriver
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """PyTorch as far as the module asks it."""
-    fake = fake_torch()
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """CuPy likewise."""
-    fake = fake_cupy()
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    return fake
-
-
-OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
-
-
-@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
-def module_of_all(
-    tmp_path_factory: pytest.TempPathFactory, session_cache: None, request: pytest.FixtureRequest
-) -> ModuleType:
-    """A module of GPU winners of OPS; with the compiled launcher and without."""
-    folder = tmp_path_factory.mktemp("module")
-    problems = [Problem(64, 64 if op.endswith("x") else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
-    found = winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))
-    binary = launcher_binary() if request.param == "compiled" else None
-    return imported(exported("module", found, launcher=binary), folder)
-
-
-@pytest.fixture
-def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module with a driver that records, as `driver`; nothing is compiled.
-
-    The module logs its choices, so that Python makes them: the launcher starts repeated calls only.
-    """
-    driver = RecordingDriver()
-    monkeypatch.setattr(module_of_all.log, "isEnabledFor", lambda level: True)
-    monkeypatch.setattr(module_of_all, "cuda", lambda: driver)
-    module_of_all.plans.clear()
-    module_of_all.starters.clear()
-    monkeypatch.setattr(module_of_all, "cubin_of", lambda *_: b"cubin")
-    monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
-    return module_of_all
-
-
-def matrix(rows: int, columns: int, order: str = "F", *, at: int = 0x1000, typestr: str = "<c8") -> SimpleNamespace:
-    size = int(typestr[2:])
-    strides = (size, size * rows) if order == "F" else (size * columns, size)
-    return device_array((rows, columns), strides, at=at, typestr=typestr)
-
-
-def conjugate(described: Any, **changes: Any) -> Tensor:
-    return Tensor(described, is_conj=lambda: True, **changes)
-
+from tests.fabricated import device_array
+from tests.fake_tensors import Cupy, Masked, Parameter, Tensor, conjugate, f32, matrix
+from tests.modules import launched_on
 
 # The conjugate bit
 
@@ -175,17 +115,6 @@ def test_an_array_that_does_not_tell_its_memory(module: ModuleType) -> None:
 # The current stream
 
 
-def f32(at: int, stream: int | None = None) -> SimpleNamespace:
-    return device_array((4, 4), at=at, **({} if stream is None else {"stream": stream}))
-
-
-def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[int | None, list[str]]:
-    """The stream of the launch, and what was waited for."""
-    module.gemm(*arrays[:2], out=arrays[2], stream=stream)
-    waits = [call for call in module.driver.calls if call.startswith("wait")]
-    return module.driver.launches[-1]["stream"], waits
-
-
 def test_the_launch_goes_to_pytorchscurrent_stream(module: ModuleType, torch: Any) -> None:
     arrays = [Tensor(f32(at), dtype="torch.float32") for at in (0x1000, 0x2000, 0x3000)]
     torch.stream = 77
@@ -227,31 +156,18 @@ def test_a_new_out_is_a_tensor_of_the_stream_that_a_is_at(module: ModuleType, to
 # The short way of products that were started before
 
 
-@pytest.fixture
-def counted(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The products that took the long way."""
-    long, of = [], module.Product.of
-
-    def counting(*arguments: Any, **named: Any) -> Any:
-        long.append(arguments)
-        return of(*arguments, **named)
-
-    monkeypatch.setattr(module.Product, "of", counting)
-    return long
-
-
 def tensors(*at: int, **changes: Any) -> list[Tensor]:
     return [Tensor(f32(one), **{"dtype": "torch.float32", **changes}) for one in at]
 
 
-def test_the_second_product_takes_the_short_way(module: ModuleType, torch: Any, counted: list[Any]) -> None:
+def test_the_second_product_takes_the_short_way(module: ModuleType, torch: Any, long_products: list[Any]) -> None:
     a, b, out = tensors(0x1000, 0x2000, 0x3000)
     assert all(module.gemm(a, b, out=out, alpha=2) is out for _ in range(3))
     others = tensors(0x4000, 0x5000, 0x6000)
     assert module.gemm(*others) is others[2]
     assert module.gemm(*others, alpha=0.5, beta=-1.0, stream=78) is others[2]
     assert module.gemm(a, b, out=out) is out
-    assert len(counted) == 1
+    assert len(long_products) == 1
     launches = module.driver.launches
     assert [one["values"] for one in launches[:3]] == [[4, 4, 4, 2.0, 0x1000, 4, 0x2000, 4, 0.0, 0x3000, 4]] * 3
     assert launches[3]["values"] == [4, 4, 4, 1.0, 0x4000, 4, 0x5000, 4, 0.0, 0x6000, 4]
@@ -283,7 +199,7 @@ def test_the_second_product_takes_the_short_way(module: ModuleType, torch: Any, 
     ],
 )
 def test_what_is_refused_is_refused_on_the_short_way_too(
-    module: ModuleType, torch: Any, counted: list[Any], change: Any, error: type[Exception], message: str
+    module: ModuleType, torch: Any, long_products: list[Any], change: Any, error: type[Exception], message: str
 ) -> None:
     arrays = tensors(0x1000, 0x2000, 0x3000)
     module.gemm(*arrays)
@@ -296,7 +212,7 @@ def test_what_is_refused_is_refused_on_the_short_way_too(
     "factors", [{"alpha": 1e300}, {"beta": "1"}, {"alpha": 1j}, {"alpha": None, "beta": 10**400}]
 )
 def test_factors_are_looked_at_on_the_short_way_too(
-    module: ModuleType, torch: Any, counted: list[Any], factors: dict[str, Any]
+    module: ModuleType, torch: Any, long_products: list[Any], factors: dict[str, Any]
 ) -> None:
     arrays = tensors(0x1000, 0x2000, 0x3000)
     module.gemm(*arrays)
@@ -305,15 +221,15 @@ def test_factors_are_looked_at_on_the_short_way_too(
     assert len(module.driver.launches) == 1
 
 
-def test_another_conjugate_bit_is_another_product(module: ModuleType, torch: Any, counted: list[Any]) -> None:
+def test_another_conjugate_bit_is_another_product(module: ModuleType, torch: Any, long_products: list[Any]) -> None:
     a, b, out = matrix(6, 3, "C"), matrix(3, 2, at=0x2000), matrix(6, 2, at=0x3000)
     for described in (Tensor(a), conjugate(a), Tensor(a), conjugate(a)):
         module.gemm(described, Tensor(b), out=Tensor(out))
-    assert len(counted) == 2
+    assert len(long_products) == 2
 
 
 def test_the_second_product_of_cupys_arrays_takes_the_short_way(
-    module: ModuleType, cupy: Any, counted: list[Any]
+    module: ModuleType, cupy: Any, long_products: list[Any]
 ) -> None:
     def rows(m: int, n: int, at: int, pad: int = 0) -> Cupy:
         return Cupy(device_array((m, n), (4 * (n + pad), 4), at=at))
@@ -327,7 +243,7 @@ def test_the_second_product_of_cupys_arrays_takes_the_short_way(
             assert [launch["values"][at] for at in (5, 7, 10)] == [3 + pads[0], 2 + pads[1], 2 + pads[2]]
             assert launch["stream"] == 77
         assert module.gemm(a, b) is cupy.made[turn]
-        assert len(counted) == 6
+        assert len(long_products) == 6
     with pytest.raises(ValueError, match="shares memory"):
         module.gemm(a, b, out=rows(6, 2, 0x1008))
     with pytest.raises(ValueError, match="expected 3 rows"):

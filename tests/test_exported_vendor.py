@@ -1,5 +1,4 @@
 """Tests of products that an exported module leaves to the arrays' library, and so to the vendor's kernels."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -13,22 +12,9 @@ from typing import Any
 import pytest
 
 from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
-from tests.fake_tensors import Tensor
+from tests.fake_tensors import Tensor, conjugate, f32, matrix
 from tests.recording_driver import RecordingDriver
-from tests.test_exported_tensors import conjugate, f32, matrix, module, module_of_all, torch  # noqa: F401
 from tsm2_tune.generator.problem import Problem
-
-
-@pytest.fixture
-def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
-    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
-    slower = [replace(row, cublas_us=400.0, cublas_right=1, cublas_routine="cublasSgemm") for row in found]
-    module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
-    monkeypatch.setattr(module, "cuda", RecordingDriver)
-    monkeypatch.setattr(module, "asked", asked, raising=False)
-    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b, alpha, beta)) or out
-    return module
 
 
 def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tests.fabricated import (
     winners,
 )
 from tests.fake_tensors import Tensor, fake_torch
-from tests.test_exported_launch import recording
+from tests.modules import recording
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 import tsm2_tune
 from tests.command import run
+from tests.databases import C128, C256, C512, EARLY, LATE, TODAY, best, ended, facts
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -30,58 +31,15 @@ from tests.fabricated import (
 )
 from tests.tampering import good_database
 from tsm2_tune.console import tables
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import logical_clock
-from tsm2_tune.tuner.results.merge.problem_rows import Reader, Writer, places
-from tsm2_tune.tuner.results.merge.union import Part
-from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
-C128, C256, C512 = configuration(128), configuration(256), configuration(512)
-OTHER = Problem(20480, 8, 20480, "f32")
-EARLY, LATE = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
-TODAY = ("tsm2",), BASIS
-Facts = dict[tuple[str, Problem], Part]
 
-
-def facts(path: Path) -> Facts:
-    """All that a database has, without its own numbers of trials, runs and measurements."""
-    with Database.open(path, create=False) as database, database.transaction() as connection:
-        reader = Reader(connection)
-        return {place: reader.part(*place) for place in places(connection)}
-
-
-def best(path: Path) -> list[Any]:
-    return [replace(row, trial_id=0, run_id=0) for row in tsm2_tune.best(path)]
-
-
-def ended(path: Path, when: str) -> None:
-    """Let all trials of the database have ended then, and been stored then."""
-    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {logical_clock.of_date(when)}")
-
-
-@pytest.fixture
-def two(tmp_path: Path) -> tuple[Path, Path]:
-    """Two databases of two GPUs of one name: of one problem they share a configuration."""
-    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    with Store.open(ours, create=True) as store:
-        for tried in (trial(500, C128), trial(520, C256), trial(90, C128, problem=OTHER, full_verdict=None)):
-            store.add_trial(EARLY, tried)
-        store.add_final(EARLY, final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)), *TODAY)
-    with Store.open(theirs, create=True) as store:
-        for tried in (trial(501, C128), trial(400, C512)):
-            store.add_trial(LATE, tried)
-        store.add_final(LATE, final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),)), *TODAY)
-    ended(ours, "2026-01-02T03:05:00+00:00")
-    ended(theirs, "2026-03-04T05:07:00+00:00")
-    return ours, theirs
-
-
-def test_both_ways_there_is_the_same_union(two: tuple[Path, Path]) -> None:
-    ours, theirs = two
+def test_both_ways_there_is_the_same_union(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     before = facts(theirs)
     found = tsm2_tune.import_trials(theirs, ours)
     assert (found.trials, found.known, found.times, found.problems) == (1, 1, 5, 1)
@@ -95,8 +53,8 @@ def test_both_ways_there_is_the_same_union(two: tuple[Path, Path]) -> None:
     assert plain_sql(ours, "SELECT count(*) FROM run") == [(2,)]
 
 
-def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two: tuple[Path, Path]) -> None:
-    ours, theirs = two
+def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     tsm2_tune.import_trials(theirs, ours)
     times = plain_sql(ours, "SELECT round, median_us FROM measurement JOIN trial ON trial.id = trial_id"
                             f" WHERE config = '{C128.text}' AND problem_id = 1 ORDER BY round")  # fmt: skip
@@ -122,8 +80,8 @@ def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
     assert [len(one.vendor) for part in facts(here).values() for one in part.rounds] == [1, 1]
 
 
-def test_twice_is_as_once(two: tuple[Path, Path]) -> None:
-    ours, theirs = two
+def test_twice_is_as_once(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     tsm2_tune.import_trials(theirs, ours)
     content = ours.read_bytes()
     for source_path in (theirs, ours):
@@ -133,18 +91,18 @@ def test_twice_is_as_once(two: tuple[Path, Path]) -> None:
     assert ours.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
 
 
-def test_trials_keep_their_numbers(two: tuple[Path, Path]) -> None:
-    ours, theirs = two
+def test_trials_keep_their_numbers(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     numbers = "SELECT id, problem_id, config FROM trial WHERE id <= 3 ORDER BY id"
     before = plain_sql(ours, numbers)
     tsm2_tune.import_trials(theirs, ours)
     assert plain_sql(ours, numbers) == before
 
 
-def test_an_import_into_nothing_is_a_copy(two: tuple[Path, Path], tmp_path: Path) -> None:
-    tsm2_tune.import_trials(two[0], tmp_path / "new.db")
-    assert facts(tmp_path / "new.db") == facts(two[0])
-    assert best(tmp_path / "new.db") == best(two[0])
+def test_an_import_into_nothing_is_a_copy(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
+    tsm2_tune.import_trials(two_databases[0], tmp_path / "new.db")
+    assert facts(tmp_path / "new.db") == facts(two_databases[0])
+    assert best(tmp_path / "new.db") == best(two_databases[0])
 
 
 def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) -> None:
@@ -160,8 +118,10 @@ def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) 
     assert run("best", "--db", str(new), "--json").stdout.count("config") == len(best(good))
 
 
-def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(two: tuple[Path, Path], tmp_path: Path) -> None:
-    _, theirs = two
+def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(
+    two_databases: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, theirs = two_databases
     downgrade(theirs)
     content = theirs.read_bytes()
     tsm2_tune.import_trials(theirs, tmp_path / "new.db")
@@ -169,15 +129,15 @@ def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(two: tuple[Path
     assert [row.median_us for row in best(tmp_path / "new.db")] == [410]
 
 
-def test_a_database_that_may_only_be_read(two: tuple[Path, Path], tmp_path: Path) -> None:
-    two[1].chmod(0o400)
-    assert tsm2_tune.import_trials(two[1], two[0]).trials == 1
+def test_a_database_that_may_only_be_read(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
+    two_databases[1].chmod(0o400)
+    assert tsm2_tune.import_trials(two_databases[1], two_databases[0]).trials == 1
 
 
 def test_a_kill_in_the_middle_and_the_same_again(
-    two: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    two_databases: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, theirs = two
+    ours, theirs = two_databases
     write, calls = Writer.write, []
 
     def dies(*arguments: Any) -> None:
@@ -197,11 +157,11 @@ def test_a_kill_in_the_middle_and_the_same_again(
 
 
 @pytest.mark.parametrize("is_text", [False, True])
-def test_an_import_tells_how_far_it_is(two: tuple[Path, Path], tmp_path: Path, is_text: bool) -> None:
-    source = two[0]
+def test_an_import_tells_how_far_it_is(two_databases: tuple[Path, Path], tmp_path: Path, is_text: bool) -> None:
+    source = two_databases[0]
     if is_text:
         source = tmp_path / "trials.jsonl"
-        tsm2_tune.export(two[0], format="trials", output=source)
+        tsm2_tune.export(two_databases[0], format="trials", output=source)
     shares = list[float]()
     tsm2_tune.import_trials(source, tmp_path / "new.db", on_progress=shares.append)
     assert shares == sorted(shares)
@@ -355,8 +315,8 @@ def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_pa
         assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 400.0)]
 
 
-def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path], tmp_path: Path) -> None:
-    _, theirs = two
+def test_a_damaged_database_is_refused_and_nothing_is_made(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
+    _, theirs = two_databases
     plain_sql(theirs, "UPDATE sample SET us = -1 WHERE measurement_id = 2")
     said = run("import", str(theirs), "--db", str(tmp_path / "new.db"))
     assert (said.exit_code, said.stdout) == (2, "")
@@ -365,8 +325,10 @@ def test_a_damaged_database_is_refused_and_nothing_is_made(two: tuple[Path, Path
     assert not (tmp_path / "new.db").exists()
 
 
-def test_stamps_after_which_none_could_be_stored_are_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
-    _, theirs = two
+def test_stamps_after_which_none_could_be_stored_are_refused(
+    two_databases: tuple[Path, Path], tmp_path: Path
+) -> None:
+    _, theirs = two_databases
     for table in ("measurement", "vendor_measurement"):
         plain_sql(theirs, f"UPDATE {table} SET final_stamp = {2**62 - 1} WHERE round > 0")
     said = run("import", str(theirs), "--db", str(tmp_path / "new.db"))
@@ -375,8 +337,8 @@ def test_stamps_after_which_none_could_be_stored_are_refused(two: tuple[Path, Pa
     assert not (tmp_path / "new.db").exists()
 
 
-def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None:
-    ours, theirs = two
+def test_a_search_goes_on_with_what_was_imported(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     tsm2_tune.import_trials(theirs, ours)
     with Store.open(ours, create=False) as store:
         tried = store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()
@@ -389,8 +351,8 @@ def test_a_search_goes_on_with_what_was_imported(two: tuple[Path, Path]) -> None
         assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
 
 
-def test_what_was_in_no_final_is_new_to_the_next_one(two: tuple[Path, Path]) -> None:
-    ours, theirs = two
+def test_what_was_in_no_final_is_new_to_the_next_one(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     with Store.open(theirs, create=False) as store:
         store.add_trial(LATE, trial(430, configuration(64)))
     tsm2_tune.import_trials(theirs, ours)

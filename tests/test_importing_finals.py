@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
+from tests.databases import C128, C256, C512, EARLY, TODAY, facts
 from tests.fabricated import BASIS, final, plain_sql, trial, tuning_run, vendor_measurement
-from tests.test_importing import C128, C256, C512, EARLY, TODAY, facts
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.tuner.results.store import Store
 

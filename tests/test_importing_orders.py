@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
+from tests.databases import C128, C256, C512, TODAY, ended, facts
 from tests.fabricated import (
     PROBLEM,
     final,
@@ -17,7 +18,6 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.test_importing import C128, C256, C512, TODAY, ended, facts
 from tsm2_tune.tuner.results.merge.union import union
 from tsm2_tune.tuner.results.records import current_kernel
 from tsm2_tune.tuner.results.store import Store

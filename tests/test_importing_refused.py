@@ -1,5 +1,4 @@
 """An import of what cannot be read, or where no copy can be made, is refused in a sentence."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -15,7 +14,6 @@ from tests.command import run
 from tests.fabricated import (
     plain_sql,
 )
-from tests.test_importing import two  # noqa: F401
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile.cache import cache_folder
 from tsm2_tune.tuner.results.merge import files
@@ -23,8 +21,8 @@ from tsm2_tune.tuner.results.merge import files
 pytestmark = pytest.mark.usefixtures("session_cache")
 
 
-def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) -> None:
-    ours, _ = two
+def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
+    ours, _ = two_databases
     pipe, empty, other = tmp_path / "pipe", tmp_path / "empty", tmp_path / "other"
     os.mkfifo(pipe)
     empty.touch()
@@ -51,9 +49,9 @@ def test_what_is_no_database_is_refused(two: tuple[Path, Path], tmp_path: Path) 
 
 
 def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
-    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, theirs = two
+    ours, theirs = two_databases
     connect = sqlite3.connect
 
     def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
@@ -70,9 +68,9 @@ def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
 
 
 def test_where_the_database_has_no_room_its_own_folder_is_named(
-    two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, theirs = two
+    ours, theirs = two_databases
     connect = sqlite3.connect
 
     def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
@@ -90,9 +88,9 @@ def test_where_the_database_has_no_room_its_own_folder_is_named(
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreError])
 def test_where_no_copy_can_be_made_its_folder_is_named(
-    error: OSError | type[StoreError], two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+    error: OSError | type[StoreError], two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ours, theirs = two
+    ours, theirs = two_databases
 
     def none(*arguments: Any) -> None:
         raise error if isinstance(error, OSError) else error(f"{arguments[1]} cannot be opened: why")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import importlib.util
 import pickle
 import runpy
 import subprocess
@@ -15,11 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, exported, trial, tuning_run, winners
-from tests.test_exported_launch import recording
-
-A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
-OUT = device_array((6, 2), (4, 32), at=0x3000)
+from tests.fabricated import exported, trial, tuning_run, winners
+from tests.modules import OUT, A, B, by_loader, recording
 
 
 @pytest.fixture
@@ -27,15 +23,6 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "kernels.py"
     path.write_text(exported("module", winners(tmp_path, (tuning_run(), trial()))), encoding="utf-8")
     return path
-
-
-def by_loader(path: Path, name: str = "never_listed") -> Any:
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def by_runpy(path: Path) -> Any:

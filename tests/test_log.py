@@ -1,5 +1,4 @@
 """The loggers under `tsm2_tune` say at DEBUG what was decided; nothing is printed by default."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -13,12 +12,10 @@ from typing import Any
 
 import pytest
 
-from tests.fake_tensors import Tensor
-from tests.test_cache import binary, folder, writing  # noqa: F401
-from tests.test_claims import C128, ours, take, theirs  # noqa: F401
-from tests.test_exported_launch import OUT, A, B, gpu_module, plain_module  # noqa: F401
-from tests.test_exported_tensors import f32, torch  # noqa: F401
-from tests.test_exported_vendor import losing  # noqa: F401
+from tests.claims import C128, take
+from tests.fake_compilers import binary
+from tests.fake_tensors import Tensor, f32
+from tests.modules import OUT, A, B
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.nvml import ClockReader
@@ -47,9 +44,9 @@ def test_reason_for_the_vendor_is_logged_once(losing: ModuleType, said: Any) -> 
     assert line.endswith("500.0 us measured, cublasSgemm 400.0 us")
 
 
-def test_cache_logs_misses_hits_and_evictions(folder: Path, writing: Toolchain, said: Any) -> None:
-    path = binary(writing, "1")
-    assert binary(writing, "1") == path
+def test_cache_logs_misses_hits_and_evictions(binaries_folder: Path, writing_compiler: Toolchain, said: Any) -> None:
+    path = binary(writing_compiler, "1")
+    assert binary(writing_compiler, "1") == path
     os.utime(path, (0, 0))
     cache.evict(1)
     lines = said()

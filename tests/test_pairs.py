@@ -17,9 +17,9 @@ import pytest
 from rich.console import Console
 
 from tests.command import run
+from tests.databases import dump
 from tests.kills import asked
 from tests.on_host import ON_HOST
-from tests.test_resume import dump
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console import cross_timing
 from tsm2_tune.console.eta import remaining_text

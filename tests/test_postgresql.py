@@ -14,10 +14,10 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
+from tests.databases import facts
 from tests.exchanged import FASTEST, OTHER, RUN, SLOWER, TRIALS, tuned_database
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, host_run, trial, tuning_run
 from tests.servers import TestServer, asked
-from tests.test_importing import facts
 from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import contents

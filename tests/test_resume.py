@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import sqlite3
 import subprocess
 import sys
 import time
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from tests.command import run
+from tests.databases import dump
 from tests.kills import asked, has_trials
 from tests.on_host import ON_HOST
 
@@ -22,11 +21,6 @@ TUNE += ["--no-pairs"]  # which ones there are depends on who wins
 TUNE += ["--strategy", "exhaustive"]  # its order does not depend on times
 MOST_RUNS = 4  # where the machine is busy, a run's last final may leave one as the fastest that was not in it
 MOMENTS = (1, 17)  # trials that are stored, or a few more: of the first problem, and of the second
-
-
-def dump(path: Path) -> list[str]:
-    with closing(sqlite3.connect(path)) as connection:
-        return list(connection.iterdump())
 
 
 TRIALS = "SELECT problem_id, config, outcome FROM trial ORDER BY 1, 2"

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from tests.command import run
+from tests.databases import facts
 from tests.exchanged import tuned_database
 from tests.servers import TestServer, asked
-from tests.test_importing import facts
 from tsm2_tune.tuner.results.storage.addresses import place_of
 
 pytestmark = pytest.mark.usefixtures("session_cache")

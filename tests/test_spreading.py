@@ -12,8 +12,8 @@ import pytest
 from sqlalchemy import select
 
 import tsm2_tune
+from tests.claims import C128, C256, dead, elsewhere, take
 from tests.fabricated import GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
-from tests.test_claims import C128, C256, dead, elsewhere, take
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema

@@ -14,6 +14,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
+from tests.databases import TODAY, facts
 from tests.fabricated import (
     configuration,
     final,
@@ -24,7 +25,6 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.test_importing import TODAY, facts
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
+from tests.databases import facts
 from tests.fabricated import (
     BASIS,
     PROBLEM,
@@ -23,7 +24,6 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.test_importing import facts
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import LoadedResources
 

@@ -11,17 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Tensor, fake_torch
-from tests.test_exported_launch import recording
-from tests.test_exported_numpy import host_module
+from tests.modules import OUT, A, B, recording
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.arrays import libraries
-
-__all__ = ["host_module"]  # a fixture
-
-A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
-OUT = device_array((6, 2), (4, 32), at=0x3000)
 
 
 @pytest.fixture

@@ -1,0 +1,73 @@
+"""Databases of fabricated trials, and all that a database holds."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.fabricated import (
+    BASIS,
+    configuration,
+    final,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results import logical_clock
+from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
+from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.store import Store
+
+C128, C256, C512 = configuration(128), configuration(256), configuration(512)
+OTHER = Problem(20480, 8, 20480, "f32")
+EARLY, LATE = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
+TODAY = ("tsm2",), BASIS
+Facts = dict[tuple[str, Problem], Part]
+
+
+def facts(path: Path) -> Facts:
+    """All that a database has, without its own numbers of trials, runs and measurements."""
+    with Database.open(path, create=False) as database, database.transaction() as connection:
+        reader = Reader(connection)
+        return {place: reader.part(*place) for place in places(connection)}
+
+
+def best(path: Path) -> list[Any]:
+    return [replace(row, trial_id=0, run_id=0) for row in tsm2_tune.best(path)]
+
+
+def ended(path: Path, when: str) -> None:
+    """Let all trials of the database have ended then, and been stored then."""
+    plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {logical_clock.of_date(when)}")
+
+
+@pytest.fixture
+def two_databases(tmp_path: Path) -> tuple[Path, Path]:
+    """Two databases of two GPUs of one name: of one problem they share a configuration."""
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    with Store.open(ours, create=True) as store:
+        for tried in (trial(500, C128), trial(520, C256), trial(90, C128, problem=OTHER, full_verdict=None)):
+            store.add_trial(EARLY, tried)
+        store.add_final(EARLY, final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)), *TODAY)
+    with Store.open(theirs, create=True) as store:
+        for tried in (trial(501, C128), trial(400, C512)):
+            store.add_trial(LATE, tried)
+        store.add_final(LATE, final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),)), *TODAY)
+    ended(ours, "2026-01-02T03:05:00+00:00")
+    ended(theirs, "2026-03-04T05:07:00+00:00")
+    return ours, theirs
+
+
+def dump(path: Path) -> list[str]:
+    """All that is in the file, as SQL."""
+    with closing(sqlite3.connect(path)) as connection:
+        return list(connection.iterdump())

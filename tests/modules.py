@@ -1,0 +1,134 @@
+"""Exported modules of fabricated winners, before a driver that records."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.fabricated import (
+    device_array,
+    exported,
+    handmade,
+    imported,
+    trial,
+    tuning_run,
+    winners,
+)
+from tests.recording_driver import RecordingDriver
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
+
+A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
+OUT = device_array((6, 2), (4, 32), at=0x3000)
+
+
+def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
+    driver, compiled = RecordingDriver(), list[tuple[str, int, str]]()
+
+    def compiled_here(text: str, bits: int, arch: str) -> bytes:
+        compiled.append((text, bits, arch))
+        return b"cubin"
+
+    monkeypatch.setattr(module, "cuda", lambda: driver)
+    monkeypatch.setattr(module, "compiled_here", compiled_here)
+    monkeypatch.setattr(module, "driver", driver, raising=False)
+    monkeypatch.setattr(module, "compiled", compiled, raising=False)
+    return module
+
+
+@pytest.fixture
+def plain_module(tmp_path: Path) -> ModuleType:
+    """A module with a plain kernel, for column-major matrices in f32."""
+    return imported(exported("module", winners(tmp_path, (tuning_run(), trial()))), tmp_path)
+
+
+@pytest.fixture
+def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The same, recording."""
+    return recording(plain_module, monkeypatch)
+
+
+def by_loader(path: Path, name: str = "never_listed") -> Any:
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def host_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    folder, problem = tmp_path_factory.mktemp("host"), Problem(64, 4, 64, "f64")
+    host = tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++", flags="-O3")
+    found = winners(folder, (host, trial(problem=problem, source=handmade(problem))))
+    return imported(exported("module", found), folder)
+
+
+OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
+
+
+@pytest.fixture(scope="module", params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
+def module_of_all(
+    tmp_path_factory: pytest.TempPathFactory, session_cache: None, request: pytest.FixtureRequest
+) -> ModuleType:
+    """A module of GPU winners of OPS; with the compiled launcher and without."""
+    folder = tmp_path_factory.mktemp("module")
+    problems = [Problem(64, 64 if op.endswith("x") else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
+    found = winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))
+    binary = launcher_binary() if request.param == "compiled" else None
+    return imported(exported("module", found, launcher=binary), folder)
+
+
+@pytest.fixture
+def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module with a driver that records, as `driver`; nothing is compiled.
+
+    The module logs its choices, so that Python makes them: the launcher starts repeated calls only.
+    """
+    driver = RecordingDriver()
+    monkeypatch.setattr(module_of_all.log, "isEnabledFor", lambda level: True)
+    monkeypatch.setattr(module_of_all, "cuda", lambda: driver)
+    module_of_all.plans.clear()
+    module_of_all.starters.clear()
+    monkeypatch.setattr(module_of_all, "cubin_of", lambda *_: b"cubin")
+    monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
+    return module_of_all
+
+
+def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[int | None, list[str]]:
+    """The stream of the launch, and what was waited for."""
+    module.gemm(*arrays[:2], out=arrays[2], stream=stream)
+    waits = [call for call in module.driver.calls if call.startswith("wait")]
+    return module.driver.launches[-1]["stream"], waits
+
+
+@pytest.fixture
+def long_products(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The products that took the long way."""
+    long, of = [], module.Product.of
+
+    def counting(*arguments: Any, **named: Any) -> Any:
+        long.append(arguments)
+        return of(*arguments, **named)
+
+    monkeypatch.setattr(module.Product, "of", counting)
+    return long
+
+
+@pytest.fixture
+def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
+    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
+    slower = [replace(row, cublas_us=400.0, cublas_right=1, cublas_routine="cublasSgemm") for row in found]
+    module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
+    monkeypatch.setattr(module, "cuda", RecordingDriver)
+    monkeypatch.setattr(module, "asked", asked, raising=False)
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b, alpha, beta)) or out
+    return module
