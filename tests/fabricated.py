@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import sqlite3
 import sys
@@ -282,11 +283,25 @@ def imported(text: str, folder: Path) -> ModuleType:
     return module
 
 
-def plain_sql(path: Path, statement: str) -> list[tuple[object, ...]]:
+def plain_sql(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:
     """Run a statement with SQLite itself, and return its rows."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA synchronous = OFF")
-        return connection.execute(statement).fetchall()
+        return connection.execute(statement, values).fetchall()
+
+
+def source_text(path: Path, digest: str) -> str:
+    """Return a kernel's text, read as somebody with SQLite alone reads it."""
+    ((keys,),) = plain_sql(path, "SELECT paragraphs FROM source WHERE digest = ?", digest)
+    by_key = dict(plain_sql(path, "SELECT key, text FROM paragraph"))
+    return "\n\n".join(by_key[key] for key in keys.split())
+
+
+def add_text(path: Path, text: str) -> str:
+    """Store a text as one paragraph. Return its key."""
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    plain_sql(path, "INSERT OR IGNORE INTO paragraph VALUES (?, ?)", key, text)
+    return key
 
 
 def downgrade(path: Path) -> None:
@@ -295,5 +310,10 @@ def downgrade(path: Path) -> None:
     for index in ("newest_of_family", "newest_stamp"):
         plain_sql(path, f"DROP INDEX {index}")
     plain_sql(path, "ALTER TABLE trial DROP COLUMN search_ended")
+    texts = {digest: source_text(path, digest) for (digest,) in plain_sql(path, "SELECT digest FROM source")}
+    plain_sql(path, "ALTER TABLE source RENAME COLUMN paragraphs TO text")
+    for digest, text in texts.items():
+        plain_sql(path, "UPDATE source SET text = ? WHERE digest = ?", text, digest)
+    plain_sql(path, "DROP TABLE paragraph")
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
     plain_sql(path, f"PRAGMA user_version = {schema_versions.OLDEST}")

@@ -82,7 +82,7 @@ REWRITTEN = (  # parts of statements that create something
     ("trial", "registers INTEGER", "registers INTEGER GENERATED ALWAYS AS (1)"),
     ("sample", "us FLOAT", "us BLOB"),
     ("run", "seed INTEGER", "seed"),
-    ("source", "text TEXT", "text TEXT DEFAULT (load_extension('x'))"),
+    ("paragraph", "text TEXT", "text TEXT DEFAULT (load_extension('x'))"),
     ("best", "WHERE place = 1", "WHERE place = 2"),
     ("best", "SELECT placed", f"SELECT ({ENDLESS}), placed"),
     ("best", "100 * least_us", "100 * 0"),
@@ -171,10 +171,13 @@ def swapped_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
 
 def foreign_text(rng: random.Random, connection: sqlite3.Connection) -> None:
     """Another text, with its digest made anew, as whoever prepares a file does."""
-    old, text = rng.choice(connection.execute("SELECT digest, text FROM source").fetchall())
+    old, keys = rng.choice(connection.execute("SELECT digest, paragraphs FROM source").fetchall())
+    by_key = dict(connection.execute("SELECT key, text FROM paragraph").fetchall())
+    text = "\n\n".join(by_key[key] for key in keys.split())
     new = rng.choice((EVIL, f"{text}\n{EVIL}", text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}"), "", "\x00"))
     digest = hashlib.sha256(new.encode()).hexdigest()
-    connection.execute("UPDATE source SET text = ?, digest = ? WHERE digest = ?", (new, digest, old))
+    connection.execute("INSERT OR IGNORE INTO paragraph VALUES (?, ?)", (digest[:16], new))
+    connection.execute("UPDATE source SET paragraphs = ?, digest = ? WHERE digest = ?", (digest[:16], digest, old))
     connection.execute("UPDATE trial SET source_digest = ? WHERE source_digest = ?", (digest, old))
     if rng.random() < 0.5:
         connection.execute("UPDATE run SET version = ?", (f"0.1.0\n{EVIL}",))

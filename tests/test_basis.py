@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, PROBLEM, add_text, configuration, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
@@ -95,8 +95,8 @@ def changed(path: Path, day: int = 9) -> None:
     columns = "kernel, dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent"
     plain_sql(
         path,
-        f"INSERT OR IGNORE INTO source (digest, text, {columns})"
-        f" SELECT '{digest_of(other)}', '{other}', {columns} FROM source LIMIT 1",
+        f"INSERT OR IGNORE INTO source (digest, paragraphs, {columns})"
+        f" SELECT '{digest_of(other)}', '{add_text(path, other)}', {columns} FROM source LIMIT 1",
     )
     plain_sql(
         path,

@@ -57,7 +57,8 @@ FAULTS = {  # statements that damage a good database, and the line of the check
     "DELETE FROM sample WHERE measurement_id = 2 AND ordinal = 1":
         "row: trial 2 is not as this tsm2-tune stores it (samples of round 0 are missing",
     "UPDATE measurement SET median_us = median_us + 1 WHERE id = 1": "row: trial 1 is not as this",
-    "UPDATE source SET text = text || 'int more;' WHERE digest = (SELECT source_digest FROM trial WHERE id = 3)":
+    "UPDATE paragraph SET text = text || 'int more;' WHERE key = (SELECT substr(paragraphs, -16) FROM source"
+    " WHERE digest = (SELECT source_digest FROM trial WHERE id = 3))":
         "row: trial 3 is not as this",
     "UPDATE trial SET tunables = '{}' WHERE id = 2": None,  # another version's
     "UPDATE vendor_sample SET us = 1": "row: vendor measurement 1 is not as this",
@@ -168,12 +169,12 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
                 plain_sql(good, f"INSERT INTO claim ({columns}) VALUES ({values})")
             plain_sql(good, "UPDATE claim SET beat_at = 1.0 WHERE config = 'boot'")
             plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972)")
-            plain_sql(good, "INSERT INTO source SELECT 'x', kernel, text, dtype, threads, rows_per_block, smem_bytes,"
-                            " columns_per_block, splits, flat_splits, persistent FROM source LIMIT 1")  # fmt: skip
+            columns = "dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent"
+            plain_sql(good, f"INSERT INTO source SELECT 'x', kernel, paragraphs, {columns} FROM source LIMIT 1")
             downgrade(good)
             removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
             assert told(good) == [
-                f"note     schema: 24, older than this version's 25. Remedy: tsm2-tune db migrate"
+                f"note     schema: 24, older than this version's 26. Remedy: tsm2-tune db migrate"
                 f" --db {good} migrates it, as does the next command that opens it",
                 "note     kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
                 " can still win. Remedy: tune again on that device",

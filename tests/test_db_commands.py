@@ -158,7 +158,7 @@ def test_half_written_file_is_refused_before_anything_is_added(three: list[Path]
         connection.execute("PRAGMA journal_mode = DELETE")
         connection.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
         connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE source SET text = text || hex(randomblob(200000))")
+        connection.execute("UPDATE source SET paragraphs = hex(randomblob(200000))")
         connection.execute("UPDATE trial SET detail = hex(randomblob(20000))")
         killed, left = three[1].read_bytes(), journal.read_bytes()
         connection.execute("ROLLBACK")
@@ -195,7 +195,7 @@ def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> No
     good, before = facts(path), path.stat().st_size
     text = said("vacuum", "--db", str(path))
     after = path.stat().st_size
-    rows = "1 of source, 1 of problem, 1 of run, 1 of claim"
+    rows = "1 of source, 1 of problem, 1 of run, 2 of paragraph, 1 of claim"
     assert text == f"{path}: {before} bytes before, {after} after; rows removed: {rows}\n"
     assert after < before - 400_000
     assert facts(path) == good
@@ -270,8 +270,9 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
     lines = said("migrate", "--keep", "--db", str(path)).splitlines()
     kept = path.with_name("results.db.schema-24")
     assert lines == [
-        f"{path}: schema 24 before, 25 now; {kept} is a copy of the old database",
+        f"{path}: schema 24 before, 26 now; {kept} is a copy of the old database",
         "24 to 25: A trial says why its search ended. Older trials do not.",
+        "25 to 26: The texts of kernels are stored by paragraphs, each paragraph once.",
     ]
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}

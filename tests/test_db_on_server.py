@@ -111,6 +111,13 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     for index in ("newest_of_family", "newest_stamp"):
         asked(address, f"DROP INDEX {index}")
     asked(address, "ALTER TABLE trial DROP COLUMN search_ended")
+    text = (
+        "SELECT string_agg(text, E'\\n\\n' ORDER BY place) FROM paragraph"
+        " JOIN string_to_table(paragraphs, ' ') WITH ORDINALITY AS one (name, place) ON key = name"
+    )
+    asked(address, f"UPDATE source SET paragraphs = ({text})")
+    asked(address, "ALTER TABLE source RENAME COLUMN paragraphs TO text")
+    asked(address, "DROP TABLE paragraph")
     asked(address, "UPDATE tsm2_tune SET schema_version = 23")
     found = run("db", "migrate", "--db", address)
     assert (found.exit_code, "has schema 23, older than 24, the oldest that" in found.stderr) == (2, True)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.fabricated import GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, add_text, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.tampered import Compiling
 from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, TARGET, good_database
 from tsm2_tune.errors import StoreError
@@ -114,13 +114,14 @@ def test_a_journal_of_a_killed_run_is_rolled_back(tried: Path) -> None:
 
 def plant(path: Path, config: KernelConfig, text: str) -> None:
     """Another text of the configuration's kernels, with the digest that goes with it: whoever prepares a file can."""
-    digest = digest_of(text)
-    columns = ", ".join(column.name for column in schema.source.columns if column.name not in ("digest", "text"))
+    digest, key = digest_of(text), add_text(path, text)
+    others = (one.name for one in schema.source.columns if one.name not in ("digest", "paragraphs"))
+    columns = ", ".join(others)
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
-            f"INSERT INTO source (digest, text, {columns}) SELECT ?, ?, {columns} FROM source WHERE digest ="
+            f"INSERT INTO source (digest, paragraphs, {columns}) SELECT ?, ?, {columns} FROM source WHERE digest ="
             " (SELECT source_digest FROM trial WHERE config = ?)",
-            (digest, text, config.text),
+            (digest, key, config.text),
         )
         connection.execute("UPDATE trial SET source_digest = ? WHERE config = ?", (digest, config.text))
 
@@ -134,8 +135,7 @@ def test_a_planted_comment_is_not_exported_either(tried: Path) -> None:
     own = render(PROBLEM, C128)
     plain = f"{own.text}// {EVIL}\n"
     assert digest_of(plain) == own.digest
-    with closing(sqlite3.connect(tried)) as connection, connection:
-        connection.execute("UPDATE source SET text = ? WHERE digest = ?", (plain, own.digest))
+    plain_sql(tried, "UPDATE source SET paragraphs = ? WHERE digest = ?", add_text(tried, plain), own.digest)
     with Store.open(tried, create=False) as store:
         (row,) = (row for row in store.best() if row.config == C128.text)
         assert store.sources([row])[row.trial_id] == own
@@ -267,7 +267,7 @@ def test_a_row_of_another_that_is_not_there_is_refused(tried: Path, column: str)
 
 
 def test_a_large_value_is_refused(tried: Path) -> None:
-    plain_sql(tried, "UPDATE source SET text = zeroblob(2000000)")
+    plain_sql(tried, "UPDATE paragraph SET text = zeroblob(2000000)")
     assert "holds a value of more than 1 MiB" in refused("show", "1", path=tried)
     assert "holds a value of more than 1 MiB" in refused("best", path=tried)
 

@@ -258,7 +258,10 @@ def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path)
     assert (again.stderr, again.stdout.startswith(f"{ours}: nothing new: 1 trial already present")) == ("", True)
     tsm2_tune.import_trials(ours, theirs)
     assert facts(ours) == facts(theirs)
-    texts = "SELECT trial.id, text, superseded FROM trial JOIN source ON digest = source_digest ORDER BY text"
+    texts = (
+        "SELECT trial.id, text, superseded FROM trial JOIN source ON digest = source_digest"
+        " JOIN paragraph ON key = paragraphs ORDER BY text"
+    )
     assert [row[1] for row in plain_sql(ours, texts)] == ["int one;\n", "int other;\n"]
     assert sorted(row[2] for row in plain_sql(ours, texts)) == [0, 1]
     assert [plain_sql(path, texts)[at][0] for at, path in enumerate((ours, theirs))] == [1, 1]  # as before

@@ -34,7 +34,7 @@ C128 = configuration(128)
         "UPDATE trial SET config = 'tsm2:version=v3,threads=1,columns=1,prefetch=1'",
         "UPDATE trial SET outcome = 'splendid'",
         "UPDATE trial SET registers = 'many'",
-        "UPDATE source SET text = text || 'int more;'",
+        "UPDATE paragraph SET text = text || 'int more;'",
         "UPDATE source SET kernel = 'f(); evil'",
         "UPDATE problem SET m = -1",
         "UPDATE measurement SET median_us = 'x'",
@@ -90,7 +90,7 @@ def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     rows = store.best()
     assert store.sources(rows)[rows[0].trial_id].text == render(PROBLEM, C128).text
-    plain_sql(path, "UPDATE source SET text = 'evil'")
+    plain_sql(path, "UPDATE paragraph SET text = 'evil'")
     with pytest.raises(StoreError, match=rf"^trial {trial_id} .*does not match its digest"):
         store.sources(rows)
 

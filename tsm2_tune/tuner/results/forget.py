@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
-from sqlalchemy import ColumnElement, Connection, Table, and_, delete, or_, select
+from sqlalchemy import ColumnElement, Connection, Table, and_, delete, func, or_, select
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import quarantine
 
+T = TypeVar("T")
 MOST_PARAMETERS = 500  # bound parameters in one statement; SQLite's least limit is 999
 VENDOR = schema.vendor_measurement
 _TRIAL, _TIME = schema.trial.c, schema.measurement.c
@@ -78,7 +80,20 @@ def remove_unused(connection: Connection) -> dict[str, int]:
     numbers = select(VENDOR.c.id).where(UNUSED[VENDOR])
     connection.execute(delete(schema.vendor_sample).where(schema.vendor_sample.c.measurement_id.in_(numbers)))
     removed = {table.name: connection.execute(delete(table).where(which)).rowcount for table, which in UNUSED.items()}
+    keys = paragraphs.unused(connection)
+    for part in _parts(keys):
+        connection.execute(delete(schema.paragraph).where(schema.paragraph.c.key.in_(part)))
+    removed[schema.paragraph.name] = len(keys)
     return {name: count for name, count in removed.items() if count}
+
+
+def count_unused(connection: Connection) -> dict[str, int]:
+    """Return the number of rows that no trial refers to, for each table."""
+    counts = {
+        table.name: connection.execute(select(func.count()).select_from(table).where(which)).scalar_one()
+        for table, which in UNUSED.items()
+    }
+    return {**counts, schema.paragraph.name: len(paragraphs.unused(connection))}
 
 
 def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
@@ -90,5 +105,5 @@ def remove_measurements(connection: Connection, trials: Sequence[int]) -> None:
         connection.execute(delete(schema.measurement).where(of_trials))
 
 
-def _parts(trials: Sequence[int]) -> list[Sequence[int]]:
-    return [trials[first : first + MOST_PARAMETERS] for first in range(0, len(trials), MOST_PARAMETERS)]
+def _parts(values: Sequence[T]) -> list[Sequence[T]]:
+    return [values[first : first + MOST_PARAMETERS] for first in range(0, len(values), MOST_PARAMETERS)]

@@ -18,9 +18,9 @@ from tsm2_tune.tuner.results import (
     row_values,
     vendor_measurements,
 )
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.results.upsert import add_alone, add_once
+from tsm2_tune.tuner.results.upsert import add_alone
 from tsm2_tune.tuner.results.validation import COUNT, checked
 from tsm2_tune.tuner.runs.leases.queries import settle
 from tsm2_tune.tuner.search.resume import Retries
@@ -125,7 +125,7 @@ def add_trials(
 def _add_trial(
     connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, retries: Retries
 ) -> Kept:
-    add_once(connection, schema.source, row_values.source_values(trial.source))
+    paragraphs.add_source(connection, row_values.source_values(trial.source))
     key = {
         "device_name": device_name,
         "problem_id": problem_id,

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Select, Table, bindparam, select
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among
 from tsm2_tune.tuner.results.records import BestRow, TrialRecord
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
 from tsm2_tune.tuner.results.validation import Row
@@ -70,7 +70,7 @@ def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
     trial = records.trial(
         found,
         problem=row_of(connection, schema.problem, found["problem_id"]),
-        source=row_of(connection, schema.source, found["source_digest"]),
+        source=paragraphs.source_row(connection, found["source_digest"]),
         first=dict(rounds).get(0),
     )
     return TrialRecord(

@@ -221,11 +221,15 @@ def is_unchanged(trial: Trial) -> bool:
     return of_this_version and render(trial.problem, trial.config).is_same_kernel(trial.source)
 
 
+# The columns of `source`, with the text for its paragraphs.
+SOURCE = tuple(schema.paragraph.c.text if one is schema.source.c.paragraphs else one for one in schema.source.columns)
+
+
 def kernel_source(row: Row, defines: tuple[str, ...] = ()) -> KernelSource:
-    """Return the kernel in a row of `source`. Raise ValueError if the stored digest is not the digest of the stored
-    text.
+    """Return the kernel in a row of `source` with its text. Raise ValueError if the stored digest is not the digest
+    of the stored text.
     """
-    values = checked(row, schema.source.columns)
+    values = checked(row, SOURCE)
     launch = {name: values[name] for name in LAUNCH}
     found = KernelSource(
         kernel=values["kernel"],

@@ -65,7 +65,7 @@ def problem_values(problem: Problem) -> dict[str, Any]:
 
 
 def source_values(source: KernelSource) -> dict[str, Any]:
-    """Return the values of a row of `source`, by column."""
+    """Return the values of a row of `source`, by column, with the text for its paragraphs."""
     return {
         "digest": source.digest,
         "kernel": source.kernel,

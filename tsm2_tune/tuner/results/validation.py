@@ -26,6 +26,7 @@ Row = RowMapping | Mapping[str, Any]
 Domain = Callable[[Any], bool]
 
 MOST_DETAIL, MOST_KERNEL = 2**14, 2**19  # characters of a sentence; characters of a kernel's text
+MOST_PARAGRAPHS = 256  # of a kernel's text; the last one contains the rest
 MOST_ID = 2**63 - 1  # SQLite's largest integer
 LEAST_TIME_US, MOST_TIME_US = 1e-6, 1e15  # range of measured times; the largest is about 30 years
 LEAST_RATE, MOST_RATE = 1e-6, 1e12  # range of rates, in 1e9 per second
@@ -45,6 +46,8 @@ _CONFIG = re.compile(
 _WORD = re.compile(r"[a-z0-9_]{1,20}")
 _ROUTINE = re.compile(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_KEY = re.compile(r"[0-9a-f]{16}")
+_KEYS = re.compile(rf"[0-9a-f]{{16}}( [0-9a-f]{{16}}){{0,{MOST_PARAGRAPHS - 1}}}")
 _FINAL = re.compile(r"[0-9a-f]{16}")
 _CODES = re.compile(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each index width
 _UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
@@ -107,6 +110,8 @@ BY_NAME: dict[str, Domain] = {
     "cache": set(Cache).__contains__,
     "guideline_broken": matching(_RULE),
     "text": up_to(MOST_KERNEL),
+    "key": matching(_KEY),
+    "paragraphs": matching(_KEYS),
     "config": matching(_CONFIG),
     "strategy": matching(_STRATEGY),
     "search_ended": matching(_ENDED),

@@ -241,12 +241,9 @@ def _needed_by_nothing(database: Database) -> Iterator[Finding]:
     claims = select(func.count()).select_from(schema.claim)
     remedy = f"{command_on('db vacuum', str(database.path))} removes them"
     with database.transaction() as connection:
-        for table, is_unused in forget.UNUSED.items():
-            count = connection.execute(select(func.count()).select_from(table).where(is_unused)).scalar_one()
+        for name, count in forget.count_unused(connection).items():
             if count:
-                yield note(
-                    "unused", f"{_counted(count, 'row')} of {table.name}", means="no trial uses them", remedy=remedy
-                )
+                yield note("unused", f"{_counted(count, 'row')} of {name}", means="no trial uses them", remedy=remedy)
         before = connection.execute(claims).scalar_one()
     if database.is_shared:
         return

@@ -29,7 +29,7 @@ from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import forget, records, row_values, trial_summaries, vendor_measurements
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
 from tsm2_tune.tuner.results.validation import Row, checked
@@ -79,8 +79,11 @@ class Reader:
         return part_of(trials, rounds)
 
     def source(self, digest: str) -> Row:
-        """Return the row of the kernel source with this digest. Raise KeyError if there is no such row."""
-        return self._one(schema.source, digest)
+        """Return the row of the kernel source with this digest, and its text. Raise KeyError if there is none."""
+        place = (schema.source.name, digest)
+        if place not in self._rows:
+            self._rows[place] = paragraphs.source_row(self._connection, digest)
+        return self._rows[place]
 
     def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
         """Return the rows of `measurement` by trial id, each with its samples in order."""
@@ -227,14 +230,12 @@ class Writer:
 
     def _write_sources(self, digests: set[str]) -> None:
         """Insert the kernel sources with these digests, unless the database has them."""
-        kernel = schema.source.c
+        stored = schema.source.c.digest
         asked = digests - self._digests
         if asked:
-            found = self._connection.execute(select(kernel.digest).where(kernel.digest.in_(asked)))
-            lacking = [self._source(digest) for digest in sorted(asked - set(found.scalars()))]
-            if lacking:
-                of_kernels = [{one.name: row[one.name] for one in kernel} for row in lacking]
-                self._connection.execute(insert(schema.source), of_kernels)
+            found = self._connection.execute(select(stored).where(stored.in_(asked)))
+            for digest in sorted(asked - set(found.scalars())):
+                paragraphs.add_source(self._connection, self._source(digest))
         self._digests |= asked
 
     def _run_id(self, run: RunKey) -> int:

@@ -79,12 +79,20 @@ problem = Table(
 # Columns of a launch that can differ between trials with the same source.
 LAUNCH_OF_TRIAL = ("rows_per_block", "splits")
 
+# Paragraphs of the texts of kernels, each stored once: see paragraphs.py.
+paragraph = Table(
+    "paragraph",
+    metadata,
+    Column("key", Text, primary_key=True),  # first 16 digits of the SHA-256 of its text
+    Column("text", Text, nullable=False),
+)
+
 source = Table(
     "source",
     metadata,
-    Column("digest", Text, primary_key=True),  # SHA-256 of the text
+    Column("digest", Text, primary_key=True),  # SHA-256 of the text without comments
     Column("kernel", Text, nullable=False),
-    Column("text", Text, nullable=False),
+    Column("paragraphs", Text, nullable=False),  # keys of the paragraphs of the text, in order, between spaces
     Column("dtype", Text, nullable=False),
     Column("threads", Integer, nullable=False),
     Column("rows_per_block", Integer, nullable=False),

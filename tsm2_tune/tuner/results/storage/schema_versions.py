@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from sqlalchemy import Connection, Dialect
+from sqlalchemy import Connection, Dialect, select, update
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.best_view import BEST_VIEW
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage import paragraphs, schema
+from tsm2_tune.tuner.results.validation import BY_NAME
 
 Migration = Callable[[Connection], None]
 
@@ -24,7 +25,22 @@ def _to_25(connection: Connection) -> None:
     connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN search_ended {kind}")
 
 
-MIGRATIONS: tuple[Migration, ...] = (_to_25,)  # from OLDEST to the next schema, and so on
+def _to_26(connection: Connection) -> None:
+    """The texts of kernels are stored by paragraphs, each paragraph once."""
+    connection.execute(CreateTable(schema.paragraph))
+    connection.exec_driver_sql("ALTER TABLE source RENAME COLUMN text TO paragraphs")
+    source = schema.source.c
+    for digest in connection.execute(select(source.digest)).scalars().all():
+        of_digest = source.digest == digest
+        text = connection.execute(select(source.paragraphs).where(of_digest)).scalar_one()
+        if isinstance(text, str) and BY_NAME["text"](text):  # a damaged text stays, and is refused when it is read
+            values = {"paragraphs": paragraphs.add_text(connection, text)}
+            connection.execute(update(schema.source).where(of_digest).values(values))
+
+
+# Columns of older schemas that a migration renames, as SQLite describes them: see sqlite_schema.Layout.
+RENAMED = {"source": frozenset({("text", "TEXT", 1, 0, 0)})}
+MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26)  # from OLDEST to the next schema, and so on
 
 
 def version() -> int:
@@ -92,9 +108,9 @@ def make(connection: Connection, found: int) -> None:
         for statement in statements(connection.dialect):
             connection.exec_driver_sql(statement)
     else:
+        connection.exec_driver_sql("DROP VIEW best")
         for migrate in MIGRATIONS[found - OLDEST :]:
             migrate(connection)
-        connection.exec_driver_sql("DROP VIEW best")
         for index in (index for table in schema.metadata.sorted_tables for index in table.indexes):
             index.drop(connection, checkfirst=True)
             index.create(connection)

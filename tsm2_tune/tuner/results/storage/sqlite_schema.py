@@ -121,11 +121,13 @@ def layout(connection: Connection, table: str) -> Layout:
 def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
     """Return whether the table in the file has the columns and constraints of this program's table of the same name.
 
-    If `is_current` is false, the file has an older schema, and the table may lack columns.
+    If `is_current` is false, the file has an older schema. The table may lack columns, and may have columns that a
+    migration renames.
     """
     found, expected = layout(connection, table), made_here()[table]
+    known = expected.columns | schema_versions.RENAMED.get(table, frozenset())
     return (
-        (found.columns == expected.columns if is_current else found.columns <= expected.columns)
+        (found.columns == expected.columns if is_current else found.columns <= known)
         and found.constraints == expected.constraints
         and found.words <= expected.words | {"DEFAULT"}  # a migration adds columns with a DEFAULT
     )
