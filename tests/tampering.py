@@ -146,10 +146,10 @@ def odd_value(rng: random.Random, connection: sqlite3.Connection) -> None:
 
 
 def odd_number(rng: random.Random, connection: sqlite3.Connection) -> None:
-    table = rng.choice(list(schema.metadata.tables.values()))
-    column = rng.choice([c.name for c in table.columns if c.type.python_type is not str])
+    tables = schema.metadata.tables.values()
+    column = rng.choice([c for one in tables for c in one.columns if c.type.python_type is not str])
     change = rng.choice(("+ 1", "- 1", "* 2", "* -1", "/ 2.0", "* 1e30", "* 1e-30", "+ 0.25", "* 0"))
-    connection.execute(f"UPDATE {table.name} SET {column} = {column} {change}")
+    connection.execute(f"UPDATE {column.table.name} SET {column.name} = {column.name} {change}")
 
 
 def deleted_rows(rng: random.Random, connection: sqlite3.Connection) -> None:

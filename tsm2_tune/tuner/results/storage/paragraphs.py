@@ -6,6 +6,7 @@ A text is the paragraphs that the column `source.paragraphs` names, in this orde
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 
 from sqlalchemy import Connection, bindparam, select
 
@@ -17,7 +18,7 @@ BREAK = "\n\n"
 KEY_DIGITS = 16  # of the SHA-256; if two paragraphs had equal keys, the digest of the whole text would differ
 
 _PARAGRAPH, _SOURCE = schema.paragraph.c, schema.source.c
-_OF_KEYS = select(schema.paragraph).where(_PARAGRAPH.key.in_(bindparam("keys", expanding=True)))
+_OF_KEYS = select(_PARAGRAPH.key, _PARAGRAPH.text).where(_PARAGRAPH.key.in_(bindparam("keys", expanding=True)))
 _KNOWN = select(_PARAGRAPH.key).where(_PARAGRAPH.key.in_(bindparam("keys", expanding=True)))
 _OF_DIGEST = select(schema.source).where(_SOURCE.digest == bindparam("key"))
 
@@ -25,7 +26,8 @@ _OF_DIGEST = select(schema.source).where(_SOURCE.digest == bindparam("key"))
 def source_row(connection: Connection, digest: str) -> Row:
     """Return the row of `source` with this digest, and its text as `text`.
 
-    Raise KeyError if there is no such row. Raise TypeError or ValueError if the text is damaged.
+    Raise KeyError if there is no such row. Raise TypeError or ValueError if a paragraph is missing, or is no text, or
+    if the text is too long.
     """
     row = connection.execute(_OF_DIGEST, {"key": digest}).mappings().first()
     if row is None:
@@ -59,12 +61,13 @@ def unused(connection: Connection) -> list[str]:
 
 
 def _text(connection: Connection, keys: list[str]) -> str:
-    """Return the text of the paragraphs with these keys. Raise ValueError if one is missing or if it is too long."""
-    found, characters = dict[str, str](), 0
-    for row in connection.execute(_OF_KEYS, {"keys": list(set(keys))}).mappings():
-        values = checked(row, schema.paragraph.columns)
-        found[values["key"]] = values["text"]
-        characters += len(values["text"]) * keys.count(values["key"])
+    """Return the text of the paragraphs with these keys. Raise TypeError or ValueError if it is damaged."""
+    found, characters, times = dict[str, str](), 0, Counter(keys)
+    for key, text in connection.execute(_OF_KEYS, {"keys": list(times)}):
+        if not isinstance(text, str):
+            raise TypeError(f"paragraph {key} of the kernel's text is not of type str")
+        found[key] = text
+        characters += len(text) * times[key]
         if characters > MOST_KERNEL:
             raise ValueError(f"the kernel's text has more than {MOST_KERNEL} characters")
     missing = [key for key in keys if key not in found]
