@@ -86,6 +86,13 @@ def test_a_winner_of_a_family_that_is_no_more_is_stale(store: Store, path: Path)
     assert [row.stale for row in store.best()] == [1]
 
 
+def test_trial_after_a_stamp_that_is_no_number_is_refused(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(500))
+    plain_sql(path, "UPDATE trial SET stamp = 'x'")
+    with pytest.raises(StoreError, match="the database has the stamp 'x': restore a copy"):
+        store.add_trial(RUN, trial(500, configuration(64)))
+
+
 def test_a_tampered_kernel_cannot_be_exported(store: Store, path: Path) -> None:
     trial_id = store.add_trial(RUN, trial(500))
     rows = store.best()

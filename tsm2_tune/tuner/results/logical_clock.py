@@ -10,11 +10,13 @@ from __future__ import annotations
 import secrets
 import time
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
+from tsm2_tune.errors import StoreError, shown
 from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.validation import BY_NAME
 
 _NEWEST = select(func.max(schema.trial.c.stamp))
 
@@ -26,8 +28,12 @@ class FinalStamp(NamedTuple):
     final_stamp: int
 
 
-def after(newest: int | None) -> int:
-    """Return a new time stamp, greater than the stamp `newest`."""
+def after(newest: Any) -> int:
+    """Return a new time stamp, greater than the stored stamp `newest`. Raise StoreError if `newest` is no stamp."""
+    if newest is not None and not (isinstance(newest, int) and BY_NAME["stamp"](newest)):
+        raise StoreError(
+            f"the database has the stamp {shown(newest)}: restore a copy of it, or name another with --db"
+        )
     return max(time.time_ns() // 1000, 0 if newest is None else newest + 1)
 
 
