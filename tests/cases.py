@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -12,6 +13,8 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import unfit
 
@@ -81,3 +84,22 @@ GENERAL = [
 ]
 PAST_INT = with_problems("past 31 bits")
 PAST_UNSIGNED = with_problems("past 32 bits")
+F32 = Problem(4096, 8, 4096, "f32")
+OPS = ("nn", "ntt", "tn", "ttt")
+CONJUGATING = ("cn", "jtt", "nc")
+OF_ITSELF = ("tx", "nxt")  # a matrix times itself, which is as high as it is wide
+
+
+def every_source() -> list[KernelSource]:
+    """The configurations in every dtype and storage order that their families know."""
+    return [
+        render(one, config)
+        for config, problem in SOURCES
+        for dtype in DTYPES
+        for op in (
+            *OPS,
+            *(CONJUGATING if DTYPES[dtype].is_complex else ()),
+            *(OF_ITSELF if problem.m == problem.n else ()),
+        )
+        if family_named(config.family).supports(one := replace(problem, dtype_name=dtype, op=op))
+    ]

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 from click.testing import CliRunner, Result
 
 from tsm2_tune.cli import main
@@ -11,3 +15,17 @@ TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--family", "tsm2", "--max-tri
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
+
+
+def refused(*arguments: str, path: Path | None = None) -> str:
+    """Return the one line in which the command refuses, asked of the database at the path, if one is given."""
+    result = run(*arguments, *(() if path is None else ("--db", str(path))))
+    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
+    assert len(result.output) < 700
+    return result.output
+
+
+def loaded_modules(statement: str) -> set[str]:
+    program = f"import sys\n{statement}\nprint(*sys.modules)"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return set(answer.stdout.splitlines()[-1].split())

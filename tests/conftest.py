@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests import claims, databases, fake_compilers, fake_tensors, layers, modules
+from tests import claims, databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
 from tests.forked_workers import fork_workers
@@ -51,7 +51,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WITH_FIXTURES = claims, databases, fake_compilers, fake_tensors, modules
+WITH_FIXTURES = claims, databases, fake_compilers, fake_tensors, modules, packs_of_everything
 FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
@@ -364,3 +364,9 @@ def fakes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def pack(plain: str) -> Path:
     return Path(plain)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """A C library with one kernel, for A as it is."""
+    return fabricated_library(tmp_path_factory.mktemp("narrow"), tried(Problem(6, 2, 3, "f32")))

@@ -24,8 +24,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Trial, TuningRun, VendorMeasurement
 
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 OTHER = Problem(20480, 8, 20480, "f32")
@@ -71,3 +73,32 @@ def dump(path: Path) -> list[str]:
     """All that is in the file, as SQL."""
     with closing(sqlite3.connect(path)) as connection:
         return list(connection.iterdump())
+
+
+def beside_vendor(store: Store, *vendor: VendorMeasurement, ours: float = 500) -> BestRow:
+    """Return the winner of a final of two kernels and these measurements of the vendor."""
+    for config, us in ((C128, ours), (C256, ours + 100)):
+        store.add_trial(EARLY, trial(us, config))
+    store.add_final(EARLY, final((C128, ours), (C256, ours + 100), vendor=vendor), ("tsm2", "ism2"), BASIS)
+    (row,) = store.best()
+    return row
+
+
+def database_of(path: str | Path, *trials: Trial, run: TuningRun = EARLY) -> str:
+    """Store the trials, all of one run, and return the database's name."""
+    with Store.open(path, create=True) as store:
+        for one in trials:
+            store.add_trial(run, one)
+    return str(path)
+
+
+@pytest.fixture
+def database(path: Path) -> str:
+    """A database with one trial, which is the winner."""
+    return database_of(path, trial(500.0))
+
+
+@pytest.fixture
+def one_trial_database(database: str, fake_nvcc: None) -> Path:
+    """The database, beside an nvcc that makes the code that its trial was verified with."""
+    return Path(database)

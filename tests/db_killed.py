@@ -19,13 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import tsm2_tune
-from tests.databases import dump
+from tests.databases import database_of, dump, facts
 from tests.fabricated import configuration, downgrade, trial, tuning_run
-from tests.tampering import good_database
-from tests.test_db_commands import facts, with_waste
+from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.merge import importer
-from tsm2_tune.tuner.results.store import Store
 
 STEPS = 50  # steps of SQLite's virtual machine that count as one
 
@@ -131,9 +129,11 @@ def of_merging(folder: Path, number: int) -> int:
 
 
 def with_other_trials(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        for threads in (64, 128, 256):
-            store.add_trial(tuning_run(uuid="GPU-2"), trial(400.0 + threads, configuration(threads)))
+    database_of(
+        path,
+        *(trial(400.0 + threads, configuration(threads)) for threads in (64, 128, 256)),
+        run=tuning_run(uuid="GPU-2"),
+    )
 
 
 def older(path: Path) -> None:

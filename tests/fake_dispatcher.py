@@ -6,6 +6,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
+OWN = "PyTorch's"  # result of its own kernels
 KEYS = object()  # the dispatch keys that a call has left
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.fabricated import device_array
+from tests.fake_dispatcher import OWN, Dispatcher
 
 STRIDED = object()  # a layout
 
@@ -171,7 +172,10 @@ class TensorGuards:
 
 
 def fake_torch() -> SimpleNamespace:
-    """PyTorch; its current stream is `stream`, and what it makes is in `made`, each at an address of its own."""
+    """PyTorch; its current stream is `stream`, and what it makes is in `made`, each at an address of its own.
+
+    Overrides of operators go into `table`, which computes nothing itself.
+    """
     fake = SimpleNamespace(Tensor=Tensor, nn=SimpleNamespace(Parameter=Parameter), strided=STRIDED, stream=0)
     fake.inference_mode = contextlib.nullcontext
     fake.is_grad_enabled, fake.made = lambda: True, []
@@ -199,6 +203,12 @@ def fake_torch() -> SimpleNamespace:
     fake._C._dynamo = SimpleNamespace(guards=SimpleNamespace(TensorGuards=TensorGuards))
     fake.cuda.ExternalStream = lambda stream, device: None
     fake.cuda.default_stream, fake.cuda.stream = lambda device: None, lambda stream: contextlib.nullcontext()
+    fake.addmm = lambda c, a, b, *, beta, alpha, out: out
+    fake.mm = fake.matmul = lambda a, b, out=None: out
+    fake.table = Dispatcher(
+        ("mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out"), lambda *operands, **named: OWN
+    )
+    fake.library = SimpleNamespace(get_kernel=fake.table.get_kernel, Library=fake.table.library)
     return fake
 
 
@@ -243,6 +253,7 @@ def fake_cupy() -> SimpleNamespace:
     fake.cuda.alloc = lambda size_bytes: SimpleNamespace(ptr=allocated(size_bytes))
     fake.cuda.ExternalStream = lambda stream: contextlib.nullcontext()
     fake.cuda.Stream = SimpleNamespace(null=contextlib.nullcontext())
+    fake.matmul = lambda a, b, out=None: a if out is None else out
     return fake
 
 
@@ -274,3 +285,14 @@ def conjugate(described: Any, **changes: Any) -> Tensor:
 
 def f32(at: int, stream: int | None = None) -> SimpleNamespace:
     return device_array((4, 4), at=at, **({} if stream is None else {"stream": stream}))
+
+
+def row_major(rows: int, columns: int, at: int, *, kind: type[Tensor] = Tensor, **changes: Any) -> Tensor:
+    """A row-major tensor."""
+    typestr = {"torch.float64": "<f8", "torch.int32": "<i4"}.get(changes.setdefault("dtype", "torch.float32"), "<f4")
+    size = int(typestr[2])
+    return kind(device_array((rows, columns), (size * columns, size), at=at, typestr=typestr), **changes)
+
+
+def factors(**changes: Any) -> tuple[Tensor, Tensor]:
+    return row_major(6, 90, 0x1000, **changes), row_major(90, 2, 0x2000, **changes)

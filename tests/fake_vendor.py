@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.tuner.measure.vendor.blas import CONJUGATE_TRANSPOSE, NO_TRANSPOSE, TRANSPOSE
 from tsm2_tune.tuner.measure.vendor.cublaslt import DESC_TRANSA, DESC_TRANSB
 
@@ -139,3 +140,16 @@ def opened(monkeypatch: Any, cublas: FakeLibrary, cublaslt: FakeLibrary) -> None
     """Have these stand for the libraries."""
     monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", lambda name: cublas)
     monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublaslt.library", lambda name: cublaslt)
+
+
+REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")
+COMPLEX_OPS = ("nn", "cn", "nc", "cc", "ct", "jnt", "tjt", "nnt", "cx", "jxt", "tx", "nxt")
+PRODUCTS = [
+    *(Problem(5, 5 if "x" in op else 3, 70, "f64", op) for op in REAL_OPS),
+    *(Problem(5, 5 if "x" in op else 3, 70, "c128", op) for op in COMPLEX_OPS),
+    *(Problem(6, 4, 50, name, "tn") for name, dtype in DTYPES.items() if dtype.semiring is PLUS_TIMES),
+    *(Problem(50, 1, 30, "f32", op) for op in ("nn", "tn", "tt", "ntt")),
+    *(Problem(50, 1, 30, "c64", op) for op in ("cn", "nnt")),
+    Problem(4, 4, 30, "f32", "tx"),
+    Problem(4, 4, 30, "c64", "cx"),
+]

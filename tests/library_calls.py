@@ -21,7 +21,8 @@ from tests.fabricated import Winners, configuration, source, trial, tuning_run, 
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
 from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.tuner.export.library import library_bytes
+from tsm2_tune.tuner.export.cubins import compiled_cubins
+from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
@@ -379,3 +380,15 @@ def random_calls(count: int, seed: int) -> list[Call]:
         lda, ldb, ldc = (ld + rng.choice((0, 0, 1, 5)) for ld in plain.leading)
         calls.append(replace(plain, lda=lda, ldb=lda if same and lda >= plain.leading[1] else ldb, ldc=ldc))
     return calls
+
+
+def real_library(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:
+    """A library of real kernels, its header and its interface for Fortran beside it."""
+    rows, sources = winners(folder, *trials)
+    cubins, missing = compiled_cubins(rows, sources, print)
+    assert missing == []
+    path = folder / "libtsm2.so"
+    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, NOTHING_KNOWN))
+    for suffix, name in BESIDE.items():
+        path.with_suffix(suffix).write_bytes((SOURCES / name).read_bytes())
+    return str(path)

@@ -27,7 +27,7 @@ A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
 
 
-def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def recorded(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
     driver, compiled = RecordingDriver(), list[tuple[str, int, str]]()
 
@@ -51,7 +51,7 @@ def plain_module(tmp_path: Path) -> ModuleType:
 @pytest.fixture
 def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The same, recording."""
-    return recording(plain_module, monkeypatch)
+    return recorded(plain_module, monkeypatch)
 
 
 def by_loader(path: Path, name: str = "never_listed") -> Any:
@@ -132,3 +132,30 @@ def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> Modul
     monkeypatch.setattr(module, "asked", asked, raising=False)
     torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b, alpha, beta)) or out
     return module
+
+
+@pytest.fixture(scope="module")
+def module_of_two(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """A module of kernels for f32 and f64."""
+    folder = tmp_path_factory.mktemp("module")
+    problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "f64") for op in ("nn", "ttt")]
+    return imported(
+        exported("module", winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))), folder
+    )
+
+
+@pytest.fixture
+def overridable(module_of_two: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    driver = RecordingDriver()
+    monkeypatch.setattr(module_of_two, "cuda", lambda: driver)
+    monkeypatch.setattr(module_of_two, "cubin_of", lambda *_: b"cubin")
+    monkeypatch.setattr(module_of_two, "driver", driver, raising=False)
+    monkeypatch.setattr(module_of_two, "_overrides", module_of_two.Overrides())
+    for table in (module_of_two.plans, module_of_two._functions):
+        table.clear()
+    return module_of_two
+
+
+def launched_values(overridable: ModuleType) -> list[Any]:
+    """Return the last launch's m, n, k, alpha, a, lda, b, ldb, beta, out and ldout."""
+    return overridable.driver.launches[-1]["values"]  # type: ignore[no-any-return]

@@ -8,17 +8,20 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.conftest import compiled
+from tests.fabricated import tuning_run
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.device.cuda import CudaDevice, cuda_device_count
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.trial import Verdict
+from tsm2_tune.tuner.results.trial import TuningRun, Verdict
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.checks import Check, probe_checks
 from tsm2_tune.tuner.verify.operands import Operands, needed_bytes
@@ -75,3 +78,43 @@ def verdict(
     """On the problem itself, with the calls of the probes unless others are named."""
     with loaded_kernel(gpu, target, support, config, problem, binary) as loaded:
         return verify(gpu, loaded.operands, loaded, seed=11, checks=checks or probe_checks(problem, 1))
+
+
+class Memory:
+    """Matrices in device memory, of PyCUDA's, in the device's primary context."""
+
+    def __init__(self) -> None:
+        import pycuda.driver as drv
+
+        drv.init()
+        self.drv, self.device = drv, drv.Device(0)
+        self.context = self.device.retain_primary_context()
+        self.context.push()
+        self._kept: list[Any] = []
+
+    def put(self, raw: np.ndarray[Any, Any]) -> int:
+        """The address of a copy."""
+        self._kept.append(self.drv.mem_alloc(max(raw.nbytes, 1)))
+        self.drv.memcpy_htod(self._kept[-1], raw)
+        return int(self._kept[-1])
+
+    def room(self, size: int) -> int:
+        self._kept.append(self.drv.mem_alloc(size))
+        return int(self._kept[-1])
+
+    def get(self, address: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        found = np.empty_like(like)
+        self.drv.memcpy_dtoh(found, address)
+        return found
+
+    def free(self) -> None:
+        self.context.synchronize()
+        for one in self._kept:
+            one.free()
+        self._kept.clear()
+
+    @property
+    def run(self) -> TuningRun:
+        """A run of the tuner on this GPU."""
+        major, minor = self.device.compute_capability()
+        return tuning_run(self.device.name(), compute_capability=f"{major}.{minor}")

@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tsm2_tune.errors import ToolMissing
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.compile.nvcc import nvcc_path
 from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice, HostKernel
 from tsm2_tune.tuner.device.emulator.toolchain import COMPILERS, host_toolchain
 from tsm2_tune.tuner.results.trial import Binary
+from tsm2_tune.tuner.verify.operands import Operand
 
 
 def has_compiler() -> bool:
@@ -114,3 +118,21 @@ def pointer(buffer: HostBuffer, offset_bytes: int = 0) -> np.uint64:
 def launch_k(device: HostDevice, text: str, *arguments: np.generic, **shape: int) -> None:
     load(device, text)(arguments, **{"blocks": 1, "threads": 32, **shape})
     device.synchronise()
+
+
+def has_nvcc() -> bool:
+    try:
+        return bool(nvcc_path())
+    except ToolMissing:
+        return False
+
+
+needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc")
+
+
+def upload_operand(device: HostDevice, operand: Operand, problem: Problem, matrix: npt.NDArray[np.float64]) -> None:
+    component = problem.dtype.component
+    buffer = np.empty(operand.buffer.size_bytes // component.element_bytes, component.numpy_name)
+    lines = (matrix if operand.row_major else matrix.swapaxes(0, 1)).ravel()
+    buffer[operand.front * problem.dtype.parts :][: lines.size] = lines
+    device.upload(buffer, operand.buffer)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import random
+import zlib
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
-from tests.fabricated import Winners, winners
+import pytest
+
+from tests.fabricated import Winners, exported, imported, winners
+from tests.fake_tensors import Tensor
+from tests.kept_objects import keep
 from tests.library_calls import A100, H200, PLAIN, SPLIT, TYPES, tried
+from tests.random_calls import PLACES, Driver, tensor
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel
@@ -125,3 +135,67 @@ def _with_vendor(row: BestRow, place: int) -> BestRow:
     if place % 2:
         return row
     return replace(row, cublas_us=300.0, cublas_right=int(place % 8 != 0), cublas_routine="cublasSgemm")
+
+
+def modules_of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
+    """Return modules without the compiled launcher and with it. Nothing predicts their times with seed 0."""
+    plain, compiled = (imported(text, folder) for text in texts_of_everything(seed))
+    return plain, compiled
+
+
+@cache
+def texts_of_everything(seed: int) -> tuple[str, str]:
+    """Return the modules' texts. The first process that asks makes them for all processes of a test run."""
+    places = [Path(os.environ["XDG_CACHE_HOME"], f"everything-{seed}-{name}.py") for name in ("plain", "compiled")]
+    if not all(place.exists() for place in places):
+        found, known = everything(seed)
+        for place, launcher in zip(places, (None, launcher_binary()), strict=True):
+            keep(place, exported("module", found, known=known, launcher=launcher).encode())
+    plain, compiled = (place.read_text(encoding="utf-8") for place in places)
+    return plain, compiled
+
+
+class Loading(Driver):
+    """A driver that has a function of its own for each binary, and all addresses."""
+
+    def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
+        return super().cuPointerGetAttribute(value, attribute, ctypes.c_uint64(0x1000))
+
+    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
+        module._obj.value = 1 + zlib.crc32(image)
+        return super().cuModuleLoadData(module, image)
+
+    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
+        function._obj.value = module.value
+        return 0
+
+
+def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
+    driver = Loading()
+    driver.current = 0xAA
+    patch.setattr(module, "cuda", lambda: driver)
+    patch.setattr(module, "cubin_of", lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
+    patch.setattr(module, "driver", driver, raising=False)
+
+
+@pytest.fixture
+def both_modules(
+    tmp_path: Path, torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[ModuleType, ModuleType]:
+    """Modules of winners of everything, each before a driver of its own."""
+    made = modules_of_everything(tmp_path, 1)
+    for module in made:
+        before_a_driver(module, monkeypatch)
+    return made
+
+
+def products(
+    module: ModuleType, count: int, dtype: str = "f32", ats: Sequence[int] = PLACES
+) -> list[tuple[Tensor, Tensor, Tensor]]:
+    """Arrays of that many shapes at these addresses, for which a winner of this GPU's is."""
+    of_gpu = [w for w in module.WINNERS if w.device == H200.identity.name]
+    winner = next(w for w in of_gpu if w.dtype == dtype and w.op in ("nn", "tn", "nt", "tt"))
+    orders = ["FC"[order == "t"] for order in winner.orders]
+    extents = [(4096 + 64 * turn, winner.n, winner.k) for turn in range(count)]
+    shapes = [((m, k), (k, n), (m, n)) for m, n, k in extents]
+    return [tuple(map(tensor, each, orders, ats, [dtype] * 3)) for each in shapes]  # type: ignore[misc]

@@ -11,8 +11,6 @@ import pytest
 
 from tests.recording_driver import RecordingDriver
 
-WIDER = {"e": np.float32, "V": np.float32, "f": np.float64, "F": np.complex128}  # in which sums are added up
-
 
 def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
     """Let the module take PyTorch's tensors of the CPU for those of a GPU, and override what computes them there."""

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -159,3 +159,14 @@ def _make_data(server: TestServer) -> None:
         file.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
         file.write(f"unix_socket_directories = '{server.folder}'\n")
     (data / "pg_hba.conf").write_text(ACCESS)
+
+
+def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def database_name(address: str) -> str:
+    return address.partition("@/")[2].partition("?")[0]

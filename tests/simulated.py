@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tests.fabricated import ONE_STATE, measurement, trial, tuning_run, vendor_measurement
+from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.families.published import TSM2
+from tsm2_tune.generator.families.published import TSM2, Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
@@ -36,7 +36,9 @@ TARGET = cast(
         **ONE_STATE,
     ),
 )
-KERNELS = sorted((one for one in TSM2.configurations() if one.version == "v3"), key=lambda one: one.text)[:8]
+V3 = sorted((one for one in TSM2.configurations() if one.version == "v3"), key=lambda one: one.text)
+KERNELS = V3[:8]
+A, B, C, D, E, F, G, *MANY = (one for one in V3 if one.threads == 128)
 SHAPES = [Problem(4096 * number, 16, 4096, "f32") for number in (1, 2, 3, 4, 5)]
 Times = Mapping[tuple[str, Problem], float]  # times of a configuration at a shape
 TODAY = TARGET.basis(Cache.CLEAN)
@@ -107,3 +109,43 @@ def stored_trial(config: KernelConfig, problem: Problem, median_us: float | None
         changes |= {"outcome": Outcome.CRASHED, "verdict": None, "measurement": None}
     source = render(problem, config)
     return trial(median_us or 0.0, config, problem=problem, spread_us=0.1, source=source, **changes)
+
+
+class Replay(Tuner):
+    """Tries nothing; a kernel's time in the next final is `again` times what it was before, 1 if not given."""
+
+    def __init__(self, store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> None:
+        self.target, self.options, self.phases = TARGET, Options(), PhaseTimer()
+        self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
+        self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists))
+        self._compilers = COMPILES_NOTHING
+        self.in_full: list[str] = []  # configurations verified in full
+        self.refuted: dict[Tsm2Config, Outcome] = {}
+        self.rounds: list[tuple[Tsm2Config, ...]] = []
+
+    def tune(self, *_: Any) -> Any:
+        return iter(())
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        self.in_full.append(config.text)
+        outcome = self.refuted.get(cast(Tsm2Config, config), Outcome.OK)
+        return AttemptResult(
+            outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
+        )
+
+    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
+        stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()
+        trials = {render(PROBLEM, one.config).digest: one for one in stored}
+        members = [trials[entry.path] for entry in request.entries]
+        self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
+        times = ((one.newest_us or 0.0) * self._change for one in members)
+        measured = (
+            measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
+        )
+        return FinalTimes((tuple(measured),))
+
+
+def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
+    """Store a trial of each configuration with its time."""
+    for config, median_us in times.items():
+        store.add_trial(RUN, stored_trial(config, PROBLEM, median_us, **changes))

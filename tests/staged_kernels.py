@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from tests.planting import Bug, Shape
-from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfig
+from tsm2_tune.generator.families.staged import (
+    StagedComplexDmmaConfig,
+    StagedDmmaConfig,
+    StagedF32DmmaConfig,
+    StagedFmaConfig,
+)
 
 SHAPE = (16, 16, 1024)
 
@@ -12,10 +17,6 @@ BLOCK = StagedFmaConfig(128, 128, 16, 16, 128, 3, 2, splits=1, min_blocks=1, row
 WARPS = StagedFmaConfig(128, 32, 32, 16, 16, 2, 1, splits=4, min_blocks=1, rows=8, columns=8, step=1)
 GROUPS = StagedFmaConfig(32, 32, 16, 16, 16, 3, 2, splits=72, min_blocks=1, rows=8, columns=8, step=2)
 REGISTERS = StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=2, min_blocks=1, rows=8, columns=8, step=2)
-LONG = StagedFmaConfig(
-    64, 32, 16, 16, 256, 2, 2, splits=2, min_blocks=1, rows=8, columns=16, step=4
-)  # a run takes two rounds
-LARGE = StagedFmaConfig(128, 128, 64, 64, 32, 2, 2, splits=2, min_blocks=1, rows=8, columns=8, step=2)
 MMA_BLOCK = StagedDmmaConfig(
     128, 128, 32, 32, 32, 3, 2, splits=16, min_blocks=1, strips=2, octets=2, fragment_prefetch=0
 )
@@ -62,3 +63,20 @@ def staged(
 
 def mma(name: str, config: StagedDmmaConfig, original: str, planted: str, *, op: str = "tn") -> Bug:
     return Bug(f"{name} (mma)", config, original, planted, dtype="f64", op=op)
+
+
+# Few threads, because they are slow on the host. Bands have two rows of tiles; in f64, whose tile is wide, six.
+SPLIT_DMMA = {
+    "f64": StagedDmmaConfig(
+        128, 128, 16, 128, 16, 3, 1, splits=4, min_blocks=1, strips=1, octets=4, fragment_prefetch=1
+    ),
+    "f32": StagedF32DmmaConfig(
+        32, 32, 32, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=4, fragment_prefetch=0
+    ),
+    "c64": StagedComplexDmmaConfig(
+        32, 32, 16, 16, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
+    ),
+    "c128": StagedComplexDmmaConfig(
+        32, 32, 16, 16, 8, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
+    ),
+}

@@ -159,3 +159,26 @@ def of_the_program(lines: list[str]) -> list[str]:
 def without_copies(lines: list[str]) -> list[str]:
     """Calls of cuBLAS without those of the stand-in, which copies triangles."""
     return [line for line in lines if line.split()[0][7:] not in ("trttp", "tpttr")]
+
+
+def run_with_standin(program: list[str], folders: list[Path], pack: Path | None, preloaded: str = "") -> list[str]:
+    """Run the program with the stand-in, and return the lines that it prints."""
+    told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
+    told["LD_PRELOAD"] += preloaded
+    done = subprocess.run(program, env=told, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.splitlines()
+
+
+def launches_and_routines(lines: list[str]) -> tuple[int, list[str]]:
+    """Return the number of launches, and the routines of cuBLAS that were called."""
+    calls = [line.split(" stream")[0] for line in lines if " stream" in line]
+    return sum(line.startswith("launch ") for line in lines), calls
+
+
+def compiled_c(declared: str, folder: Path, name: str, text: str, *options: str) -> Path:
+    """A program of the C text, or by -shared a library."""
+    source = folder / f"{name}.c"
+    source.write_text(declared + text)
+    subprocess.run(["cc", "-w", "-fPIC", str(source), *options, "-o", str(folder / name)], check=True)
+    return folder / name

@@ -32,7 +32,6 @@ DTYPES = {0: "f4", 1: "f8", 4: "c8", 5: "c16", 2: "f2", 14: "u2"}
 COMPUTE = {0: 68, 1: 70, 4: 68, 5: 70, 2: 68, 14: 68}
 Work = Callable[[tuple[ctypes.CDLL, Real], int, int, "Journal | None", Counter[str]], None]
 MOST = 1 << 21  # elements of a matrix
-BUFFER_BYTES = 16 * MOST
 
 
 def filled(rng: np.random.Generator, size: int, kind: int) -> Any:

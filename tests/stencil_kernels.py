@@ -8,7 +8,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig, MinplusConfig
 from tsm2_tune.generator.families.gemm.stencil import VECTOR_BYTES, with_widest_grids
-from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, Problem
 
 # In each case that BLAS has.
 STENCILS = [
@@ -36,3 +36,10 @@ STENCILS += [
         *(one for one in family.proposals(problem, PROFILES["h200"])[1:] if op == "nn"),
     )
 ]
+
+
+def stencil(op: str = "nn", vector: int = 1, read: str = "nc", load: int = 1, buffers: int = 1) -> GemmConfig:
+    """Tiles of 24 x 32 in stripes of 8; the reading grids are turned where the operands are, and are no squares."""
+    grid_a = (8, 4) if op[0] in COLUMN_MAJOR and load == 1 else (4, 8)
+    grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (16, 2)
+    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read, load, buffers)

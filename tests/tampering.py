@@ -15,7 +15,19 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from tests.fabricated import GPU, ONE_STATE, configuration, downgrade, final, trial, tuning_run, vendor_measurement
+from tests.databases import LATE
+from tests.fabricated import (
+    GPU,
+    ONE_STATE,
+    PROBLEM,
+    configuration,
+    downgrade,
+    final,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
@@ -28,6 +40,7 @@ from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TimeLimits, Verdict
+from tsm2_tune.tuner.runs.leases.queries import FINAL
 from tsm2_tune.tuner.search.quarantine import quarantined
 
 SKINNY, SMALL, GRAM = (
@@ -291,3 +304,20 @@ def tamper(path: Path, rng: random.Random) -> str:
         connection.execute("PRAGMA synchronous = OFF")
         change(rng, connection)
     return change.__name__
+
+
+def with_waste(path: Path) -> None:
+    """Make a database with remains of trials removed by hand, a killed run, and unused pages."""
+    good_database(path)
+    with Store.open(path, create=False) as store:
+        number = store.add_trial(LATE, trial(450, configuration(512, 16), problem=replace(PROBLEM, m=4096)))
+    plain_sql(
+        path, f"DELETE FROM sample WHERE measurement_id IN (SELECT id FROM measurement WHERE trial_id = {number})"
+    )
+    plain_sql(path, f"DELETE FROM measurement WHERE trial_id = {number}")
+    plain_sql(path, f"DELETE FROM trial WHERE id = {number}")
+    plain_sql(path, f"INSERT INTO claim (device_name, problem, config, basis, owner, beat_at) VALUES ('g', 'p',"
+                    f" '{FINAL}', '', 'boot-0:1 1 1 {32 * '0'}', 1.0)")  # fmt: skip
+    plain_sql(path, "CREATE TABLE gap AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE"
+                    " i < 100) SELECT randomblob(4000) AS x FROM n")  # fmt: skip
+    plain_sql(path, "DROP TABLE gap")

@@ -16,12 +16,11 @@ import click
 import pytest
 
 import tsm2_tune
-from tests.command import run
-from tests.fabricated import configuration, trial, tuning_run
-from tests.test_imports import loaded_modules
+from tests.command import loaded_modules, run
+from tests.databases import database_of
+from tests.fabricated import configuration, trial
 from tsm2_tune.cli import main
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -93,10 +92,9 @@ ERRORS = {"DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError",
 @pytest.fixture
 def database(path: Path) -> str:
     """A database with a winner of each problem."""
-    with Store.open(path, create=True) as store:
-        for number, problem in enumerate(PROBLEMS):
-            store.add_trial(tuning_run(), trial(500.0 + number, configuration(128), problem=problem))
-    return str(path)
+    return database_of(
+        path, *(trial(500.0 + number, configuration(128), problem=problem) for number, problem in enumerate(PROBLEMS))
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,4 @@
 """The Python API refuses what cannot be asked for, in the sentences of the command."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -12,7 +11,6 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.test_api import database  # noqa: F401
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 

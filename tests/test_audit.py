@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.command import TUNE, run
+from tests.command import TUNE, refused, run
+from tests.databases import database_of
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -188,22 +189,13 @@ def test_other_versions_configurations_are_left_out(store: Store, path: Path) ->
 @pytest.fixture
 def database(path: Path) -> str:
     """Two trials on an H200, of which the faster one breaks a guideline."""
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(400, NARROW))
-        store.add_trial(RUN, trial(500, WIDE))
-    return str(path)
+    return database_of(path, trial(400, NARROW), trial(500, WIDE), run=RUN)
 
 
 def asked(*arguments: str) -> Any:
     result = run("space", "--audit", *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
-
-
-def refused(*arguments: str) -> str:
-    result = run("space", *arguments)
-    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
-    return result.output
 
 
 def test_the_command_prints_the_audit(database: str) -> None:
@@ -233,13 +225,14 @@ def test_other_thresholds_can_be_audited(database: str) -> None:
 
 def test_families_can_be_audited_alone(database: str) -> None:
     assert asked("--db", database, "--family", "tsm2")["trials"] == 2
-    assert "of 0 trials none is of a configuration" in refused("--audit", "--db", database, "--family", "ism2")
+    assert "of 0 trials none is of a configuration" in refused(
+        "space", "--audit", "--db", database, "--family", "ism2"
+    )
 
 
 def test_without_winners_the_estimates_are_left(path: Path) -> None:
     wrong = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(config=WIDE, **wrong))
+    database_of(path, trial(config=WIDE, **wrong), run=RUN)
     found = asked("--db", str(path))
     assert (found["measured"], found["guidelines"], len(found["estimates"])) == (0, [], 3)
     printed = run("space", "--audit", "--db", str(path)).output
@@ -263,17 +256,18 @@ def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path
         (("--audit", "--db", database, "--guidelines", "reuse=1"), "unknown guideline 'reuse'"),
         (("--db", database, "--shapes", "8x8x8"), "--db is for --audit"),
     ):  # fmt: skip
-        assert complaint in refused(*arguments), arguments
+        assert complaint in refused("space", *arguments), arguments
     plain_sql(Path(database), "UPDATE trial SET registers = 'many'")
-    assert "trial 1 is not as this tsm2-tune stores it" in refused("--audit", "--db", database)
+    assert "trial 1 is not as this tsm2-tune stores it" in refused("space", "--audit", "--db", database)
     plain_sql(Path(database), f"PRAGMA user_version = {schema_versions.version() + 1}")
-    assert "newer than" in refused("--audit", "--db", database)
+    assert "newer than" in refused("space", "--audit", "--db", database)
 
 
 def test_a_device_that_nobody_here_knows_is_refused(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(host_run(), trial())
-    assert "the limits of the device 'Some CPU' are unknown on this machine" in refused("--audit", "--db", str(path))
+    database_of(path, trial(), run=host_run())
+    assert "the limits of the device 'Some CPU' are unknown on this machine" in refused(
+        "space", "--audit", "--db", str(path)
+    )
 
 
 @pytest.mark.host

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.databases import database_of
 from tests.fabricated import BASIS, GPU, PROBLEM, add_text, configuration, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
@@ -79,9 +80,7 @@ def test_times_rest_on_the_compiler_its_flags_and_the_state_of_the_l2() -> None:
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "results.db"
-    with Store.open(path, create=True) as store:
-        for median_us, config in ((490, C128), (500, C256)):
-            store.add_trial(RUN, trial(median_us, config))
+    database_of(path, *(trial(median_us, config) for median_us, config in ((490, C128), (500, C256))), run=RUN)
     return path
 
 

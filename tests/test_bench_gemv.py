@@ -25,10 +25,9 @@ from benchmarks.gemv import (
     of_read,
 )
 from benchmarks.winner import Winner
+from tests.benchmarked_vendor import CEILINGS, addressed_operands, in_memory
 from tests.conftest import ONCE
 from tests.fabricated_rows import FACTS, RIGHT
-from tests.test_bench_contest import CEILINGS, in_memory
-from tests.test_bench_libraries import lying
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GemvConfig
 from tsm2_tune.generator.problem import Problem
@@ -58,7 +57,7 @@ BOTH, ROWS = GemvConfig(128, 8, 4, 2, 2, 3), GemvConfig(128, 1, 4, 2, 2, 1)
 def test_blas_is_told_the_same_product(
     op: str, dtype: str, operation: int, stored: tuple[int, int], apart: tuple[int, int]
 ) -> None:
-    gemv = gemv_of(lying(Problem(50, 1, 30, dtype, op), padding=3))
+    gemv = gemv_of(addressed_operands(Problem(50, 1, 30, dtype, op), padding=3))
     assert (gemv.operation, (gemv.rows, gemv.columns), (gemv.increment_b, gemv.increment_c)) == (
         operation,
         stored,
@@ -69,7 +68,7 @@ def test_blas_is_told_the_same_product(
 @pytest.mark.parametrize("text", ["50x2x30:f32", "50x1x30:bf16", "50x1x30:c64:jn", "50x1x30:c64:nc"])
 def test_blas_has_no_other_product_with_a_vector(text: str) -> None:
     with pytest.raises(CublasError, match="no product"):
-        gemv_of(lying(Problem.parse(text), padding=0))
+        gemv_of(addressed_operands(Problem.parse(text), padding=0))
 
 
 def test_shapes_are_a_grid_and_the_largest() -> None:

@@ -17,7 +17,7 @@ from benchmarks.general_tables import GLOBAL_SIZE, tables
 from benchmarks.result_file import ResultFile
 from benchmarks.winner import Winner
 from tests.conftest import compiled
-from tests.test_general import CONFIGS
+from tests.staged_kernels import SPLIT_DMMA
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.render import support_source
@@ -61,7 +61,7 @@ def test_the_global_configuration_is_timed_beside_the_first_choices(
 ) -> None:
     support = compiled(support_source(), "", toolchain).path
     device, target = HostDevice(seed=1, support_path=support), find_target("cpu")
-    known, other = CONFIGS["c128"], replace(CONFIGS["c128"], splits=1)
+    known, other = SPLIT_DMMA["c128"], replace(SPLIT_DMMA["c128"], splits=1)
     shapes = [("sizes", Problem(70, 90, 20, "c128")), ("short k", Problem(70, 90, 9, "c128"))]
     monkeypatch.setattr(general, "problems", lambda *, quick: iter(shapes))
     monkeypatch.setattr(general, "tried_first", lambda table, problem, limits: (known if problem.k == 20 else other,))

@@ -16,6 +16,7 @@ from benchmarks.replay import streamed
 from benchmarks.versus_cublas import (
     refuse_less_precision,
 )
+from tests.benchmarked_vendor import addressed_operands
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
 from tsm2_tune.tuner.measure.vendor.blas import (
@@ -29,7 +30,6 @@ from tsm2_tune.tuner.measure.vendor.blas import (
 from tsm2_tune.tuner.measure.vendor.cublaslt import Algorithm, HeuristicResult, alignment
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.measure.vendor.syrk import mirrored, syrk_of
-from tsm2_tune.tuner.verify.operands import Operands
 
 
 def stored(matrix: np.ndarray[Any, Any], letter: str) -> np.ndarray[Any, Any]:
@@ -61,20 +61,10 @@ def test_blas_is_told_the_same_product(op: str, is_complex: bool) -> None:
     np.testing.assert_allclose(c.T if len(op) == 3 else c, a @ b)
 
 
-def lying(problem: Problem, *, padding: int) -> Operands:
-    """Operands at the addresses 0, 1, ..., each line `padding` elements longer than it must be."""
-    operands = {
-        name: SimpleNamespace(address=address, filling=SimpleNamespace(leading_dimension=rows + padding))
-        for address, (name, (rows, _)) in enumerate(problem.stored.items())
-    }
-    a = operands["A"]
-    return cast(Operands, SimpleNamespace(problem=problem, a=a, b=operands.get("B", a), c=operands["C"]))
-
-
 @pytest.mark.parametrize("op", ["nn", "tn", "nt", "ttt", "ntt"])
 def test_the_matrices_in_memory_have_the_stored_shapes(op: str) -> None:
     problem = Problem(500, 7, 30, "f64", op)
-    gemm = gemm_of(lying(problem, padding=3))
+    gemm = gemm_of(addressed_operands(problem, padding=3))
     swapped = problem.row_major_c
     assert gemm.stored_a == problem.stored["B" if swapped else "A"]
     assert gemm.stored_b == problem.stored["A" if swapped else "B"]
@@ -89,7 +79,7 @@ def test_the_matrices_in_memory_have_the_stored_shapes(op: str) -> None:
 )
 def test_syrk_and_herk_are_told_the_same_product(name: str, op: str) -> None:
     problem = Problem(4, 4, 9, name, op)
-    syrk = syrk_of(lying(problem, padding=3))
+    syrk = syrk_of(addressed_operands(problem, padding=3))
     assert (syrk.n, syrk.k, syrk.x, syrk.ldx, syrk.c, syrk.ldc) == (4, 9, 0, problem.stored["A"][0] + 3, 1, 7)
     random = np.random.default_rng(1)
     a = random.normal(size=(4, 9)) + (1j * random.normal(size=(4, 9)) if problem.dtype.is_complex else 0)
@@ -103,15 +93,15 @@ def test_syrk_and_herk_are_told_the_same_product(name: str, op: str) -> None:
 def test_cublas_has_no_other_complex_matrix_times_itself() -> None:
     for op in ("tx", "nxt", "cxt", "jx"):
         with pytest.raises(CublasError, match=f"no product {op} of complex numbers"):
-            syrk_of(lying(Problem(4, 4, 9, "c64", op), padding=0))
+            syrk_of(addressed_operands(Problem(4, 4, 9, "c64", op), padding=0))
     with pytest.raises(CublasError, match="no syrk of bf16"):
-        syrk_of(lying(Problem(4, 4, 9, "bf16", "tx"), padding=0))
+        syrk_of(addressed_operands(Problem(4, 4, 9, "bf16", "tx"), padding=0))
 
 
 def test_cublas_has_every_cell_and_element_type() -> None:
     assert {name for name, dtype in DTYPES.items() if dtype.semiring is PLUS_TIMES} <= set(ELEMENTS)
     for cell in cells(REGIMES, LAYOUTS, tuple(ELEMENTS), "headline"):
-        operands = lying(cell.problem, padding=0)
+        operands = addressed_operands(cell.problem, padding=0)
         gemm_of(operands)
         if cell.regime == "G":
             syrk_of(operands)

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from benchmarks.recorded_spaces import FILE, limits_of, rows_in, rows_of, space_of
 from benchmarks.redraw import REGRET
 from benchmarks.regret import Ended, Row, drawn, fastest, gains, main, replayed, strategies, table
+from tests.databases import database_of
 from tests.fabricated import GPU, host_run, trial, tuning_run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
@@ -43,8 +44,7 @@ def test_a_space_is_of_the_families_that_were_recorded() -> None:
 
 
 def test_spaces_of_the_host_are_left_out(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(host_run(), trial())
+    database_of(path, trial(), run=host_run())
     said = CliRunner().invoke(main, ["--db", str(path)])
     assert (said.exit_code, said.stdout) == (2, "")
     assert "has no trial of a GPU, and the host's times are of an emulation: name another --db" in said.stderr

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks.repeated import main
+from tests.databases import database_of
 from tests.fabricated import BASIS, GPU, configuration, final, trial, tuning_run
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
@@ -70,8 +71,7 @@ def test_what_cannot_be_compared_gets_a_sentence(databases: tuple[Path, Path], t
 
 
 def test_states_of_the_cache_are_not_mixed(databases: tuple[Path, Path], tmp_path: Path) -> None:
-    with Store.open(tmp_path / "d.db", create=True) as store:
-        store.add_trial(tuning_run(), trial(100.0, SLIM, cache=Cache.DIRTY))
+    database_of(tmp_path / "d.db", trial(100.0, SLIM, cache=Cache.DIRTY))
     assert "no trial in common" in said(databases[0], tmp_path / "d.db", status=2)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -45,13 +44,6 @@ def test_the_page_has_what_the_command_prints() -> None:
     assert ended.output == "\n\n".join(page[name] for name in ("scale-sizes", "scale-writes", "scale-limits")) + "\n"
     smaller = CliRunner().invoke(scale.main, ["--shapes", "500", "--gpus", "8", "--kinds", "1"]).output
     assert smaller != ended.output
-
-
-def test_a_fleet_is_the_runs_of_one_command_and_nothing_else() -> None:
-    glossary = (PAGE.parent / "glossary.md").read_text(encoding="utf-8")
-    assert [line for line in glossary.splitlines() if line.startswith("| fleet | the runs that one command starts")]
-    for text in (PAGE.read_text(encoding="utf-8"), inspect.getsource(scale)):
-        assert "fleet" not in text.lower()
 
 
 def re_regions(page: str) -> list[tuple[int, str, str]]:

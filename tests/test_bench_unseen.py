@@ -24,12 +24,12 @@ from benchmarks.unseen import main
 from benchmarks.unseen_run import Unseen
 from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn, range_of
 from benchmarks.winner import Skipped
+from tests.benchmarked_vendor import CEILINGS, PRODUCT, FakeCublas, FakeLt
+from tests.benchmarked_vendor import TSMT as TSMT
 from tests.conftest import ONCE
 from tests.fabricated import ONE_STATE, configuration, exported, host_run, imported, trial, winners
 from tests.fabricated_rows import FACTS, OF_AN_UNSEEN_RUN, measured, row
-from tests.modules import recording
-from tests.test_bench_contest import CEILINGS, PRODUCT, FakeCublas, FakeLt
-from tests.test_bench_contest import CONFIG as TSMT
+from tests.modules import recorded
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import parse_config
@@ -136,7 +136,7 @@ def test_a_file_without_winners_of_a_kind_is_refused(tmp_path: Path) -> None:
 
 
 def test_device_arrays_are_the_operands(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = recording(plain_module, monkeypatch)
+    module = recorded(plain_module, monkeypatch)
 
     def lying(address: int, rows: int, columns: int, leading: int) -> Any:
         filling = SimpleNamespace(leading_dimension=leading)

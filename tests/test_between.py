@@ -11,52 +11,33 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.fabricated import final, host_run, imported, plain_sql
+from tests.fabricated import host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
+from tests.times_between import (
+    H200,
+    OTHER,
+    SHAPES,
+    SLOWER_AT_TUNED,
+    THIRD,
+    WINNER,
+    Everything,
+    measured,
+    shape,
+    tuned,
+)
 from tsm2_tune.cli import main
-from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
 from tsm2_tune.tuner.export.kernel_sets import intermediate_winners as export_between
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
-from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
-
-H200 = PROFILES["h200"]
-
-
-def shape(m: int, n: int, k: int, dtype: str = "f32", op: str = "nn") -> Problem:
-    return Problem(m, n, k, dtype, op)
-
 
 # Measurements
 
 
-class Slower(dict[Any, float]):
-    """Times of kernels: all others take at least as long as WINNER, and all take longer for more columns."""
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self[key]
-
-    def __missing__(self, key: tuple[str, Problem]) -> float:
-        return (1.0 if key[0] == WINNER.text else 1.02) * 380.0 * max(key[1].n // 2, 1)
-
-
-class Everything(dict[Any, float]):
-    """Times of kernels: all others take longer than the winner."""
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        return self[key]
-
-    def __missing__(self, key: tuple[str, Problem]) -> float:
-        return 100.0 if key[0] == WINNER.text else 150.0
-
-
 TUNED = [shape(20480, n, 4096 * step) for n, step in ((1, 1), (2, 4), (4, 2), (8, 5), (16, 3), (32, 1), (64, 4))]
-WINNER = StreamAFmaConfig(128, 1, 2, 8, 4, 13, 1, 1)
 
 
 def won(store: Store, config: Any = WINNER, problems: Sequence[Problem] = TUNED, **changes: Any) -> None:
@@ -106,32 +87,6 @@ def test_gains_are_predicted_at_more_shapes_than_are_planned(store: Store, monke
     won(store)
     assert rows_between(store, store.best()) == []
     assert asked == [export_between.MOST_PROBES]
-
-
-THIRD = StreamAFmaConfig(128, 1, 4, 8, 4, 13, 1, 1)
-OTHER = StreamAFmaConfig(128, 1, 6, 8, 4, 13, 1, 1)  # its tile of 6 columns suits shapes between 4 and 8 columns
-SHAPES = [shape(20480, n, 20480) for n in (2, 4, 8, 16, 32)]
-
-
-def measured(store: Store, us: dict[int, float], config: Any = OTHER, **changes: Any) -> None:
-    """Store the times of the kernel by columns."""
-    for n, own_us in us.items():
-        store.add_trial(RUN, stored_trial(config, shape(20480, n, 20480), own_us, **changes))
-
-
-def tuned(store: Store) -> tuple[BestRow, ...]:
-    """A kernel of 2 columns that won everywhere: the more passes over A, the longer it took."""
-    for problem in SHAPES:
-        trial = stored_trial(WINNER, problem, 380.0 * max(problem.n // 2, 1), full_verdict="right")
-        store.add_trial(RUN, trial)
-        store.add_final(
-            RUN, final((WINNER, 380.0 * max(problem.n // 2, 1)), problem=problem), ("stream_a_fma",), trial.basis
-        )
-    return store.best()
-
-
-# At 8, 16 and 32 columns it has two, three and six passes over A: slower than one kernel of as many columns would be.
-SLOWER_AT_TUNED = {2: 400.0, 4: 770.0, 8: 1530.0, 16: 3050.0, 32: 6090.0}
 
 
 def test_kernel_without_wins_is_added_where_predicted_faster(store: Store) -> None:

@@ -13,12 +13,8 @@ import pytest
 
 from tests.claims import C128, C256, dead, take
 from tests.fabricated import BASIS, GPU, PROBLEM, plain_sql, trial
-from tests.test_claims import RUN
-from tests.test_finals import RUN as FINALS_RUN
-from tests.test_finals import TARGET, Replay
+from tests.simulated import RUN, TARGET, Replay, stored_trial
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial
@@ -43,7 +39,7 @@ class Fabricating(Replay):
     def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
         for one in search:
             threads, columns = (int(one.config.tunables[name]) for name in ("threads", "columns"))
-            yield fabricated(one, 100.0 + threads / 1000 + columns)
+            yield stored_trial(one.config, PROBLEM, 100.0 + threads / 1000 + columns, full_verdict="right")
 
     def final(self, *arguments: Any) -> Any:
         found = super().final(*arguments)
@@ -51,12 +47,6 @@ class Fabricating(Replay):
             meanwhile, self.meanwhile = self.meanwhile, None
             meanwhile()
         return found
-
-
-def fabricated(candidate: Candidate, median_us: float) -> Trial:
-    config = candidate.config
-    today, source = TARGET.basis(Cache.CLEAN), render(PROBLEM, config)
-    return trial(median_us, config, basis=today, spread_us=0.1, source=source)  # type: ignore[arg-type]
 
 
 def space_of(configurations: int) -> Any:
@@ -105,8 +95,8 @@ def test_two_runs_that_take_turns_try_everything_once(
 def test_trial_stored_during_a_final_enters_the_next_final(store: Store) -> None:
     space = space_of(3)
     tuner = Fabricating(store, 1, max_trials=2)
-    late = fabricated(space.kept[2], 1.0)
-    tuner.meanwhile = lambda: store.add_trial(FINALS_RUN, late)
+    late = stored_trial(space.kept[2].config, PROBLEM, 1.0, full_verdict="right")
+    tuner.meanwhile = lambda: store.add_trial(RUN, late)
     *_, ended = session.run([space], tuner, store, make_strategy=exhaustive, families=("tsm2",))
     assert len(tuner.rounds) == 2
     assert late.config in tuner.rounds[1]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
+from tests.databases import database_of
 from tests.fabricated import handmade, trial, tuning_run
 from tsm2_tune.api.parse import op_in, problems_of
 from tsm2_tune.errors import InputError
@@ -83,7 +84,7 @@ def test_a_problem_that_no_family_computes_gets_one_sentence(
         assert list(tmp_path.iterdir()) == []
 
 
-FEW, TSMT = ("--family", "tsm2,stream_a_fma,row_lanes_shared_b"), ("--family", "inner_fma")
+FEW = ("--family", "tsm2,stream_a_fma,row_lanes_shared_b")
 
 
 def test_a_space_of_every_op_is_shown() -> None:
@@ -108,9 +109,7 @@ def test_the_source_is_that_of_the_op() -> None:
 def database(tmp_path: Path) -> str:
     """A database with a trial of row-major matrices."""
     path = tmp_path / "results.db"
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(), trial(500.0, MMA, problem=ROW_MAJOR))
-    return str(path)
+    return database_of(path, trial(500.0, MMA, problem=ROW_MAJOR))
 
 
 def test_a_row_major_winner_is_named(database: str) -> None:

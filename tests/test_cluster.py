@@ -16,8 +16,8 @@ import tsm2_tune
 from tests.command import run
 from tests.dask_cluster import Workers, cluster
 from tests.fabricated import plain_sql
+from tests.quick_members import SHAPES, TRIALS, assert_complete
 from tests.servers import TestServer, asked
-from tests.test_fleet import SHAPES, TRIALS, assert_complete
 from tsm2_tune.errors import DeviceError, InputError, StoreError, ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.runs import dask_cluster as clusters

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from tests.fabricated import measurement, plain_sql, tuning_run
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
-from tests.test_between import (
+from tests.times_between import (
     H200,
     OTHER,
     SHAPES,
@@ -24,6 +24,7 @@ from tests.test_between import (
     Everything,
     Slower,
     measured,
+    measured_between,
     shape,
     tuned,
 )
@@ -131,15 +132,6 @@ def test_kernel_is_tried_with_the_launch_predicted_fastest(
 
 
 BETWEEN = shapes_between(SHAPES)
-
-
-def measured_between(store: Store) -> Simulated:
-    """A run after which there are times between the tuned shapes."""
-    tuned(store)
-    device = Simulated(store, Everything())
-    device.options = Options(vendor=True)
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    return device
 
 
 def test_between_tuned_shapes_what_contends_is_measured_beside_the_vendor(store: Store) -> None:

@@ -12,11 +12,7 @@ from click.testing import CliRunner
 
 from tests.fabricated import imported, plain_sql
 from tests.simulated import DEVICE
-from tests.test_between import (
-    SHAPES,
-    shape,
-)
-from tests.test_contending import measured_between
+from tests.times_between import SHAPES, measured_between, shape
 from tsm2_tune.cli import main
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between

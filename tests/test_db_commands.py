@@ -16,19 +16,17 @@ from typing import Any
 import pytest
 
 from tests.command import run
-from tests.databases import best, dump, facts
-from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
-from tests.tampering import good_database
+from tests.databases import LATE, best, database_of, dump, facts
+from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial
+from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.storage import database as databases
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
-from tsm2_tune.tuner.runs.leases.queries import FINAL
 
 pytestmark = pytest.mark.usefixtures("session_cache")
-RUN, OTHER = tuning_run(), tuning_run(uuid="GPU-2", started_at="2026-03-04T05:06:07+00:00")
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 NEVER: dict[str, Any] = {"measurement": None, "full_verdict": None}
 
@@ -50,9 +48,7 @@ def three(tmp_path: Path) -> list[Path]:
     wrong = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]"), **NEVER}
     late = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None, **NEVER}
     for path, changes in ((paths[1], wrong), (paths[2], late)):
-        with Store.open(path, create=True) as store:
-            store.add_trial(OTHER, trial(450, C512))
-            store.add_trial(OTHER, replace(trial(500, C256), **changes))
+        database_of(path, trial(450, C512), replace(trial(500, C256), **changes), run=LATE)
     for day, path in enumerate(paths, 1):  # a second is the least that tells which one ended last
         plain_sql(path, f"UPDATE trial SET ended_at = '2026-05-0{day}T00:00:' || (10 + id) || '+00:00'")
     return paths
@@ -173,23 +169,6 @@ def test_half_written_file_is_refused_before_anything_is_added(three: list[Path]
 # Vacuuming
 
 
-def with_waste(path: Path) -> None:
-    """Make a database with remains of trials removed by hand, a killed run, and unused pages."""
-    good_database(path)
-    with Store.open(path, create=False) as store:
-        number = store.add_trial(OTHER, trial(450, configuration(512, 16), problem=replace(PROBLEM, m=4096)))
-    plain_sql(
-        path, f"DELETE FROM sample WHERE measurement_id IN (SELECT id FROM measurement WHERE trial_id = {number})"
-    )
-    plain_sql(path, f"DELETE FROM measurement WHERE trial_id = {number}")
-    plain_sql(path, f"DELETE FROM trial WHERE id = {number}")
-    plain_sql(path, f"INSERT INTO claim (device_name, problem, config, basis, owner, beat_at) VALUES ('g', 'p',"
-                    f" '{FINAL}', '', 'boot-0:1 1 1 {32 * '0'}', 1.0)")  # fmt: skip
-    plain_sql(path, "CREATE TABLE gap AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE"
-                    " i < 100) SELECT randomblob(4000) AS x FROM n")  # fmt: skip
-    plain_sql(path, "DROP TABLE gap")
-
-
 def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> None:
     with_waste(path)
     good, before = facts(path), path.stat().st_size
@@ -220,7 +199,7 @@ def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
     def store_on() -> None:
         with Store.open(path, create=False) as store:
             for number in range(1, 1000):
-                stored.append(store.add_trial(OTHER, trial(500 + number, C128, problem=replace(PROBLEM, k=number))))
+                stored.append(store.add_trial(LATE, trial(500 + number, C128, problem=replace(PROBLEM, k=number))))
                 if ended.is_set():
                     return
 

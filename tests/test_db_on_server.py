@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tests.databases import best, facts
+from tests.databases import best, database_of, facts
 from tests.fabricated import downgrade, trial, tuning_run
 from tests.servers import TestServer, asked
 from tests.tampering import good_database
@@ -17,7 +17,6 @@ from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -31,8 +30,7 @@ def said(*arguments: str) -> str:
 def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -> None:
     one, other, back = (str(tmp_path / f"{name}.db") for name in ("one", "other", "back"))
     good_database(Path(one))
-    with Store.open(other, create=True) as store:
-        store.add_trial(tuning_run("NVIDIA H100"), trial(600))
+    database_of(other, trial(600), run=tuning_run("NVIDIA H100"))
     lines = said("merge", one, other, "--db", address).splitlines()
     assert [line.partition(": ")[2][:8] for line in lines] == ["added 12", "added 1 "]
     assert "nothing new" in said("merge", one, "--db", address)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.command import run
+from tests.databases import database_of
 from tests.fabricated import trial, tuning_run
 from tests.servers import TestServer, asked, running
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.slow
 
@@ -32,8 +32,7 @@ def found_at(address: str) -> Finding:
 
 
 def store_one(address: str) -> None:
-    with Store.open(address, create=True) as store:
-        store.add_trial(tuning_run("NVIDIA H100"), trial(600))
+    database_of(address, trial(600), run=tuning_run("NVIDIA H100"))
 
 
 def refused(address: str) -> str:

@@ -14,7 +14,6 @@ import pytest
 from tests.exchanged import BEHIND, CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
 from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.results.exchange.document_parser import DOCUMENTS, parse_document, parse_file
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, record_of
@@ -22,8 +21,6 @@ from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.validation import MOST_SAMPLES
-
-OF_STAGED = Problem(64, 32, 10**6, "f64", "tn")
 
 # Written files
 

@@ -29,7 +29,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-from tests.modules import OUT, A, B, recording
+from tests.modules import OUT, A, B, recorded
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
@@ -81,7 +81,7 @@ def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pyte
     runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)
     kernels = [trial(problem=one, source=handmade(one, splits=at + 2)) for at, one in enumerate(problems)]
     found = winners(tmp_path, *zip(runs, kernels, strict=True))
-    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
     module.driver.owner = lambda address: 0xAA  # the context that libraries share
     module.load()
     assert module.driver.calls.count("load") == 4  # two kernels, each with indices of 32 and 64 bits
@@ -96,7 +96,7 @@ def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypat
         (tmp_path / device).mkdir()
         tried = trial(problem=Problem(4096, 8, 512, "f32"))
         found = winners(tmp_path / device, (tuning_run(device, compute_capability="9.0"), tried))
-        module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+        module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
 
         def compiled_here(text: str, bits: int, arch: str) -> bytes:
             raise RuntimeError("NVRTC was not found")
@@ -216,7 +216,7 @@ def test_much_shared_memory_is_asked_for(
     folder = tmp_path / "large"
     folder.mkdir()
     found = winners(folder, (tuning_run(), trial(problem=PROBLEM, source=large)))
-    module = recording(imported(exported("module", found), folder), monkeypatch)
+    module = recorded(imported(exported("module", found), folder), monkeypatch)
     module.gemm(A, B, out=OUT)
     driver = module.driver
     assert driver.optin == [100_000]

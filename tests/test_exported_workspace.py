@@ -23,7 +23,7 @@ from tests.fabricated import (
     winners,
 )
 from tests.fake_tensors import Tensor, fake_torch
-from tests.modules import recording
+from tests.modules import recorded
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 
@@ -33,7 +33,7 @@ def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
     problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
     module.driver.workspaces = True
     return module
 

@@ -9,42 +9,22 @@ from typing import Any, cast
 
 import pytest
 
-from tests.fabricated import ONE_STATE, PROBLEM, measurement, trial, tuning_run
-from tests.simulated import COMPILES_NOTHING
+from tests.fabricated import PROBLEM
+from tests.simulated import MANY, RUN, TARGET, A, B, C, D, E, F, G, Replay, tried
 from tsm2_tune.errors import StoreError
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families.published import TSM2, Tsm2Config
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
+from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner import export
-from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, Outcome, Verdict
+from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import ProblemEvent
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.search.loop import FinalFailure
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
-from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
-
-RUN = tuning_run()
-TARGET = cast(
-    Target,
-    SimpleNamespace(
-        identity=RUN.identity,
-        limits=SimpleNamespace(sms=132, compute_capability=(9, 0)),
-        toolchain=SimpleNamespace(digest="nvcc"),
-        is_host=False,
-        **ONE_STATE,
-    ),
-)
-V3 = [one for one in TSM2.configurations() if one.version == "v3" and one.threads == 128]
-A, B, C, D, E, F, G, *MANY = sorted(V3, key=lambda one: one.text)
 
 
 def test_what_won_under_an_older_basis_is_tried_first() -> None:
@@ -55,49 +35,6 @@ def test_what_won_under_an_older_basis_is_tried_first() -> None:
     found = list(Search(InOrder(candidates), first=first))
     assert [candidate.config for candidate in found[:2]] == [last.config, before.config]
     assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
-
-
-class Replay(Tuner):
-    """Tries nothing; a kernel's time in the next final is `again` times what it was before, 1 if not given."""
-
-    def __init__(self, store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> None:
-        self.target, self.options, self.phases = TARGET, Options(), PhaseTimer()
-        self._store, self._again, self._change, self._ceilings = store, dict(again or {}), change, RUN.ceilings
-        self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists))
-        self._compilers = COMPILES_NOTHING
-        self.in_full: list[str] = []  # configurations verified in full
-        self.refuted: dict[Tsm2Config, Outcome] = {}
-        self.rounds: list[tuple[Tsm2Config, ...]] = []
-
-    def tune(self, *_: Any) -> Any:
-        return iter(())
-
-    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        self.in_full.append(config.text)
-        outcome = self.refuted.get(cast(Tsm2Config, config), Outcome.OK)
-        return AttemptResult(
-            outcome, "C[3, 1] = 2" * (outcome is not Outcome.OK), verdict=Verdict(True, 0.1, "right")
-        )
-
-    def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
-        stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()
-        trials = {render(PROBLEM, one.config).digest: one for one in stored}
-        members = [trials[entry.path] for entry in request.entries]
-        self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
-        times = ((one.newest_us or 0.0) * self._change for one in members)
-        measured = (
-            measurement(self._again.get(config, us), 0.1) for config, us in zip(self.rounds[-1], times, strict=True)
-        )
-        return FinalTimes((tuple(measured),))
-
-
-def tried(store: Store, times: Mapping[Tsm2Config, float], **changes: Any) -> None:
-    today = TARGET.basis(Cache.CLEAN)
-    for config, median_us in times.items():
-        source = render(PROBLEM, config)
-        store.add_trial(
-            RUN, trial(median_us, config, basis=today, spread_us=0.1, source=source, full_verdict=None, **changes)
-        )
 
 
 def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> Any:

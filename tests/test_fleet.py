@@ -17,11 +17,10 @@ import pytest
 
 import tsm2_tune
 from tests.fabricated import plain_sql
-from tests.quick_members import quick_members
+from tests.quick_members import SHAPES, TRIALS, assert_complete, quick_members
 from tsm2_tune.errors import ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target, find_target
-from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import (
     Event,
     FleetStarted,
@@ -33,7 +32,6 @@ from tsm2_tune.tuner.runs.events import (
 )
 
 pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
-SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2
 
 
 @pytest.fixture(autouse=True)
@@ -53,16 +51,6 @@ def tuned(
 ) -> tsm2_tune.TuningResult:
     chosen = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None} | options
     return tsm2_tune.tune(SHAPES, device=targets, db=path, on_event=on_event, **chosen)
-
-
-def assert_complete(path: Path, *, kinds: int = 1) -> None:
-    """Each trial is there once, every winner is verified in full, and nobody has claimed anything."""
-    problems = len(SHAPES.split(","))
-    of_problems = plain_sql(path, "SELECT count(*) FROM trial GROUP BY device_name, problem_id")
-    assert of_problems == [(TRIALS,)] * problems * kinds
-    with Store.open(path, create=False) as store:
-        assert [row.verified_in_full for row in store.best()] == [1] * problems * kinds
-    assert plain_sql(path, "SELECT * FROM claim") == []
 
 
 def members_of_this_process() -> list[int]:

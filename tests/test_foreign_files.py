@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import run
-from tests.fabricated import GPU, PROBLEM, add_text, configuration, downgrade, plain_sql, trial, tuning_run
+from tests.command import refused, run
+from tests.fabricated import GPU, PROBLEM, add_text, configuration, downgrade, plain_sql
 from tests.tampered import Compiling
 from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, TARGET, good_database
 from tsm2_tune.errors import StoreError
@@ -29,24 +29,8 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search import session
 
-RUN = tuning_run()
 C128 = configuration(128)
 WITH_KERNELS, TABLES = ("module",), ("csv", "json", "markdown", "latex")
-
-
-@pytest.fixture
-def tried(path: Path, fake_nvcc: None) -> Path:
-    """A database with one trial, which is the winner."""
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500, C128))
-    return path
-
-
-def refused(*arguments: str, path: Path) -> str:
-    result = run(*arguments, "--db", str(path))
-    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
-    assert len(result.output) < 700
-    return result.output
 
 
 def exported(form: str, path: Path) -> str:
@@ -60,10 +44,12 @@ def exported(form: str, path: Path) -> str:
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
 @pytest.mark.parametrize("make", [os.mkfifo, os.mkdir, lambda place: os.symlink("elsewhere", place)])
-def test_what_lies_beside_a_database_is_a_regular_file(tried: Path, suffix: str, make: Callable[[str], None]) -> None:
-    make(f"{tried}{suffix}")
-    assert refused("best", path=tried) == (
-        f"Error: {tried}{suffix} is not a regular file: remove it, or name another database with --db\n"
+def test_what_lies_beside_a_database_is_a_regular_file(
+    one_trial_database: Path, suffix: str, make: Callable[[str], None]
+) -> None:
+    make(f"{one_trial_database}{suffix}")
+    assert refused("best", path=one_trial_database) == (
+        f"Error: {one_trial_database}{suffix} is not a regular file: remove it, or name another database with --db\n"
     )
 
 
@@ -76,37 +62,37 @@ def test_a_fifo_is_no_database_and_nobody_waits_for_it(tmp_path: Path, command: 
     assert said.stderr == f"Error: {pipe} is not a regular file: name another with --db\n"
 
 
-def test_a_journal_that_names_another_file_removes_none(tried: Path) -> None:
+def test_a_journal_that_names_another_file_removes_none(one_trial_database: Path) -> None:
     """SQLite would remove it: it takes the file for what tells of a transaction that several databases had."""
-    other = tried.with_name("other")
+    other = one_trial_database.with_name("other")
     other.write_bytes(b"")
-    with closing(sqlite3.connect(tried)) as connection:
+    with closing(sqlite3.connect(one_trial_database)) as connection:
         connection.execute("PRAGMA cache_size = 1")
         connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")  # so much that some is written before
-        journal = Path(f"{tried}-journal").read_bytes()
-        changed = tried.read_bytes()
+        journal = Path(f"{one_trial_database}-journal").read_bytes()
+        changed = one_trial_database.read_bytes()
         connection.rollback()
     name = str(other).encode()
     numbers = struct.pack(">II", len(name), sum(name))
-    tried.write_bytes(changed)
-    Path(f"{tried}-journal").write_bytes(
+    one_trial_database.write_bytes(changed)
+    Path(f"{one_trial_database}-journal").write_bytes(
         journal + struct.pack(">I", 2**30 // 4096 + 1) + name + numbers + bytes.fromhex("d9d505f920a163d7")
     )
-    assert "names another file, which SQLite would remove" in refused("best", path=tried)
+    assert "names another file, which SQLite would remove" in refused("best", path=one_trial_database)
     assert other.exists()
 
 
-def test_a_journal_of_a_killed_run_is_rolled_back(tried: Path) -> None:
-    shown = run("best", "--db", str(tried)).output
-    with closing(sqlite3.connect(tried)) as connection:
+def test_a_journal_of_a_killed_run_is_rolled_back(one_trial_database: Path) -> None:
+    shown = run("best", "--db", str(one_trial_database)).output
+    with closing(sqlite3.connect(one_trial_database)) as connection:
         connection.execute("PRAGMA cache_size = 1")
         connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")
-        journal, changed = Path(f"{tried}-journal").read_bytes(), tried.read_bytes()
+        journal, changed = Path(f"{one_trial_database}-journal").read_bytes(), one_trial_database.read_bytes()
         connection.rollback()
-    tried.write_bytes(changed)
-    Path(f"{tried}-journal").write_bytes(journal)
-    assert run("best", "--db", str(tried)).output == shown
-    assert not Path(f"{tried}-journal").exists()
+    one_trial_database.write_bytes(changed)
+    Path(f"{one_trial_database}-journal").write_bytes(journal)
+    assert run("best", "--db", str(one_trial_database)).output == shown
+    assert not Path(f"{one_trial_database}-journal").exists()
 
 
 # Kernels
@@ -131,20 +117,25 @@ def planted(problem: Problem) -> str:
     return render(problem, C128).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}.")
 
 
-def test_a_planted_comment_is_not_exported_either(tried: Path) -> None:
+def test_a_planted_comment_is_not_exported_either(one_trial_database: Path) -> None:
     own = render(PROBLEM, C128)
     plain = f"{own.text}// {EVIL}\n"
     assert digest_of(plain) == own.digest
-    plain_sql(tried, "UPDATE source SET paragraphs = ? WHERE digest = ?", add_text(tried, plain), own.digest)
-    with Store.open(tried, create=False) as store:
+    plain_sql(
+        one_trial_database,
+        "UPDATE source SET paragraphs = ? WHERE digest = ?",
+        add_text(one_trial_database, plain),
+        own.digest,
+    )
+    with Store.open(one_trial_database, create=False) as store:
         (row,) = (row for row in store.best() if row.config == C128.text)
         assert store.sources([row])[row.trial_id] == own
 
 
 @pytest.mark.parametrize("form", WITH_KERNELS)
-def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
-    plant(tried, C128, planted(PROBLEM))
-    said = refused("export", "--format", form, "--output", "-", path=tried)
+def test_a_planted_text_is_not_exported(one_trial_database: Path, form: str) -> None:
+    plant(one_trial_database, C128, planted(PROBLEM))
+    said = refused("export", "--format", form, "--output", "-", path=one_trial_database)
     assert f"has a kernel {C128.text} for {PROBLEM.text} on {GPU} (trial 1), whose code changed in this" in said
     assert f"or which it lacks: tune {PROBLEM.text} again on that device" in said
 
@@ -164,10 +155,12 @@ def test_a_planted_text_is_not_exported(tried: Path, form: str) -> None:
         "dtype = 'f64'",
     ],
 )
-def test_an_edited_launch_is_not_exported(tried: Path, form: str, edit: str) -> None:
-    assert C128.family in exported(form, tried)
-    plain_sql(tried, f"UPDATE {'trial' if edit.split()[0] in LAUNCH_OF_TRIAL else 'source'} SET {edit}")
-    assert "whose code changed in this tsm2-tune" in refused("export", "--format", form, "--output", "-", path=tried)
+def test_an_edited_launch_is_not_exported(one_trial_database: Path, form: str, edit: str) -> None:
+    assert C128.family in exported(form, one_trial_database)
+    plain_sql(one_trial_database, f"UPDATE {'trial' if edit.split()[0] in LAUNCH_OF_TRIAL else 'source'} SET {edit}")
+    assert "whose code changed in this tsm2-tune" in refused(
+        "export", "--format", form, "--output", "-", path=one_trial_database
+    )
 
 
 @pytest.mark.parametrize(
@@ -179,18 +172,20 @@ def test_an_edited_launch_is_not_exported(tried: Path, form: str, edit: str) -> 
         "config = 'tsm2:version=v3,threads=64,columns=8,prefetch=4', tunables = replace(tunables, '128', '64')",
     ],
 )
-def test_a_winner_that_this_version_does_not_make_is_stale_in_tables(tried: Path, edit: str) -> None:
-    assert [row["stale"] for row in json.loads(exported("json", tried))["best"]] == [0]
-    plain_sql(tried, f"UPDATE trial SET {edit}")
-    assert [row["stale"] for row in json.loads(exported("json", tried))["best"]] == [1]
-    assert [row["stale"] for row in json.loads(run("best", "--json", "--db", str(tried)).output)["best"]] == [1]
+def test_a_winner_that_this_version_does_not_make_is_stale_in_tables(one_trial_database: Path, edit: str) -> None:
+    assert [row["stale"] for row in json.loads(exported("json", one_trial_database))["best"]] == [0]
+    plain_sql(one_trial_database, f"UPDATE trial SET {edit}")
+    assert [row["stale"] for row in json.loads(exported("json", one_trial_database))["best"]] == [1]
+    assert [
+        row["stale"] for row in json.loads(run("best", "--json", "--db", str(one_trial_database)).output)["best"]
+    ] == [1]
     for form in TABLES:
-        assert exported(form, tried)
+        assert exported(form, one_trial_database)
     for form in WITH_KERNELS:
         assert "whose code changed in this tsm2-tune, or which it lacks" in refused(
-            "export", "--format", form, "--output", "-", path=tried
+            "export", "--format", form, "--output", "-", path=one_trial_database
         )
-    assert "this version generates other code" in run("show", "1", "--db", str(tried)).output
+    assert "this version generates other code" in run("show", "1", "--db", str(one_trial_database)).output
 
 
 def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
@@ -206,9 +201,9 @@ def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
     assert tuner.compiled
 
 
-def test_a_version_of_two_lines_is_refused(tried: Path) -> None:
-    plain_sql(tried, "UPDATE run SET version = '0.1.0' || char(10) || 'int evil;'")
-    assert "version = '0.1.0\\nint evil;' is not a value of this column" in refused("best", path=tried)
+def test_a_version_of_two_lines_is_refused(one_trial_database: Path) -> None:
+    plain_sql(one_trial_database, "UPDATE run SET version = '0.1.0' || char(10) || 'int evil;'")
+    assert "version = '0.1.0\\nint evil;' is not a value of this column" in refused("best", path=one_trial_database)
 
 
 def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
@@ -231,52 +226,55 @@ def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
 
 @pytest.mark.parametrize("statement", [one for one in SCHEMA if not one.startswith("PRAGMA")])
 @pytest.mark.parametrize("create", [True, False])
-def test_another_schema_is_refused(tried: Path, statement: str, create: bool) -> None:
-    plain_sql(tried, statement)
+def test_another_schema_is_refused(one_trial_database: Path, statement: str, create: bool) -> None:
+    plain_sql(one_trial_database, statement)
     with (
         pytest.raises(StoreError, match="unlike tsm2-tune's schema: restore a copy"),
-        Store.open(tried, create=create),
+        Store.open(one_trial_database, create=create),
     ):
         pass
 
 
 @pytest.mark.parametrize(("name", "before", "after"), REWRITTEN)
-def test_a_rewritten_schema_is_refused(tried: Path, name: str, before: str, after: str) -> None:
-    with closing(sqlite3.connect(tried)) as connection, connection:
+def test_a_rewritten_schema_is_refused(one_trial_database: Path, name: str, before: str, after: str) -> None:
+    with closing(sqlite3.connect(one_trial_database)) as connection, connection:
         connection.execute("PRAGMA writable_schema = ON")
         update = "UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ? AND instr(sql, ?)"
         done = connection.execute(update, (before, after, name, before))
         assert done.rowcount == 1
-    with pytest.raises(StoreError, match=f"altered '{name}'|damaged"), Store.open(tried, create=False):
+    with pytest.raises(StoreError, match=f"altered '{name}'|damaged"), Store.open(one_trial_database, create=False):
         pass
 
 
-def test_an_older_schema_with_a_trigger_is_not_migrated(tried: Path) -> None:
-    downgrade(tried)
-    plain_sql(tried, SCHEMA[0])
-    with pytest.raises(StoreError, match="has 't', unlike tsm2-tune's schema"), Store.open(tried, create=False):
+def test_an_older_schema_with_a_trigger_is_not_migrated(one_trial_database: Path) -> None:
+    downgrade(one_trial_database)
+    plain_sql(one_trial_database, SCHEMA[0])
+    with (
+        pytest.raises(StoreError, match="has 't', unlike tsm2-tune's schema"),
+        Store.open(one_trial_database, create=False),
+    ):
         pass
-    assert plain_sql(tried, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
+    assert plain_sql(one_trial_database, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
 
 
 @pytest.mark.parametrize("column", ["run_id", "trial_id"])
-def test_a_row_of_another_that_is_not_there_is_refused(tried: Path, column: str) -> None:
-    plain_sql(tried, f"UPDATE measurement SET {column} = 99")
+def test_a_row_of_another_that_is_not_there_is_refused(one_trial_database: Path, column: str) -> None:
+    plain_sql(one_trial_database, f"UPDATE measurement SET {column} = 99")
     for arguments in (("best",), ("show",), ("show", "1")):
-        assert "has a measurement (row " in refused(*arguments, path=tried)
+        assert "has a measurement (row " in refused(*arguments, path=one_trial_database)
 
 
-def test_a_large_value_is_refused(tried: Path) -> None:
-    plain_sql(tried, "UPDATE paragraph SET text = zeroblob(2000000)")
-    assert "holds a value of more than 1 MiB" in refused("show", "1", path=tried)
-    assert "holds a value of more than 1 MiB" in refused("best", path=tried)
+def test_a_large_value_is_refused(one_trial_database: Path) -> None:
+    plain_sql(one_trial_database, "UPDATE paragraph SET text = zeroblob(2000000)")
+    assert "holds a value of more than 1 MiB" in refused("show", "1", path=one_trial_database)
+    assert "holds a value of more than 1 MiB" in refused("best", path=one_trial_database)
 
 
-def test_a_query_without_end_ends(tried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_without_end_ends(one_trial_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "STEPS", 0)
     monkeypatch.setattr(database, "STEPS_PER_BYTE", 0)
     monkeypatch.setattr(database, "STEPS_AT_A_TIME", 100)
-    assert "takes too long to read for its size" in refused("best", path=tried)
+    assert "takes too long to read for its size" in refused("best", path=one_trial_database)
 
 
 def many_times(path: Path, table: str) -> None:
@@ -305,14 +303,14 @@ def many_times(path: Path, table: str) -> None:
     [("measurement", "best", "takes too long to read for its size"), ("trial", "show", "is a damaged database")],
 )
 def test_pages_that_stand_in_many_places(
-    tried: Path, table: str, command: str, said: str, monkeypatch: pytest.MonkeyPatch
+    one_trial_database: Path, table: str, command: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    many_times(tried, table)
+    many_times(one_trial_database, table)
     monkeypatch.setattr(database, "STEPS", 10**6)
-    assert said in refused(command, path=tried)
+    assert said in refused(command, path=one_trial_database)
 
 
-def test_no_more_is_read_than_the_file_can_hold(tried: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_the_file_can_hold(one_trial_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database, "READ_BYTES", 0)
     monkeypatch.setattr(database, "READ_PER_BYTE", 0)
-    assert "is a damaged database" in refused("show", path=tried)
+    assert "is a damaged database" in refused("show", path=one_trial_database)

@@ -1,5 +1,5 @@
 """Values in a database that this program does not store so are refused in a sentence."""
-# ruff: noqa: F811  # fixtures of another file
+# fixtures of another file
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.command import refused
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, plain_sql, tuning_run
 from tests.tampering import good_database
-from tests.test_foreign_files import refused, tried  # noqa: F401
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
@@ -79,9 +79,9 @@ def test_every_domain_is_of_a_column() -> None:
         "problem SET op = 'n'",
     ],
 )
-def test_a_value_outside_its_domain_is_refused(tried: Path, edit: str) -> None:
-    plain_sql(tried, f"UPDATE {edit}")
-    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused("show", "1", path=tried)
+def test_a_value_outside_its_domain_is_refused(one_trial_database: Path, edit: str) -> None:
+    plain_sql(one_trial_database, f"UPDATE {edit}")
+    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused("show", "1", path=one_trial_database)
 
 
 @pytest.mark.parametrize(
@@ -99,43 +99,48 @@ def test_a_value_outside_its_domain_is_refused(tried: Path, edit: str) -> None:
     ],
 )
 @pytest.mark.parametrize("command", [("best",), ("export", "--format", "module", "--output", "-")])
-def test_a_winner_that_contradicts_itself_is_refused(tried: Path, edit: str, command: tuple[str, ...]) -> None:
-    plain_sql(tried, f"UPDATE {edit}")
-    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused(*command, path=tried)
+def test_a_winner_that_contradicts_itself_is_refused(
+    one_trial_database: Path, edit: str, command: tuple[str, ...]
+) -> None:
+    plain_sql(one_trial_database, f"UPDATE {edit}")
+    assert "Error: trial 1 is not as this tsm2-tune stores it" in refused(*command, path=one_trial_database)
 
 
-def test_a_winner_without_samples_is_refused(tried: Path) -> None:
-    plain_sql(tried, "DELETE FROM sample")
-    assert "samples of round 0 are missing" in refused("best", path=tried)
+def test_a_winner_without_samples_is_refused(one_trial_database: Path) -> None:
+    plain_sql(one_trial_database, "DELETE FROM sample")
+    assert "samples of round 0 are missing" in refused("best", path=one_trial_database)
 
 
-def test_a_trial_is_ok_only_with_a_verdict_and_a_time(tried: Path) -> None:
-    plain_sql(tried, "UPDATE trial SET verdict_correct = 0")
+def test_a_trial_is_ok_only_with_a_verdict_and_a_time(one_trial_database: Path) -> None:
+    plain_sql(one_trial_database, "UPDATE trial SET verdict_correct = 0")
     with (
-        Store.open(tried, create=False) as store,
+        Store.open(one_trial_database, create=False) as store,
         pytest.raises(StoreError, match="it is ok, but has no right result"),
     ):
         store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
 
 
 @pytest.mark.parametrize("value", ["'x'", "1.5", "9e999", "-5", "x'00'"])
-def test_a_final_after_a_round_that_is_none(tried: Path, value: str) -> None:
-    plain_sql(tried, f"UPDATE measurement SET round = {value}")
-    with Store.open(tried, create=True) as store, pytest.raises(StoreError, match="has a final of the round"):
+def test_a_final_after_a_round_that_is_none(one_trial_database: Path, value: str) -> None:
+    plain_sql(one_trial_database, f"UPDATE measurement SET round = {value}")
+    with (
+        Store.open(one_trial_database, create=True) as store,
+        pytest.raises(StoreError, match="has a final of the round"),
+    ):
         store.add_final(RUN, final((C128, 400.0)), ("tsm2",), BASIS)
 
 
-def test_a_device_without_its_run(tried: Path) -> None:
+def test_a_device_without_its_run(one_trial_database: Path) -> None:
     for table in ("sample", "measurement", "run"):
-        plain_sql(tried, f"DELETE FROM {table}")
-    said = refused("model", "--shapes", "64x64x64", "--device", GPU, path=tried)
+        plain_sql(one_trial_database, f"DELETE FROM {table}")
+    said = refused("model", "--shapes", "64x64x64", "--device", GPU, path=one_trial_database)
     assert f"has no run on '{GPU}'" in said
 
 
 @pytest.mark.parametrize("name", ["x'00'", "NULL || 1", "char(27)", f"'{'x' * 2000}'"])
-def test_a_device_that_has_no_name(tried: Path, name: str) -> None:
-    plain_sql(tried, f"UPDATE OR IGNORE trial SET device_name = coalesce({name}, '')  || char(7)")
-    assert "Error: trial 1 is not as" in refused("model", "--shapes", "64x64x64", path=tried)
+def test_a_device_that_has_no_name(one_trial_database: Path, name: str) -> None:
+    plain_sql(one_trial_database, f"UPDATE OR IGNORE trial SET device_name = coalesce({name}, '')  || char(7)")
+    assert "Error: trial 1 is not as" in refused("model", "--shapes", "64x64x64", path=one_trial_database)
 
 
 def test_names_are_stored_as_a_line() -> None:

@@ -11,25 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import gate
-from tsm2_tune.errors import ToolMissing
+from tests.on_host import needs_nvcc
 from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.compile.nvcc import nvcc_path
 
 NAME = "ism2:optimisation=1,threads=32,columns=2,prefetch=4,row_tiles=2"
 LINE = f"{NAME} 181x5x67:f64"
-
-
-def has_nvcc() -> bool:
-    try:
-        return bool(nvcc_path())
-    except ToolMissing:
-        return False
-
-
-needs_nvcc = pytest.mark.skipif(not has_nvcc(), reason="no nvcc")
 
 
 def test_every_kernel_is_one_that_this_version_makes() -> None:

@@ -8,19 +8,13 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
+from tests.stencil_kernels import stencil
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.problem import COLUMN_MAJOR, DTYPES, FMA_DTYPES, Problem
 from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
-
-
-def stencil(op: str = "nn", vector: int = 1, read: str = "nc", load: int = 1, buffers: int = 1) -> GemmConfig:
-    """Tiles of 24 x 32 in stripes of 8; the reading grids are turned where the operands are, and are no squares."""
-    grid_a = (8, 4) if op[0] in COLUMN_MAJOR and load == 1 else (4, 8)
-    grid_b = (2, 16) if op[1] in COLUMN_MAJOR else (16, 2)
-    return GemmConfig(24, 32, 8, 4, 8, *grid_a, *grid_b, vector, read, load, buffers)
 
 
 def fours(op: str = "nn", buffers: int = 1) -> GemmConfig:

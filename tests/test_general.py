@@ -8,37 +8,23 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.planting import Bug, assert_rejected
+from tests.staged_kernels import SPLIT_DMMA
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.families.staged import StagedComplexDmmaConfig, StagedDmmaConfig, StagedF32DmmaConfig
+from tsm2_tune.generator.families.staged import StagedDmmaConfig
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
 
-# Few threads, because they are slow on the host. Bands have two rows of tiles; in f64, whose tile is wide, six.
-CONFIGS = {
-    "f64": StagedDmmaConfig(
-        128, 128, 16, 128, 16, 3, 1, splits=4, min_blocks=1, strips=1, octets=4, fragment_prefetch=1
-    ),
-    "f32": StagedF32DmmaConfig(
-        32, 32, 32, 32, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=4, fragment_prefetch=0
-    ),
-    "c64": StagedComplexDmmaConfig(
-        32, 32, 16, 16, 16, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
-    ),
-    "c128": StagedComplexDmmaConfig(
-        32, 32, 16, 16, 8, 3, 1, splits=4, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
-    ),
-}
 EACH = [(dtype, "nn") for dtype in FMA_DTYPES]
 OTHERS = [("f64", "tnt"), ("f64", "ntt"), ("f32", "ttt"), ("c64", "jxt")]
 
 
 def shape_of(dtype: str, op: str = "nn") -> tuple[int, int, int]:
     """Two bands or three, the last of them one row of tiles high; columns of tiles; part-filled at every end."""
-    config = CONFIGS[dtype]
+    config = SPLIT_DMMA[dtype]
     down, across = (7, 2) if dtype == "f64" else (5, 4)
     m, n = down * config.block_m - 3, across * config.block_n - 5
     return m, m if "x" in op else n, 2 * config.block_k + 1
@@ -46,13 +32,13 @@ def shape_of(dtype: str, op: str = "nn") -> tuple[int, int, int]:
 
 @pytest.mark.parametrize(("dtype", "op"), EACH + OTHERS, ids=lambda one: one)
 def test_products_of_many_tiles_are_right(try_kernel: TryKernel, dtype: str, op: str) -> None:
-    result = try_kernel(CONFIGS[dtype], Problem(*shape_of(dtype, op), dtype, op), str)
+    result = try_kernel(SPLIT_DMMA[dtype], Problem(*shape_of(dtype, op), dtype, op), str)
     assert result.outcome is Outcome.OK, result.detail
 
 
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
 def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
-    problem, family = Problem(4096, 4096, 4096, dtype), family_named(CONFIGS[dtype].family)
+    problem, family = Problem(4096, 4096, 4096, dtype), family_named(SPLIT_DMMA[dtype].family)
     found = first_choices([family], problem, PROFILES["h200"])
     assert len(found) > 2
     for config in found:
@@ -64,14 +50,14 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64", "c128"])
 def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
     """The first choice has one block or two for each multiprocessor, so that no block waits or adds partial sums."""
-    problem, family = Problem(512, 512, 512, dtype), family_named(CONFIGS[dtype].family)
+    problem, family = Problem(512, 512, 512, dtype), family_named(SPLIT_DMMA[dtype].family)
     first = first_choices([family], problem, PROFILES["h200"])[0]
     tiles = family.launch(first, problem).tiles(512, 512)
     assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
 
 
 def bug(name: str, original: str, planted: str, *, op: str = "nn", dtype: str = "c128") -> Bug:
-    return Bug(name, CONFIGS[dtype], original, planted, dtype=dtype, op=op, shape=shape_of(dtype))
+    return Bug(name, SPLIT_DMMA[dtype], original, planted, dtype=dtype, op=op, shape=shape_of(dtype))
 
 
 BUGS = (

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import configuration, handmade, kernel, trial, tuning_run, winners
+from tests.fabricated import configuration, handmade, kernel, trial
 from tests.library_calls import (
     FACTORS,
     INVALID_VALUE,
@@ -25,13 +25,10 @@ from tests.library_calls import (
     WORKSPACE_TOO_SMALL,
     Call,
     Handle,
+    real_library,
 )
-from tests.on_gpu import ON_GPU
+from tests.on_gpu import ON_GPU, Memory
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export.cubins import compiled_cubins
-from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
-from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -40,46 +37,6 @@ REAL, COMPLEX = ("nn", "tn", "nt"), ("nn", "tn", "nt", "cn", "nc", "cc")
 OPS = {"f32": (*REAL, "tt"), "f64": ("ttt", "ntt", "tnt"), "c64": COMPLEX, "c128": COMPLEX, "bf16": REAL, "f16": REAL}
 SHAPES = ((1, 1, 1), (257, 5, 33), (2049, 7, 301), (5, 2050, 40))
 PRECISION = {"bf16": 2.0**-8, "f16": 2.0**-11}
-
-
-class Memory:
-    """Matrices in device memory, of PyCUDA's, in the device's primary context."""
-
-    def __init__(self) -> None:
-        import pycuda.driver as drv
-
-        drv.init()
-        self.drv, self.device = drv, drv.Device(0)
-        self.context = self.device.retain_primary_context()
-        self.context.push()
-        self._kept: list[Any] = []
-
-    def put(self, raw: np.ndarray[Any, Any]) -> int:
-        """The address of a copy."""
-        self._kept.append(self.drv.mem_alloc(max(raw.nbytes, 1)))
-        self.drv.memcpy_htod(self._kept[-1], raw)
-        return int(self._kept[-1])
-
-    def room(self, size: int) -> int:
-        self._kept.append(self.drv.mem_alloc(size))
-        return int(self._kept[-1])
-
-    def get(self, address: int, like: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        found = np.empty_like(like)
-        self.drv.memcpy_dtoh(found, address)
-        return found
-
-    def free(self) -> None:
-        self.context.synchronize()
-        for one in self._kept:
-            one.free()
-        self._kept.clear()
-
-    @property
-    def run(self) -> TuningRun:
-        """A run of the tuner on this GPU."""
-        major, minor = self.device.compute_capability()
-        return tuning_run(self.device.name(), compute_capability=f"{major}.{minor}")
 
 
 @pytest.fixture(scope="module")
@@ -97,18 +54,6 @@ def memory(gpu_memory: Memory) -> Iterator[Memory]:
     gpu_memory.free()
 
 
-def written(folder: Path, *trials: tuple[TuningRun, Trial]) -> str:
-    """A library of real kernels, its header and its interface for Fortran beside it."""
-    rows, sources = winners(folder, *trials)
-    cubins, missing = compiled_cubins(rows, sources, print)
-    assert missing == []
-    path = folder / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, NOTHING_KNOWN))
-    for suffix, name in BESIDE.items():
-        path.with_suffix(suffix).write_bytes((SOURCES / name).read_bytes())
-    return str(path)
-
-
 @pytest.fixture(scope="module")
 def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
     """A library with kernels that split k for OPS, and one for f32 that does not, for few columns."""
@@ -116,7 +61,7 @@ def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory, sessio
     trials = [trial(problem=problem, source=handmade(problem)) for problem in problems]
     plain = Problem(4096, 2, 4096, "f32")
     trials.append(trial(problem=plain, source=kernel(configuration(128, 2), plain), config=configuration(128, 2)))
-    return written(tmp_path_factory.mktemp("library"), *((gpu_memory.run, one) for one in trials))
+    return real_library(tmp_path_factory.mktemp("library"), *((gpu_memory.run, one) for one in trials))
 
 
 @pytest.fixture
@@ -363,7 +308,7 @@ def test_an_example_runs(memory: Memory, tmp_path: Path, compiler: str, example:
     if shutil.which(compiler) is None or not (cuda / "lib64" / "libcudart.so").exists():
         pytest.skip(f"no {compiler}, or no CUDA runtime in {cuda}")
     problem = Problem(100000, 8, 8, "f64")
-    written(tmp_path, (memory.run, trial(problem=problem, source=handmade(problem))))
+    real_library(tmp_path, (memory.run, trial(problem=problem, source=handmade(problem))))
     texts = ["libtsm2.f90"] if example.endswith("f90") else []
     command = [compiler, *texts, str(EXAMPLES / example), "-I.", f"-I{cuda}/include", "-L.", f"-L{cuda}/lib64"]
     subprocess.run([*command, "-ltsm2", "-lcudart", "-o", "product"], check=True, cwd=tmp_path)

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.fabricated import handmade, trial
-from tests.on_gpu import ON_GPU
-from tests.test_gpu_library import Memory, written
+from tests.library_calls import real_library
+from tests.on_gpu import ON_GPU, Memory
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import REASONS, Seen, written_in
@@ -40,7 +40,7 @@ def gpu_memory() -> Iterator[Memory]:
 def library(gpu_memory: Memory, tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
     problems = [Problem(256, 8, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
     trials = [trial(problem=problem, source=handmade(problem)) for problem in problems]
-    return Path(written(tmp_path_factory.mktemp("library"), *((gpu_memory.run, one) for one in trials)))
+    return Path(real_library(tmp_path_factory.mktemp("library"), *((gpu_memory.run, one) for one in trials)))
 
 
 def random_products(
@@ -58,9 +58,9 @@ def random_products(
         done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
         assert (done.returncode, done.stderr[-3000:]) == (0, "")
         found.update(json.loads(done.stdout))
-        written = written_in(journal)
-        assert not written.uncounted[0], written.besides
-        seen += written.seen
+        real_library = written_in(journal)
+        assert not real_library.uncounted[0], real_library.besides
+        seen += real_library.seen
     taken = sum(one.taken for one in seen)
     print(f"{sum(one.calls for one in seen)} seen, {taken} taken", dict(found))
     assert taken > COUNT // 5

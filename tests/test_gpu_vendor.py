@@ -13,8 +13,8 @@ import pytest
 
 from tests.command import run
 from tests.fabricated import plain_sql
+from tests.fake_vendor import PRODUCTS
 from tests.on_gpu import ON_GPU
-from tests.test_vendor import PRODUCTS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.support_kernels import Support

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import tsm2_tune
 from tests.command import run
-from tests.databases import C128, C256, C512, EARLY, LATE, TODAY, best, ended, facts
+from tests.databases import C128, C256, C512, EARLY, LATE, TODAY, best, database_of, ended, facts
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -183,8 +183,7 @@ def test_what_takes_its_time_says_how_much_is_left(monkeypatch: pytest.MonkeyPat
 def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
     for path, basis, when in ((ours, BASIS, "2026-05-05"), (theirs, "yesterday", "2026-04-04")):
-        with Store.open(path, create=True) as store:
-            store.add_trial(EARLY, trial(500 if path == ours else 400, C128, basis=basis))
+        database_of(path, trial(500 if path == ours else 400, C128, basis=basis), run=EARLY)
         ended(path, f"{when}T00:00:00+00:00")
     tsm2_tune.import_trials(theirs, ours)
     tsm2_tune.import_trials(ours, theirs)
@@ -212,8 +211,7 @@ def test_a_fault_anywhere_counts_and_a_right_one_before_one_in_no_time(
     for first, second in (("a", "b"), ("b", "a")):
         paths = {name: tmp_path / f"{first}{name}.db" for name in "ab"}
         for name, path in paths.items():
-            with Store.open(path, create=True) as store:
-                store.add_trial(EARLY, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes))
+            database_of(path, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes), run=EARLY)
         found = tsm2_tune.import_trials(paths[second], paths[first])
         (told,) = found.conflicts
         assert told.endswith(f"{outcome.value} is kept")
@@ -227,8 +225,7 @@ def test_what_was_verified_in_full_or_searched_anywhere_is_known_then(searched: 
     paths = {name: tmp_path / f"{name}.db" for name in ("ours", "theirs")}
     for name, path in paths.items():
         verdict = "right in 9 calls" if name == "theirs" else None
-        with Store.open(path, create=True) as store:
-            store.add_trial(EARLY, trial(500, C128, full_verdict=verdict, is_between=name != searched))
+        database_of(path, trial(500, C128, full_verdict=verdict, is_between=name != searched), run=EARLY)
     ended(paths["ours"], "2026-01-02T03:05:00+00:00")
     tsm2_tune.import_trials(paths["theirs"], paths["ours"])
     assert plain_sql(paths["ours"], "SELECT full_verdict, is_between FROM trial") == [("right in 9 calls", 0)]
@@ -237,8 +234,7 @@ def test_what_was_verified_in_full_or_searched_anywhere_is_known_then(searched: 
 def test_of_trials_that_timed_out_the_one_that_had_more_time_counts(tmp_path: Path) -> None:
     short, long = tmp_path / "short.db", tmp_path / "long.db"
     for path, seconds in ((short, 60.0), (long, 90.0)):
-        with Store.open(path, create=True) as store:
-            store.add_trial(EARLY, replace(trial(500, C128), limits=TimeLimits(120.0, seconds), **LATER))
+        database_of(path, replace(trial(500, C128), limits=TimeLimits(120.0, seconds), **LATER), run=EARLY)
     for path, other in ((short, long), (long, short)):
         tsm2_tune.import_trials(other, path)
         assert plain_sql(path, "SELECT run_limit_seconds FROM trial") == [(90.0,)]
@@ -274,8 +270,7 @@ def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path)
 def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_path: Path) -> None:
     older, now = tmp_path / "older.db", tmp_path / "now.db"
     for path, made in ((older, source(C128, text="int older;\n")), (now, None)):
-        with Store.open(path, create=True) as store:
-            store.add_trial(EARLY, trial(500, C128) if made is None else trial(400, C128, source=made))
+        database_of(path, trial(500, C128) if made is None else trial(400, C128, source=made), run=EARLY)
     ended(older, "2026-01-01T00:00:00+00:00")  # the first by all else
     assert [row.stale for row in tsm2_tune.best(older)] == [1]
     for path, other in ((now, older), (older, now)):

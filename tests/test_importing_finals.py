@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
-from tests.databases import C128, C256, C512, EARLY, TODAY, facts
+from tests.databases import C128, C256, C512, EARLY, TODAY, database_of, facts
 from tests.fabricated import BASIS, final, plain_sql, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.tuner.results.store import Store
@@ -27,9 +27,7 @@ def rounds(path: Path) -> list[Times]:
 
 
 def with_trials(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        for config in (C128, C256, C512):
-            store.add_trial(EARLY, trial(600, config))
+    database_of(path, *(trial(600, config) for config in (C128, C256, C512)), run=EARLY)
 
 
 def add_final(path: Path, times: Times) -> None:

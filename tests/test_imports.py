@@ -1,14 +1,13 @@
 """Imports run one way, and PyCUDA is loaded only where a GPU is asked for."""
 
 import ast
-import subprocess
-import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 import tsm2_tune
+from tests.command import loaded_modules
 from tsm2_tune.cli import COMMANDS, RESULTS
 
 PACKAGE = Path(tsm2_tune.__file__).parent
@@ -40,12 +39,6 @@ def test_imports_run_one_way() -> None:
                 if target not in ALLOWED[layer]:
                     wrong.append(f"{path.name} imports {node.module}")
     assert wrong == []
-
-
-def loaded_modules(statement: str) -> set[str]:
-    program = f"import sys\n{statement}\nprint(*sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(answer.stdout.splitlines()[-1].split())
 
 
 def test_planning_loads_no_pycuda_and_a_file_nothing_of_servers(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
-from tests.fake_tensors import Parameter, Tensor, exchange, fake_cupy, fake_torch
+from tests.fake_tensors import Parameter, Tensor, exchange
 from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
@@ -57,21 +57,6 @@ def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
     patch.setattr(module, "cubin_of", lambda *_: b"cubin")
     patch.setattr(module, "driver", driver, raising=False)
     return module
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    fake = fake_torch()
-    fake.addmm = lambda c, a, b, *, beta, alpha, out: out
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    fake = fake_cupy()
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    return fake
 
 
 @pytest.fixture

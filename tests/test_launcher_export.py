@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.databases import database_of
 from tests.fabricated import exported, imported, trial, tuning_run, winners
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.module import packed as packed_lines
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -69,9 +69,7 @@ def test_one_that_is_not_for_this_python_is_left_alone(compiled: ModuleType, mon
 
 
 def database(folder: Path) -> str:
-    with Store.open(folder / "results.db", create=True) as store:
-        store.add_trial(tuning_run(), trial())
-    return str(folder / "results.db")
+    return database_of(folder / "results.db", trial())
 
 
 def export(folder: Path, *arguments: str) -> Any:

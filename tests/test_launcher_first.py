@@ -5,102 +5,29 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import os
 import random
 import sys
 import threading
-import zlib
-from collections.abc import Sequence
-from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, exported, imported
-from tests.fake_tensors import TYPES, Tensor, fake_cupy, fake_torch
-from tests.kept_objects import keep
+from tests.fabricated import device_array
+from tests.fake_tensors import TYPES
 from tests.library_calls import H200
-from tests.packs_of_everything import everything
-from tests.random_calls import PLACES, Driver, odd_product, of_cupy, outcome, random_product, tensor
+from tests.packs_of_everything import before_a_driver, modules_of_everything, products
+from tests.random_calls import PLACES, odd_product, of_cupy, outcome, random_product, tensor
 from tests.random_calls import TYPES as KINDS
-from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 
-def modules_of_everything(folder: Path, seed: int) -> tuple[ModuleType, ModuleType]:
-    """Return modules without the compiled launcher and with it. Nothing predicts their times with seed 0."""
-    plain, compiled = (imported(text, folder) for text in texts_of_everything(seed))
-    return plain, compiled
-
-
-@cache
-def texts_of_everything(seed: int) -> tuple[str, str]:
-    """Return the modules' texts. The first process that asks makes them for all processes of a test run."""
-    places = [Path(os.environ["XDG_CACHE_HOME"], f"everything-{seed}-{name}.py") for name in ("plain", "compiled")]
-    if not all(place.exists() for place in places):
-        found, known = everything(seed)
-        for place, launcher in zip(places, (None, launcher_binary()), strict=True):
-            keep(place, exported("module", found, known=known, launcher=launcher).encode())
-    plain, compiled = (place.read_text(encoding="utf-8") for place in places)
-    return plain, compiled
-
-
-class Loading(Driver):
-    """A driver that has a function of its own for each binary, and all addresses."""
-
-    def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
-        return super().cuPointerGetAttribute(value, attribute, ctypes.c_uint64(0x1000))
-
-    def cuModuleLoadData(self, module: Any, image: bytes) -> int:
-        module._obj.value = 1 + zlib.crc32(image)
-        return super().cuModuleLoadData(module, image)
-
-    def cuModuleGetFunction(self, function: Any, module: Any, name: bytes) -> int:
-        function._obj.value = module.value
-        return 0
-
-
-def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
-    driver = Loading()
-    driver.current = 0xAA
-    patch.setattr(module, "cuda", lambda: driver)
-    patch.setattr(module, "cubin_of", lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
-    patch.setattr(module, "driver", driver, raising=False)
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    fake = fake_torch()
-    fake.addmm = lambda c, a, b, *, beta, alpha, out: out
-    fake.mm = fake.matmul = lambda a, b, out=None: out
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
-
-
-@pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    fake = fake_cupy()
-    fake.matmul = lambda a, b, out=None: a if out is None else out
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    return fake
-
-
-@pytest.fixture
-def pair(tmp_path: Path, torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[ModuleType, ModuleType]:
-    """Modules of winners of everything, each before a driver of its own."""
-    made = modules_of_everything(tmp_path, 1)
-    for module in made:
-        before_a_driver(module, monkeypatch)
-    return made
-
-
-def served(pair: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any) -> tuple[int, set[Any]]:
+def served(both_modules: tuple[ModuleType, ModuleType], library: Any, seed: int, kind: Any) -> tuple[int, set[Any]]:
     """Makes the same first and second calls of both; how many first calls the launcher started a kernel for, of which
     kinds."""
-    plain, compiled = pair
+    plain, compiled = both_modules
     long, of = list[Any](), compiled.Product.of
     compiled.Product.of = lambda *arguments, **named: long.append(arguments) or of(*arguments, **named)
     rng, count, by_vendor, kinds = random.Random(seed), 0, 0, set[Any]()
@@ -136,25 +63,13 @@ def test_a_first_call_does_what_it_does_without(
 
 
 def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
-    pair: tuple[ModuleType, ModuleType], cupy: Any
+    both_modules: tuple[ModuleType, ModuleType], cupy: Any
 ) -> None:
-    for module in pair:
+    for module in both_modules:
         module.driver.current = 0xC0  # all arrays are in this context
-    count, kinds = served(pair, cupy, 5, of_cupy)
+    count, kinds = served(both_modules, cupy, 5, of_cupy)
     assert count > 150
     assert {is_made for _, is_made in kinds} == {False, True}
-
-
-def products(
-    module: ModuleType, count: int, dtype: str = "f32", ats: Sequence[int] = PLACES
-) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Arrays of that many shapes at these addresses, for which a winner of this GPU's is."""
-    of_gpu = [w for w in module.WINNERS if w.device == H200.identity.name]
-    winner = next(w for w in of_gpu if w.dtype == dtype and w.op in ("nn", "tn", "nt", "tt"))
-    orders = ["FC"[order == "t"] for order in winner.orders]
-    extents = [(4096 + 64 * turn, winner.n, winner.k) for turn in range(count)]
-    shapes = [((m, k), (k, n), (m, n)) for m, n, k in extents]
-    return [tuple(map(tensor, each, orders, ats, [dtype] * 3)) for each in shapes]  # type: ignore[misc]
 
 
 def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]:
@@ -164,9 +79,9 @@ def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]
 
 
 def test_python_chooses_once_for_each_kernel(
-    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+    both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, compiled = pair
+    _, compiled = both_modules
     asked = counting_choices(compiled, monkeypatch)
     for a, b, out in products(compiled, 300):
         assert compiled.gemm(a, b, out=out, fallback="error") is out
@@ -175,20 +90,22 @@ def test_python_chooses_once_for_each_kernel(
     assert len(asked) == len({launch["function"] for launch in launches})
 
 
-def test_a_refused_first_launch_is_made_in_the_plans_context(pair: tuple[ModuleType, ModuleType], torch: Any) -> None:
-    for turn, (a, b, out) in enumerate(products(pair[1], 40)):
-        for module in pair:
+def test_a_refused_first_launch_is_made_in_the_plans_context(
+    both_modules: tuple[ModuleType, ModuleType], torch: Any
+) -> None:
+    for turn, (a, b, out) in enumerate(products(both_modules[1], 40)):
+        for module in both_modules:
             module.driver.current = 0xAA if turn < 20 else None
         named = {"out": out, "fallback": "error"}
-        assert outcome(pair[1], torch, [a, b], named) == outcome(pair[0], torch, [a, b], named)
-        assert pair[1].driver.current == 0xAA  # the primary context
+        assert outcome(both_modules[1], torch, [a, b], named) == outcome(both_modules[0], torch, [a, b], named)
+        assert both_modules[1].driver.current == 0xAA  # the primary context
 
 
 def test_no_kernel_of_another_context_is_started(
-    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+    both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a reset of the device, handles of kernels are different."""
-    _, compiled = pair
+    _, compiled = both_modules
     made = [products(compiled, 20, dtype) for dtype in ("f32", "f64")]
 
     def started(each: Any) -> set[int]:
@@ -210,9 +127,9 @@ def test_no_kernel_of_another_context_is_started(
 
 
 def test_a_product_that_is_to_be_timed_is_pythons(
-    pair: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+    both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, compiled = pair
+    _, compiled = both_modules
     made, asked = products(compiled, 40), list[Any]()
     for a, b, out in made[:20]:
         compiled.gemm(a, b, out=out, fallback="error")
@@ -224,11 +141,11 @@ def test_a_product_that_is_to_be_timed_is_pythons(
 
 @pytest.mark.parametrize("is_broadcast", [True, False])
 def test_strides_that_no_matrix_has_are_refused(
-    pair: tuple[ModuleType, ModuleType], cupy: Any, is_broadcast: bool
+    both_modules: tuple[ModuleType, ModuleType], cupy: Any, is_broadcast: bool
 ) -> None:
     """CuPy's broadcast_to: strides of 0, which are not those of a row-major array that tells none; and rows that are
     no whole number of elements apart."""
-    for module in pair:
+    for module in both_modules:
         module.driver.current = 0xC0
         rows = [w for w in module.WINNERS if w.op in ("tn", "tt", "tnt", "ttt") and w.dtype != "bf16"]
         winner = next(w for w in rows if w.device == H200.identity.name)
@@ -248,9 +165,9 @@ def test_strides_that_no_matrix_has_are_refused(
 
 @pytest.mark.parametrize("library", ["torch", "cupy"])
 def test_an_array_that_lies_where_none_of_its_type_can_is_refused_again(
-    pair: tuple[ModuleType, ModuleType], library: str
+    both_modules: tuple[ModuleType, ModuleType], library: str
 ) -> None:
-    for module in pair:
+    for module in both_modules:
         module.driver.current = {"torch": 0xAA, "cupy": 0xC0}[library]
         kind: Any = {"torch": lambda one: one, "cupy": of_cupy}[library]
         a, b, out = map(kind, products(module, 1)[0])
@@ -266,8 +183,10 @@ def test_an_array_that_lies_where_none_of_its_type_can_is_refused_again(
         assert len(module.driver.launches) == count
 
 
-def test_threads_start_first_products_while_the_table_is_forgotten(pair: tuple[ModuleType, ModuleType]) -> None:
-    _, compiled = pair
+def test_threads_start_first_products_while_the_table_is_forgotten(
+    both_modules: tuple[ModuleType, ModuleType],
+) -> None:
+    _, compiled = both_modules
     compiled.driver.cuLaunchKernelEx = ctypes.CDLL(None).sched_yield
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -297,8 +216,8 @@ def test_threads_start_first_products_while_the_table_is_forgotten(pair: tuple[M
     assert errors == []
 
 
-def test_cupys_own_product_is_made_on_its_device(pair: tuple[ModuleType, ModuleType], cupy: Any) -> None:
-    _, compiled = pair
+def test_cupys_own_product_is_made_on_its_device(both_modules: tuple[ModuleType, ModuleType], cupy: Any) -> None:
+    _, compiled = both_modules
     compiled.driver.current = 0xC0
     at: list[int] = []
     cupy.matmul = lambda a, b, out=None: at.append(cupy.cuda.runtime.getDevice()) or out
@@ -311,8 +230,8 @@ def test_cupys_own_product_is_made_on_its_device(pair: tuple[ModuleType, ModuleT
     assert set(at) == {0}
 
 
-def test_nothing_is_kept_of_first_calls(pair: tuple[ModuleType, ModuleType], torch: Any) -> None:
-    _, compiled = pair
+def test_nothing_is_kept_of_first_calls(both_modules: tuple[ModuleType, ModuleType], torch: Any) -> None:
+    _, compiled = both_modules
     compiled.driver.cuLaunchKernelEx = ctypes.CDLL(None).sched_yield  # returns 0, and records nothing
     made = products(compiled, 2300)  # more calls than the table has places: all is forgotten on the way
     counted = (made[0][0].dtype, torch.empty_strided, compiled.Plan, None)

@@ -1,5 +1,4 @@
 """A compiled launcher that is told of all kernels starts none that it must not."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -12,8 +11,8 @@ import pytest
 
 from tests.fake_tensors import Parameter, Tensor, exchange
 from tests.library_calls import H200
+from tests.packs_of_everything import products
 from tests.random_calls import tensor
-from tests.test_launcher_first import cupy, pair, products, torch  # noqa: F401
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
@@ -33,17 +32,17 @@ def launcher_of_all_kernels(module: ModuleType, array: Tensor, of_type: int = 0)
 ASKED = (False, False, None, "error", False)
 
 
-def test_no_kernel_of_another_device_is_started(pair: tuple[ModuleType, ModuleType]) -> None:
-    a, b, out = products(pair[1], 1)[0]
-    made = launcher_of_all_kernels(pair[1], a)
+def test_no_kernel_of_another_device_is_started(both_modules: tuple[ModuleType, ModuleType]) -> None:
+    a, b, out = products(both_modules[1], 1)[0]
+    made = launcher_of_all_kernels(both_modules[1], a)
     assert made.start(a, b, out, None, None, ASKED, None) is out
     for one in (a, b, out):
         one.get_device = lambda: 1
     assert made.start(a, b, out, None, None, ASKED, None) == "plain"
 
 
-def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(pair: tuple[ModuleType, ModuleType]) -> None:
-    made = launcher_of_all_kernels(pair[1], products(pair[1], 1)[0][0])
+def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(both_modules: tuple[ModuleType, ModuleType]) -> None:
+    made = launcher_of_all_kernels(both_modules[1], products(both_modules[1], 1)[0][0])
     refused = []
     for (m, n, k), orders in itertools.product(itertools.product((4096, 2**45), (1, 2, 8), (1, 8)), ("FFF", "CCC")):
         shapes = [(m, k), (k, n), (m, n)]
@@ -52,16 +51,16 @@ def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(pair: tuple[Mod
         assert started is out or m > 4096
         if m > 4096 and started == "plain":
             with pytest.raises(ValueError, match="more tiles than a launch has blocks"):
-                pair[0].gemm(a, b, out=out, fallback="error")
+                both_modules[0].gemm(a, b, out=out, fallback="error")
             refused.append(started)
         else:
-            pair[0].gemm(a, b, out=out, fallback="error")
+            both_modules[0].gemm(a, b, out=out, fallback="error")
     assert refused
 
 
-def test_what_is_no_kernel_is_not_taken(pair: tuple[ModuleType, ModuleType]) -> None:
-    made = pair[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
-    (a, _, _), count = products(pair[1], 1)[0], len(pair[1].WINNERS)
+def test_what_is_no_kernel_is_not_taken(both_modules: tuple[ModuleType, ModuleType]) -> None:
+    made = both_modules[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
+    (a, _, _), count = products(both_modules[1], 1)[0], len(both_modules[1].WINNERS)
     sound = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
     assert made.know(*sound)
     for at, wrong in [(2, -1), (2, 6), (4, (-1, 0)), (4, (count, 0)), (4, (0, 2)), (4, (0, -1)), (5, (0, 1)),

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +21,7 @@ from rich.console import Console
 
 from tests.command import TUNE
 from tests.fabricated import PROBLEM, trial
+from tests.servers import wait_until
 from tsm2_tune.console import run_progress, search_progress
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted, TrialStored
@@ -244,14 +244,6 @@ def test_colours_are_left_out_where_nobody_wants_them(wanted: bool, monkeypatch:
         shown.show(TrialStored(trial(400.0), 1))
     coloured = re.search(r"\x1b\[(?:[0-9;]*;)?(?:3|9)[0-7]m", printed(console))
     assert (coloured is not None) == wanted
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    """Wait 10 s at the most."""
-    end = time.monotonic() + 10.0
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def test_the_time_left_says_what_it_does_not_count() -> None:

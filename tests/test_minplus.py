@@ -14,9 +14,9 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.fabricated import exported, host_run, imported, trial, winners
+from tests.on_host import upload_operand
 from tests.planting import Bug, assert_rejected
-from tests.test_gemm import stencil
-from tests.test_reference import write
+from tests.stencil_kernels import stencil
 from tsm2_tune.generator.families import FAMILIES, family_named
 from tsm2_tune.generator.families.gemm import MinplusConfig
 from tsm2_tune.generator.problem import Problem
@@ -171,11 +171,11 @@ def test_only_what_differs_from_the_least_is_wrong(
     prepare(operands, check, seed=3)
     a, b = (matrix(device, operand, problem) for operand in (operands.a, operands.b))
     expected = least(a, b)
-    write(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
+    upload_operand(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
     assert compared(operands, check)[:, 4].sum() == 0
     row, column = problem.m // 2, problem.n - 1
     expected[row, column] = np.nextafter(expected[row, column], np.inf, dtype=expected.dtype)
-    write(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
+    upload_operand(device, operands.c, problem, expected[..., np.newaxis].astype(np.float64))
     found = compared(operands, check)
     assert found[:, 4].sum() == 1
     assert found[found[:, 0].argmax(), 1] == column * problem.m + row

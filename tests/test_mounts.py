@@ -13,7 +13,8 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.fabricated import configuration, downgrade, plain_sql, trial, tuning_run
+from tests.databases import database_of
+from tests.fabricated import configuration, downgrade, plain_sql, trial
 from tests.reported import LIBRARY
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import mounts
@@ -38,9 +39,7 @@ def remote(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database of two trials on a network file system."""
     path = tmp_path / "share" / "results.db"
     path.parent.mkdir()
-    with Store.open(path, create=True) as store:
-        for threads in (128, 256):
-            store.add_trial(tuning_run(), trial(500.0, configuration(threads)))
+    database_of(path, *(trial(500.0, configuration(threads)) for threads in (128, 256)))
     mounted(monkeypatch, tmp_path, (str(path.parent), "nfs4"))
     return path
 
@@ -144,8 +143,7 @@ def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) ->
 @pytest.mark.skipif(os.getuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to become somebody else")
 def test_a_place_that_cannot_be_written_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "results.db"
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(), trial(500.0))
+    database_of(path, trial(500.0))
     path.chmod(0o444)
     for folder in (tmp_path, *tmp_path.parents):
         if folder.owner() == "root" and folder.stat().st_mode & 0o5 != 0o5:

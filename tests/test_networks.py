@@ -13,8 +13,7 @@ import pytest
 
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, trial, tuning_run
 from tests.networks import Network, network_to
-from tests.servers import TestServer, asked
-from tests.test_postgresql_writers import wait_until
+from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import outage, retry
 from tsm2_tune.tuner.results.storage import postgresql as servers

@@ -4,128 +4,74 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, exported, host_run, imported, trial, tuning_run, winners
-from tests.fake_dispatcher import Dispatcher
-from tests.fake_tensors import Parameter, Tensor, fake_torch
-from tests.recording_driver import RecordingDriver
-from tsm2_tune.generator.problem import Problem
+from tests.fabricated import exported, host_run, imported, trial, tuning_run, winners
+from tests.fake_dispatcher import OWN
+from tests.fake_tensors import Parameter, factors, row_major
+from tests.modules import launched_values
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
-
-OWN = "PyTorch's"
-
-
-@pytest.fixture
-def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """PyTorch as far as overrides ask it; `table` is what it calls."""
-    fake = fake_torch()
-    fake.table = Dispatcher(
-        ("mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out"), lambda *operands, **named: OWN
-    )
-    fake.library = SimpleNamespace(get_kernel=fake.table.get_kernel, Library=fake.table.library)
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
-
-
-@pytest.fixture(scope="module")
-def module_of_two(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A module of kernels for f32 and f64."""
-    folder = tmp_path_factory.mktemp("module")
-    problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "f64") for op in ("nn", "ttt")]
-    return imported(
-        exported("module", winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))), folder
-    )
-
-
-@pytest.fixture
-def module(module_of_two: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    driver = RecordingDriver()
-    monkeypatch.setattr(module_of_two, "cuda", lambda: driver)
-    monkeypatch.setattr(module_of_two, "cubin_of", lambda *_: b"cubin")
-    monkeypatch.setattr(module_of_two, "driver", driver, raising=False)
-    monkeypatch.setattr(module_of_two, "_overrides", module_of_two.Overrides())
-    for table in (module_of_two.plans, module_of_two._functions):
-        table.clear()
-    return module_of_two
-
-
-def tensor(rows: int, columns: int, at: int, *, kind: type[Tensor] = Tensor, **changes: Any) -> Tensor:
-    """Row-major."""
-    typestr = {"torch.float64": "<f8", "torch.int32": "<i4"}.get(changes.setdefault("dtype", "torch.float32"), "<f4")
-    size = int(typestr[2])
-    return kind(device_array((rows, columns), (size * columns, size), at=at, typestr=typestr), **changes)
-
-
-def factors(**changes: Any) -> tuple[Tensor, Tensor]:
-    return tensor(6, 90, 0x1000, **changes), tensor(90, 2, 0x2000, **changes)
-
-
-def values(module: ModuleType) -> list[Any]:
-    """Return the last launch's m, n, k, alpha, a, lda, b, ldb, beta, out and ldout."""
-    return module.driver.launches[-1]["values"]  # type: ignore[no-any-return]
-
 
 # Products that are taken
 
 
-def test_a_product_is_computed_by_a_kernel_in_a_new_row_major_tensor(module: ModuleType, torch: Any) -> None:
+def test_a_product_is_computed_by_a_kernel_in_a_new_row_major_tensor(overridable: ModuleType, torch: Any) -> None:
     a, b = factors()
-    with module.installed():
+    with overridable.installed():
         for _ in range(2):
             found = torch.table.call("mm", a, b)
             assert found is torch.made[-1]
             assert (found.shape, found.stride()) == ((6, 2), (2, 1))
-    launched = values(module)
+    launched = launched_values(overridable)
     assert [launched[at] for at in (3, 4, 5, 6, 7, 8, 9)] == [1.0, 0x1000, 90, 0x2000, 2, 0.0, found.data_ptr()]
-    assert len(module.driver.launches) == 2
+    assert len(overridable.driver.launches) == 2
     assert torch.table.call("mm", a, b) == OWN
 
 
-def test_the_result_is_where_it_is_asked_for(module: ModuleType, torch: Any) -> None:
-    (a, b), out, c = factors(), tensor(6, 2, 0x3000), tensor(6, 2, 0x4000)
-    with module.installed():
+def test_the_result_is_where_it_is_asked_for(overridable: ModuleType, torch: Any) -> None:
+    (a, b), out, c = factors(), row_major(6, 2, 0x3000), row_major(6, 2, 0x4000)
+    with overridable.installed():
         assert torch.table.call("mm.out", a, b, out=out) is out
         assert torch.table.call("addmm_", c, a, b, beta=0.5, alpha=-2) is c
-        assert [values(module)[at] for at in (3, 8, 9)] == [-2.0, 0.5, 0x4000]
+        assert [launched_values(overridable)[at] for at in (3, 8, 9)] == [-2.0, 0.5, 0x4000]
         assert torch.table.call("addmm.out", c, a, b, out=out) is out
-        assert [values(module)[at] for at in (3, 8, 9)] == [1.0, 1.0, 0x3000]
+        assert [launched_values(overridable)[at] for at in (3, 8, 9)] == [1.0, 1.0, 0x3000]
     assert out.copied is c
     assert not hasattr(c, "copied")
 
 
 def test_what_is_added_is_copied_into_a_new_result(
-    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (a, b), c, row = factors(), tensor(6, 2, 0x4000), tensor(1, 2, 0x5000)
-    with module.installed():
+    (a, b), c, row = factors(), row_major(6, 2, 0x4000), row_major(1, 2, 0x5000)
+    with overridable.installed():
         assert torch.table.call("addmm", row, a, b) == OWN  # because the product is small
-        monkeypatch.setattr(module, "LONG", 0)
+        monkeypatch.setattr(overridable, "LONG", 0)
         for added in (c, row):
             assert torch.table.call("addmm", added, a, b, alpha=3).copied is added
-            assert [values(module)[at] for at in (3, 8)] == [3.0, 1.0]
+            assert [launched_values(overridable)[at] for at in (3, 8)] == [3.0, 1.0]
         assert not hasattr(torch.table.call("addmm", c, a, b, beta=0), "copied")
-        wide = tensor(6, 2, 0x1000), tensor(2, 90, 0x2000)  # the result is large beside them
-        assert torch.table.call("addmm", tensor(1, 90, 0x5000), *wide) == OWN
-        assert torch.table.call("addmm", tensor(6, 90, 0x5000), *wide) is torch.made[-1]
+        wide = row_major(6, 2, 0x1000), row_major(2, 90, 0x2000)  # the result is large beside them
+        assert torch.table.call("addmm", row_major(1, 90, 0x5000), *wide) == OWN
+        assert torch.table.call("addmm", row_major(6, 90, 0x5000), *wide) is torch.made[-1]
 
 
-def test_a_tensor_that_requires_a_gradient_is_its_memory(module: ModuleType, torch: Any) -> None:
+def test_a_tensor_that_requires_a_gradient_is_its_memory(overridable: ModuleType, torch: Any) -> None:
     a, _ = factors(requires_grad=True)
     torch.is_grad_enabled = lambda: False
-    with module.installed():
-        assert torch.table.call("mm", a, tensor(90, 2, 0x2000, kind=Parameter)) is torch.made[-1]
+    with overridable.installed():
+        assert torch.table.call("mm", a, row_major(90, 2, 0x2000, kind=Parameter)) is torch.made[-1]
 
 
 # Products that are left to PyTorch (test_overriding_operands.py has their operands)
 
 
-def test_products_of_tf32_are_pytorchs(module: ModuleType, torch: Any) -> None:
-    with module.installed():
+def test_products_of_tf32_are_pytorchs(overridable: ModuleType, torch: Any) -> None:
+    with overridable.installed():
         assert torch.table.call("mm", *factors()) != OWN
         torch.precision = "tf32"
         assert torch.table.call("mm", *factors()) == OWN
@@ -135,37 +81,37 @@ def test_products_of_tf32_are_pytorchs(module: ModuleType, torch: Any) -> None:
 
 
 def test_where_the_vendor_is_expected_to_be_faster_it_is_pytorchs(
-    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
 
     def choose(product: Any, fallback: str) -> Any:
         asked.append((product.shape, fallback))
-        return module.Vendor("it is faster")
+        return overridable.Vendor("it is faster")
 
-    monkeypatch.setattr(module, "chosen_or_vendor", choose)
-    with module.installed():
+    monkeypatch.setattr(overridable, "chosen_or_vendor", choose)
+    with overridable.installed():
         for _ in range(3):
             assert torch.table.call("mm", *factors()) == OWN
     assert asked == [((6, 2, 90), "vendor")]  # once
 
 
-def test_the_vendors_product_is_pytorchs(module: ModuleType, torch: Any) -> None:
+def test_the_vendors_product_is_pytorchs(overridable: ModuleType, torch: Any) -> None:
     """gemm falls back to that product, and times it."""
     torch.matmul = lambda a, b: torch.table.call("mm", a, b)
-    with module.installed():
-        assert module.vendors_product(*factors(), None, 1, 0, (False, False)) == OWN
+    with overridable.installed():
+        assert overridable.vendors_product(*factors(), None, 1, 0, (False, False)) == OWN
         assert torch.table.call("mm", *factors()) != OWN
 
 
 def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
-    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
+    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*_: Any) -> bytes:
         raise RuntimeError("no compiler")
 
-    monkeypatch.setattr(module, "cubin_of", missing)
-    with module.installed():
+    monkeypatch.setattr(overridable, "cubin_of", missing)
+    with overridable.installed():
         with pytest.warns(RuntimeWarning, match="^left to PyTorch: no compiler"):
             assert torch.table.call("mm", *factors()) == OWN
         assert torch.table.call("mm", *factors()) == OWN
@@ -173,28 +119,28 @@ def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
 
 @pytest.mark.parametrize("step", ["prepare_launch", "start"])
 def test_without_room_for_a_workspace_it_is_pytorchs_for_now(
-    module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
+    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def full(*_: Any) -> None:
         raise MemoryError
 
-    with module.installed():
+    with overridable.installed():
         with monkeypatch.context() as patch:
-            patch.setattr(module if step == "prepare_launch" else module.Plan, step, full)
+            patch.setattr(overridable if step == "prepare_launch" else overridable.Plan, step, full)
             assert torch.table.call("mm", *factors()) == OWN
         assert torch.table.call("mm", *factors()) != OWN
 
 
-def test_a_kernel_that_is_not_loaded_is_left_out_of_a_capture(module: ModuleType, torch: Any) -> None:
+def test_a_kernel_that_is_not_loaded_is_left_out_of_a_capture(overridable: ModuleType, torch: Any) -> None:
     torch.stream = 77
-    module.driver.capturing = {77}
-    with module.installed():
+    overridable.driver.capturing = {77}
+    with overridable.installed():
         assert torch.table.call("mm", *factors()) == OWN
-        module.driver.capturing = set()
+        overridable.driver.capturing = set()
         assert torch.table.call("mm", *factors()) != OWN
-        module.driver.capturing = {77}
+        overridable.driver.capturing = {77}
         assert torch.table.call("mm", *factors()) != OWN
-        module.plans.clear()
+        overridable.plans.clear()
         assert torch.table.call("mm", *factors()) != OWN  # which is loaded
 
 
@@ -205,10 +151,10 @@ def twice(before: Any) -> Any:
     return lambda keys, *operands, **named: ["theirs", before.call_boxed(keys, *operands, **named)]
 
 
-def test_what_is_left_goes_to_an_earlier_override(module: ModuleType, torch: Any) -> None:
+def test_what_is_left_goes_to_an_earlier_override(overridable: ModuleType, torch: Any) -> None:
     library = torch.table.override("mm", twice)
     before = torch.table.state
-    with module.installed():
+    with overridable.installed():
         assert torch.table.call("mm", *factors()) is torch.made[-1]
         a, _ = factors()
         assert torch.table.call("mm", a, a) == ["theirs", OWN]
@@ -216,9 +162,9 @@ def test_what_is_left_goes_to_an_earlier_override(module: ModuleType, torch: Any
     library._destroy()
 
 
-def test_removing_an_override_below_a_later_one_is_an_error(module: ModuleType, torch: Any) -> None:
+def test_removing_an_override_below_a_later_one_is_an_error(overridable: ModuleType, torch: Any) -> None:
     earlier, (a, _) = torch.table.override("mm", twice), factors()
-    with module.installed():
+    with overridable.installed():
         later = torch.table.override("mm", twice)
         earlier._destroy()
         before = torch.table.state
@@ -229,16 +175,16 @@ def test_removing_an_override_below_a_later_one_is_an_error(module: ModuleType, 
         assert torch.table.call("mm", a, a) == OWN
 
 
-def test_an_earlier_override_that_goes_is_no_longer_called(module: ModuleType, torch: Any) -> None:
+def test_an_earlier_override_that_goes_is_no_longer_called(overridable: ModuleType, torch: Any) -> None:
     library, (a, _) = torch.table.override("mm", twice), factors()
-    with module.installed():
+    with overridable.installed():
         library._destroy()
         assert torch.table.call("mm", a, a) == OWN
         assert torch.table.call("mm", *factors()) is torch.made[-1]
     assert len(torch.table.of["aten::mm"]) == 1
 
 
-def test_an_error_of_an_earlier_override_is_raised(module: ModuleType, torch: Any) -> None:
+def test_an_error_of_an_earlier_override_is_raised(overridable: ModuleType, torch: Any) -> None:
     calls: list[Any] = []
 
     def failing(before: Any) -> Any:
@@ -250,90 +196,90 @@ def test_an_error_of_an_earlier_override_is_raised(module: ModuleType, torch: An
 
     torch.table.override("mm", failing)
     a, _ = factors()
-    with module.installed(), pytest.raises(RuntimeError, match="does not fit"):
+    with overridable.installed(), pytest.raises(RuntimeError, match="does not fit"):
         torch.table.call("mm", a, a)
     assert len(calls) == 1
 
 
-def test_a_later_override_may_call_ours_after_its_end(module: ModuleType, torch: Any) -> None:
-    module.install()
+def test_a_later_override_may_call_ours_after_its_end(overridable: ModuleType, torch: Any) -> None:
+    overridable.install()
     library = torch.table.override("mm", twice)
     assert torch.table.call("mm", *factors()) == ["theirs", torch.made[-1]]
-    module.uninstall()
+    overridable.uninstall()
     assert torch.table.call("mm", *factors()) == ["theirs", OWN]
     assert len(torch.table.of["aten::addmm"]) == 1
     library._destroy()
-    module.install()
+    overridable.install()
     assert torch.table.call("mm", *factors()) is torch.made[-1]
-    module.uninstall()
+    overridable.uninstall()
     assert all(len(kernels) == 1 for kernels in torch.table.of.values())
 
 
-def test_scopes_end_with_the_last_one(module: ModuleType, torch: Any) -> None:
+def test_scopes_end_with_the_last_one(overridable: ModuleType, torch: Any) -> None:
     def is_there() -> bool:
         return bool(torch.table.call("mm", *factors()) != OWN)
 
-    with module.installed():
-        with module.installed():
-            module.uninstall()
+    with overridable.installed():
+        with overridable.installed():
+            overridable.uninstall()
         assert is_there()
-        module.install()
+        overridable.install()
     assert is_there()
-    module.uninstall()
+    overridable.uninstall()
     assert not is_there()
-    module.uninstall()
+    overridable.uninstall()
     assert all(len(kernels) == 1 for kernels in torch.table.of.values())
 
 
 # Overrides after a reload, and without PyTorch
 
 
-def test_an_override_ends_after_its_module_was_reloaded(module: ModuleType, torch: Any) -> None:
+def test_an_override_ends_after_its_module_was_reloaded(overridable: ModuleType, torch: Any) -> None:
     before = torch.library.get_kernel("aten::mm", "CUDA")
-    module.install()
-    module.__spec__.loader.exec_module(module)  # type: ignore[union-attr]  # as importlib.reload does
-    module.uninstall()
+    overridable.install()
+    overridable.__spec__.loader.exec_module(overridable)  # type: ignore[union-attr]  # as importlib.reload does
+    overridable.uninstall()
     assert repr(torch.library.get_kernel("aten::mm", "CUDA")) == repr(before)
 
 
-def test_without_pytorch_it_is_said(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pytorch_it_is_said(overridable: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(RuntimeError, match=r"^it needs PyTorch: "):
-        module.install()
-    assert not hasattr(module, "torch")
+        overridable.install()
+    assert not hasattr(overridable, "torch")
     with pytest.raises(
         AttributeError, match=r"^best_kernels\.torch cannot be used here: it needs PyTorch: import of"
     ):
-        module.torch  # noqa: B018
+        overridable.torch  # noqa: B018
     with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'other'$"):
-        module.other  # noqa: B018
+        overridable.other  # noqa: B018
 
 
-def test_an_old_pytorch_is_told(module: ModuleType, torch: Any) -> None:
+def test_an_old_pytorch_is_told(overridable: ModuleType, torch: Any) -> None:
     del torch.library.get_kernel
     torch.__version__ = "2.8.0"
     with pytest.raises(RuntimeError, match=r"^install: PyTorch 2\.8\.0 is too old: 2\.9 or later is needed"):
-        module.install()
+        overridable.install()
 
 
-def test_a_pytorch_without_gpus_is_told(module: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "KEY_OF_GPUS", "XPU")
+def test_a_pytorch_without_gpus_is_told(overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(overridable, "KEY_OF_GPUS", "XPU")
     with pytest.raises(RuntimeError, match=r"^install: this PyTorch is built for no GPU: no kernel for XPU"):
-        module.install()
-    module.uninstall()
+        overridable.install()
+    overridable.uninstall()
 
 
 def test_a_module_of_a_hosts_kernels_is_told(tmp_path: Path, torch: Any) -> None:
     found = winners(tmp_path, (host_run(), trial()))
-    module = imported(exported("module", found), tmp_path)
-    with pytest.raises(RuntimeError, match=r"^install: this module has no kernel for a GPU"), module.installed():
+    overridable = imported(exported("module", found), tmp_path)
+    with pytest.raises(RuntimeError, match=r"^install: this module has no kernel for a GPU"), overridable.installed():
         pass
 
 
 def test_a_module_with_kernels_of_a_host_besides_is_installed(tmp_path: Path, torch: Any) -> None:
     found = winners(tmp_path, (host_run(), trial()), (tuning_run(), trial()))
-    module = imported(exported("module", found), tmp_path)
-    with module.installed():
+    overridable = imported(exported("module", found), tmp_path)
+    with overridable.installed():
         assert len(torch.table.of["aten::mm"]) == 2
 
 

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 import tsm2_tune
+from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, measurement, trial, tuning_run
 from tsm2_tune.api import confirm
 from tsm2_tune.api import report as api_report
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs import dask_cluster
 from tsm2_tune.tuner.search.options import Options
 
@@ -89,8 +89,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     """A public function's result as a text, in which NumPy's numbers look otherwise than Python's: of what would run
     kernels, what these would be asked for."""
     monkeypatch.chdir(tmp_path)
-    with Store.open(Path("results.db"), create=True) as store:
-        store.add_trial(tuning_run(), trial(500.0, configuration()))
+    database_of(Path("results.db"), trial(500.0, configuration()))
 
     def stop(*arguments: Any) -> Any:
         raise Stopped(repr(arguments))
@@ -188,10 +187,9 @@ def test_every_public_record_holds_pythons_own_scalars(record: Any) -> None:
 def test_what_is_stored_is_a_number(path: Path) -> None:
     problem = Problem(np.int64(PROBLEM.m), np.int32(PROBLEM.n), np.uint16(PROBLEM.k), np.str_("f32"))  # type: ignore[arg-type]
     times = dataclasses.replace(measurement(500.0), median_us=np.float32(500.0))
-    with Store.open(path, create=True) as store:
-        store.add_trial(
-            tuning_run(seed=np.int64(3)), trial(problem=problem, measurement=times, spill_bytes=np.int64(0))
-        )
+    database_of(
+        path, trial(problem=problem, measurement=times, spill_bytes=np.int64(0)), run=tuning_run(seed=np.int64(3))
+    )
     with sqlite3.connect(path) as file:
         tables = [name for (name,) in file.execute("select name from sqlite_master where type = 'table'")]
         kinds = {

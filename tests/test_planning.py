@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.command import run
+from tests.command import refused, run
+from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, plain_sql, trial, tuning_run
 from tsm2_tune.console.plan_tables import data_sheet_text
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES
@@ -26,12 +27,6 @@ def asked(*arguments: str) -> Any:
     assert result.exit_code == 0, result.output
     (found,) = json.loads(result.output)
     return found
-
-
-def refused(*arguments: str) -> str:
-    result = run(*arguments)
-    assert (result.exit_code, result.output.count("\n")) == (2, 1), result.output
-    return result.output
 
 
 @pytest.fixture
@@ -113,8 +108,7 @@ def test_a_database_that_has_no_rates_is_refused(database: str, tmp_path: Path) 
 
 
 def test_a_device_that_nobody_here_knows(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run("Some CPU", compute_capability=""), trial())
+    database_of(path, trial(), run=tuning_run("Some CPU", compute_capability=""))
     said = refused("model", "--db", str(path), "--shapes", "8x8x8")
     assert (
         "the limits of the device 'Some CPU' are unknown on this machine: run this on a machine with the device"
@@ -128,8 +122,7 @@ def test_of_several_devices_the_one_that_is_here_is_meant(path: Path) -> None:
             store.add_trial(tuning_run(name), trial())
     said = refused("model", "--db", str(path), "--shapes", "8x8x8")
     assert f"no trial of the device {HOST_NAME!r} in {path}: it has 'NVIDIA H200', 'Tesla K40c'" in said
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(HOST_NAME), trial())
+    database_of(path, trial(), run=tuning_run(HOST_NAME))
     assert asked("--db", str(path), "--shapes", "8x8x8")["device"] == HOST_NAME
     assert asked("--db", str(path), "--shapes", "8x8x8", "--device", GPU)["device"] == "h200"
 

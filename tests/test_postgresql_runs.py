@@ -15,8 +15,7 @@ import pytest
 
 import tsm2_tune
 from tests.quick_members import quick_members
-from tests.servers import TestServer, asked
-from tests.test_postgresql_writers import wait_until
+from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 from tsm2_tune.tuner.device.target import Target, find_target

@@ -18,7 +18,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, tuning_run
-from tests.servers import TestServer, asked
+from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results import insert
 from tsm2_tune.tuner.results.storage import database, retry
@@ -152,13 +152,6 @@ def test_a_restart_loses_and_doubles_nothing(server: TestServer, address: str) -
     assert asked(address, "SELECT count(DISTINCT config) FROM trial") == [(len(told),)]
     assert rounds == list(range(1, len(rounds) + 1))
     assert asked(address, ROUNDS) == [(number, 2) for number in rounds]
-
-
-def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def with_a_broken_commit(monkeypatch: pytest.MonkeyPatch, end: Callable[[Connection], object]) -> list[int]:

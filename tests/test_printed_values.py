@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_render import F32, every_source
+from tests.cases import F32, every_source
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.families import FAMILIES

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from tests.on_host import upload_operand
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.support_kernels import LEAST_CHUNK, Support
@@ -67,14 +68,6 @@ def exact_product(device: HostDevice, operands: Operands) -> npt.NDArray[Any]:
     return np.array(nearest).reshape(product.shape)
 
 
-def write(device: HostDevice, operand: Operand, problem: Problem, matrix: npt.NDArray[np.float64]) -> None:
-    component = problem.dtype.component
-    buffer = np.empty(operand.buffer.size_bytes // component.element_bytes, component.numpy_name)
-    lines = (matrix if operand.row_major else matrix.swapaxes(0, 1)).ravel()
-    buffer[operand.front * problem.dtype.parts :][: lines.size] = lines
-    device.upload(buffer, operand.buffer)
-
-
 def worst(operands: Operands) -> npt.NDArray[np.float64]:
     """Return the comparison's report if C may be off by the rounding of its elements."""
     problem, c = operands.problem, operands.c
@@ -104,14 +97,14 @@ def test_only_what_differs_from_the_exact_product_is_wrong(
     for seed, operand in enumerate(operands.every):
         operand.fill(Filling(operand.rows, Values.UNIFORM, seed))
     product = exact_product(device, operands)
-    write(device, operands.c, problem, product)
+    upload_operand(device, operands.c, problem, product)
     found = worst(operands)
     assert found[:, 4].sum() == 0
     assert found[:, 0].max() <= 1
 
     row, column, part = problem.m // 2, problem.n - 1, problem.dtype.parts - 1
     product[row, column, part] += 4
-    write(device, operands.c, problem, product)
+    upload_operand(device, operands.c, problem, product)
     found = worst(operands)
     assert found[:, 4].sum() == 1
     top = found[found[:, 0].argmax()]

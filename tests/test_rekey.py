@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import rekey
-from tests.test_gate import needs_nvcc
+from tests.on_host import needs_nvcc
 from tsm2_tune import pretuned
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem

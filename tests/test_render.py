@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 
 from benchmarks.gate import of_binary
-from tests.cases import SOURCES
+from tests.cases import SOURCES, every_source
 from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, readable, spelling
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
 from tsm2_tune.generator.render import filled, render, support_source
@@ -26,29 +26,9 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
-F32 = Problem(4096, 8, 4096, "f32")
-OPS = ("nn", "ntt", "tn", "ttt")
-CONJUGATING = ("cn", "jtt", "nc")
-OF_ITSELF = ("tx", "nxt")  # a matrix times itself, which is as high as it is wide
-
 
 def golden_sources() -> list[KernelSource]:
     return [render(problem, config) for config, problem in SOURCES]
-
-
-def every_source() -> list[KernelSource]:
-    """The configurations in every dtype and storage order that their families know."""
-    return [
-        render(one, config)
-        for config, problem in SOURCES
-        for dtype in DTYPES
-        for op in (
-            *OPS,
-            *(CONJUGATING if DTYPES[dtype].is_complex else ()),
-            *(OF_ITSELF if problem.m == problem.n else ()),
-        )
-        if family_named(config.family).supports(one := replace(problem, dtype_name=dtype, op=op))
-    ]
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=map(spelling, SOURCES))

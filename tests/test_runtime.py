@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 import tsm2_tune.runtime
+from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, handmade, imported, kernel, trial, tuning_run, winners
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
@@ -24,7 +25,6 @@ from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.bundle import MODULES, PACKAGE
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
-from tsm2_tune.tuner.results.store import Store
 
 FOLDER = Path(tsm2_tune.runtime.__file__).parent
 TREES = {name: ast.parse((FOLDER / f"{name}.py").read_text()) for name in MODULES}
@@ -133,8 +133,7 @@ def test_without_a_compiler_it_is_told_unless_no_binary_is_wanted(
         raise ToolMissing("nvcc not found: set CUDA_HOME")
 
     monkeypatch.setattr("tsm2_tune.tuner.export.cubins.cuda_toolchain", missing)
-    with Store.open(tmp_path / "results.db", create=True) as store:
-        store.add_trial(tuning_run(), trial(source=kernel(configuration(), PROBLEM)))
+    database_of(tmp_path / "results.db", trial(source=kernel(configuration(), PROBLEM)))
     output = tmp_path / "best.py"
     arguments = [
         "export",

@@ -11,8 +11,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tests.command import run
 from tests.exchanged import tuned_database
-from tests.servers import TestServer, asked
-from tests.test_server_sessions import name_of
+from tests.servers import TestServer, asked, database_name
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import postgresql_schema, schema
 
@@ -129,5 +128,5 @@ def test_rows_that_a_policy_hides_are_refused(server: TestServer, address: str) 
     asked(address, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO policed")
     asked(address, "ALTER TABLE trial ENABLE ROW LEVEL SECURITY")
     for command in ("best", "db check"):
-        said = run(*command.split(), "--db", server.url(name_of(address), "policed"))
+        said = run(*command.split(), "--db", server.url(database_name(address), "policed"))
         assert (said.exit_code, "row-level security" in said.output) == (2, True)

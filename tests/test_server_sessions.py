@@ -11,7 +11,7 @@ import pytest
 from tests.command import run
 from tests.databases import facts
 from tests.exchanged import tuned_database
-from tests.servers import TestServer, asked
+from tests.servers import TestServer, asked, database_name
 from tsm2_tune.tuner.results.storage.addresses import place_of
 
 pytestmark = pytest.mark.usefixtures("session_cache")
@@ -39,10 +39,6 @@ HOSTILE = {
 }
 
 
-def name_of(address: str) -> str:
-    return address.partition("@/")[2].partition("?")[0]
-
-
 def winners(database: str) -> list[dict[str, Any]]:
     """Return the output of `best` without the ids of trials and runs, which differ between databases."""
     rows = json.loads(run("best", "--json", "--db", database).stdout)["best"]
@@ -52,13 +48,13 @@ def winners(database: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
 def test_hostile_settings_change_nothing(server: TestServer, address: str, path: Path, owner: str) -> None:
     if owner == "DATABASE":
-        altered, user = name_of(address), "postgres"
+        altered, user = database_name(address), "postgres"
     else:
-        altered = user = f"of_{name_of(address)}"
+        altered = user = f"of_{database_name(address)}"
         server.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
     for setting, value in HOSTILE.items():
         server.sql(f"ALTER {owner} {altered} SET {setting} = {value}")
-    hostile = server.url(name_of(address), user)
+    hostile = server.url(database_name(address), user)
     tuned_database(path)
     first = run("import", str(path), "--db", hostile)
     assert "added 10 trials" in first.stdout, first.stderr
@@ -70,7 +66,7 @@ def test_hostile_settings_change_nothing(server: TestServer, address: str, path:
 
 
 def test_an_address_may_name_its_schema(server: TestServer, address: str, path: Path) -> None:
-    server.sql("CREATE SCHEMA tuning", name_of(address))
+    server.sql("CREATE SCHEMA tuning", database_name(address))
     tuned_database(path)
     there = f"{address}&options=-csearch_path%3Dtuning"
     assert "added 10 trials" in run("import", str(path), "--db", there).stdout

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_between import shape
+from tests.times_between import shape
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem

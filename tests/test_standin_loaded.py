@@ -6,12 +6,13 @@ import os
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.library_calls import fabricated_library, tried
-from tests.standin_calls import FLAGS, TESTS
+from tests.standin_calls import FLAGS, TESTS, compiled_c, launches_and_routines, run_with_standin
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.preload import Standing
@@ -41,12 +42,7 @@ static int multiply_by(void *handle, int transa)
 """
 
 
-def built(folder: Path, name: str, text: str, *options: str) -> Path:
-    """A program of the C text, or by -shared a library."""
-    source = folder / f"{name}.c"
-    source.write_text(DECLARED + text)
-    subprocess.run(["cc", "-w", "-fPIC", str(source), *options, "-o", str(folder / name)], check=True)
-    return folder / name
+built = partial(compiled_c, DECLARED)
 
 
 def other_cublas(fakes: Path, path: Path, prefix: str) -> Path:
@@ -54,21 +50,6 @@ def other_cublas(fakes: Path, path: Path, prefix: str) -> Path:
     command = ["cc", *FLAGS, f'-DPREFIX="{prefix}"', f"-Wl,-soname,{path.name}", str(TESTS / "fake_cublas.c")]
     subprocess.run([*command, f"-L{fakes}", "-l:libcuda.so.1", "-o", str(path)], check=True)
     return path
-
-
-def run(program: list[str], folders: list[Path], pack: Path | None, preloaded: str = "") -> list[str]:
-    """Run the program with the stand-in, and return the lines that it prints."""
-    told = Standing(standin_path(), pack).environment(None) | {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
-    told["LD_PRELOAD"] += preloaded
-    done = subprocess.run(program, env=told, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout.splitlines()
-
-
-def counted(lines: list[str]) -> tuple[int, list[str]]:
-    """Return the number of launches, and the routines of cuBLAS that were called."""
-    calls = [line.split(" stream")[0] for line in lines if " stream" in line]
-    return sum(line.startswith("launch ") for line in lines), calls
 
 
 @pytest.fixture
@@ -97,9 +78,9 @@ def linked(fakes: Path, library: str = "libcublas.so.13") -> list[str]:
 
 
 def test_a_program_that_is_linked_with_cublas_is_reached(fakes: Path, pack: Path, tmp_path: Path) -> None:
-    first, *log = run([str(built(tmp_path, "linked", LINKED, *linked(fakes)))], [fakes], pack)
+    first, *log = run_with_standin([str(built(tmp_path, "linked", LINKED, *linked(fakes)))], [fakes], pack)
     assert first == "0 1 1 1"
-    assert counted(log) == (1, [])
+    assert launches_and_routines(log) == (1, [])
 
 
 CLEARED = """
@@ -119,7 +100,9 @@ int main(int count, char **arguments)
 
 
 def test_a_program_may_write_over_its_environment(fakes: Path, pack: Path, tmp_path: Path) -> None:
-    assert counted(run([str(built(tmp_path, "cleared", CLEARED, *linked(fakes)))], [fakes], pack)) == (1, [])
+    assert launches_and_routines(
+        run_with_standin([str(built(tmp_path, "cleared", CLEARED, *linked(fakes)))], [fakes], pack)
+    ) == (1, [])
 
 
 EARLY = """
@@ -144,7 +127,7 @@ int main(void)
 def test_products_in_constructors_of_libraries_are_reached(fakes: Path, pack: Path, tmp_path: Path) -> None:
     built(tmp_path, "libearly.so", EARLY, "-shared", *linked(fakes))
     program = built(tmp_path, "after", AFTER_EARLY, f"-L{tmp_path}", "-l:libearly.so", *linked(fakes))
-    assert counted(run([str(program)], [fakes, tmp_path], pack)) == (1, [])
+    assert launches_and_routines(run_with_standin([str(program)], [fakes, tmp_path], pack)) == (1, [])
 
 
 PLUGIN = """
@@ -188,8 +171,8 @@ def test_each_of_two_cublas_libraries_gets_its_own_calls(fakes: Path, tmp_path: 
         "assert second.cublasSetStream_v2(handle, ctypes.c_void_p(9)) == 0\n"
         "ended()\n"
     )
-    lines = run([sys.executable, "-c", program, *plugins], [fakes, tmp_path], narrow)
-    assert counted(lines) == (4, ["cublasDgemm_v2", "of 12: cublasDgemm_v2"] * 2)
+    lines = run_with_standin([sys.executable, "-c", program, *plugins], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (4, ["cublasDgemm_v2", "of 12: cublasDgemm_v2"] * 2)
 
 
 def test_a_handle_of_a_second_cublas_is_forgotten_when_it_is_destroyed(
@@ -208,8 +191,8 @@ def test_a_handle_of_a_second_cublas_is_forgotten_when_it_is_destroyed(
         "assert [second.multiply(one, 1) for one in (many[0], many[-1])] == [0, 0]\n"
         "ended()\n"
     )
-    lines = run([sys.executable, "-c", program, *plugins], [fakes, tmp_path], narrow)
-    assert counted(lines) == (0, ["cublasDgemm_v2", *["of 12: cublasDgemm_v2"] * 2])
+    lines = run_with_standin([sys.executable, "-c", program, *plugins], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (0, ["cublasDgemm_v2", *["of 12: cublasDgemm_v2"] * 2])
 
 
 @pytest.mark.parametrize("name", ["libcublas-5b5fe7f9.so.12", "libalgebra.so"])
@@ -226,8 +209,8 @@ def test_a_cublas_of_another_name_is_found(
         "assert [one.multiply(handle, transa) for transa in (0, 1)] == [0, 0]\n"
         "ended()\n"
     )
-    lines = run([sys.executable, "-c", program, plugin], [fakes, tmp_path], narrow)
-    assert counted(lines) == (1, ["of another: cublasDgemm_v2"])
+    lines = run_with_standin([sys.executable, "-c", program, plugin], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (1, ["of another: cublasDgemm_v2"])
 
 
 TOOL = """
@@ -256,9 +239,9 @@ int main(void)
 def test_another_preloaded_tool_sees_what_is_left(fakes: Path, tmp_path: Path, narrow: Path) -> None:
     tool = built(tmp_path, "tool.so", TOOL, "-shared", f"-L{fakes}", "-l:libcuda.so.1")
     program = built(tmp_path, "tooled", TOOLED, *linked(fakes))
-    lines = run([str(program)], [fakes], narrow, preloaded=f":{tool}")
+    lines = run_with_standin([str(program)], [fakes], narrow, preloaded=f":{tool}")
     assert lines[0] == "the tool"
-    assert counted(lines) == (0, ["cublasDgemm_v2"])
+    assert launches_and_routines(lines) == (0, ["cublasDgemm_v2"])
 
 
 ASKING = """
@@ -277,7 +260,7 @@ int main(void)
 
 def test_without_cublas_its_functions_are_not_there(fakes: Path, tmp_path: Path, narrow: Path) -> None:
     program = built(tmp_path, "asking", ASKING, "-O2", "-ldl")
-    assert run([str(program)], [fakes], narrow) == ["1 1 1 1", "1"]
+    assert run_with_standin([str(program)], [fakes], narrow) == ["1 1 1 1", "1"]
 
 
 def test_a_sentence_that_nobody_reads_ends_no_program(fakes: Path, tmp_path: Path) -> None:

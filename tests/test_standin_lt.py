@@ -15,14 +15,10 @@ from tests.library_calls import play as play_library
 from tests.lt_calls import (
     BATCHES,
     BIAS,
-    EMULATION,
     EPILOGUE,
-    FAST_SUMS,
-    ORDER,
-    PLANE,
+    LEFT,
+    MORE,
     POINTER_MODE,
-    SCALE_OF_A,
-    SM_COUNT,
     STRIDE,
     TRANS_A,
     UNKNOWN,
@@ -33,8 +29,7 @@ from tests.lt_calls import (
     matmul,
     random_matmuls,
 )
-from tests.standin_calls import ONE, ZERO, by_reason, gemm, play
-from tests.test_standin_loaded import run
+from tests.standin_calls import ONE, by_reason, gemm, play, run_with_standin
 from tsm2_tune.generator.problem import Problem
 
 pytestmark = [
@@ -42,8 +37,6 @@ pytestmark = [
     pytest.mark.usefixtures("toolchain", "session_cache"),
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
-MORE = "cuBLASLt computes more than a product in place"
-WRONG = "alpha or an extent is 0, or C overlaps"
 LONG = 2**33 + 6
 # Words of a line that may be addresses of host memory: the handle, descriptors, alpha and beta. On the
 # device these two are at small addresses.
@@ -85,61 +78,6 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
     assert {one.routine for one in played.seen} == {"cublasLtMatmul"}
     rest = iter(without_addresses(alone.left))
     assert all(line in rest for line in without_addresses(played.left))  # in their order
-
-
-LEFT: list[tuple[dict[str, Any], str]] = [
-    ({"operation": {EPILOGUE: 4}}, "it has an epilogue"),
-    ({"operation": {EPILOGUE: 4, BIAS: A}}, "it has an epilogue"),
-    ({"operation": {EPILOGUE: 2, POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "it has an epilogue"),
-    ({"operation": {POINTER_MODE: 1}, "alpha": 0x1000, "beta": 0x1000}, "alpha and beta are in device memory"),
-    ({"operation": {POINTER_MODE: 4}, "alpha": 0x1000}, "alpha and beta are in device memory"),
-    ({"operation": {SM_COUNT: 100}}, "the program reserves multiprocessors"),
-    ({"operation": {BIAS: A}}, MORE),
-    ({"operation": {SCALE_OF_A: A}}, MORE),
-    ({"operation": {FAST_SUMS: 1}}, MORE),
-    ({"operation": {EMULATION: A}}, MORE),
-    ({"a": {"more": {PLANE: 64}}}, MORE),
-    ({"b": {"more": {PLANE: 64}}}, MORE),
-    ({"d": {"more": {PLANE: 64}}}, MORE),
-    ({"c": {"more": {PLANE: 64}}}, MORE),
-    ({"d": {"more": {PLANE: 64}}, "c": {"more": {}}}, MORE),
-    ({"a": {"more": {ORDER: 2}}}, MORE),
-    ({"b": {"more": {ORDER: 2}}}, MORE),
-    ({"d": {"more": {ORDER: 2}}}, MORE),
-    ({"c": {"more": {ORDER: 1}}}, MORE),
-    ({"c": {"rows": 7}}, MORE),
-    ({"c": {"columns": 3}}, MORE),
-    ({"C": C, "beta": ONE}, MORE),
-    ({"c": {"ld": 7}, "beta": ONE}, MORE),
-    ({"a": {"more": {BATCHES: 2}}}, "a batch of products"),
-    ({"b": {"more": {BATCHES: 2}}}, "a batch of products"),
-    ({"d": {"more": {BATCHES: 2, STRIDE: 12}}}, "a batch of products"),
-    ({"d": {"more": {BATCHES: 2, STRIDE: 12}}, "c": {"more": {}}}, "a batch of products"),
-    ({"c": {"more": {BATCHES: 0}}}, "a batch of products"),
-    ({"a": {"rows": 5}}, WRONG),
-    ({"a": {"columns": 4}}, WRONG),
-    ({"b": {"columns": 3}}, WRONG),
-    ({"b": {"rows": 4, "ld": 4}}, WRONG),
-    ({"a": {"ld": 5}}, WRONG),
-    ({"d": {"ld": 5}}, WRONG),
-    ({"k": 0}, WRONG),
-    ({"k": -1}, WRONG),
-    ({"alpha": ZERO}, WRONG),
-    ({"alpha": 0}, WRONG),
-    ({"beta": 0}, WRONG),
-    ({"beta": 0, "C": C}, WRONG),
-    ({"A": 0}, WRONG),
-    ({"A": A + 2}, WRONG),
-    ({"C": A, "D": A}, WRONG),
-    ({"C": A, "D": B - 4}, WRONG),
-    ({"transa": 1}, "the library has no kernel for it"),
-]
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
-    """A pack of one kernel."""
-    return fabricated_library(tmp_path_factory.mktemp("narrow"), tried(Problem(6, 2, 3, "f32")))
 
 
 @pytest.mark.parametrize("changes", [
@@ -213,7 +151,7 @@ print(driver.fake_log().decode())
 
 
 def test_what_is_missing_is_for_cublaslt_to_tell(fakes: Path, narrow: Path) -> None:
-    lines = run([sys.executable, "-c", NULLS], [fakes], narrow)
+    lines = run_with_standin([sys.executable, "-c", NULLS], [fakes], narrow)
     assert [line.split()[0] for line in lines if line.startswith(("launch", "cublas"))] == [
         "launch",
         *["cublasLtMatmul"] * 6,

@@ -1,5 +1,4 @@
 """The stand-in for cuBLASLt knows the descriptors that it was given before, and tells others apart."""
-# ruff: noqa: F811  # fixtures of another file
 
 from __future__ import annotations
 
@@ -14,13 +13,12 @@ import pytest
 from tests.lt_calls import (
     BIAS,
     EPILOGUE,
+    LEFT,
     A,
     C,
     matmul,
 )
-from tests.standin_calls import by_reason, play
-from tests.test_standin_loaded import run
-from tests.test_standin_lt import LEFT, narrow  # noqa: F401
+from tests.standin_calls import by_reason, play, run_with_standin
 
 pytestmark = [
     pytest.mark.host,
@@ -56,7 +54,7 @@ for turn in range(3):
 
 def test_descriptors_that_came_before_are_not_asked_again(fakes: Path, narrow: Path) -> None:
     """New descriptors in other memory are not asked again either."""
-    first, second, third = map(int, run([sys.executable, "-c", ASKED_TWICE], [fakes], narrow))
+    first, second, third = map(int, run_with_standin([sys.executable, "-c", ASKED_TWICE], [fakes], narrow))
     assert first >= 3 * len(("compute", "scale", "transa", "transb"))
     assert first == second == third
 
@@ -96,7 +94,7 @@ print(driver.fake_log().decode())
 
 def test_nothing_is_read_behind_an_operation_that_an_older_header_made(fakes: Path, narrow: Path) -> None:
     """It ends where memory that may be read does. Such ones are left."""
-    lines = run([sys.executable, "-c", OLDER], [fakes], narrow)
+    lines = run_with_standin([sys.executable, "-c", OLDER], [fakes], narrow)
     calls = [line.split()[0] for line in lines if line.startswith(("launch", "cublas"))]
     assert calls == ["launch", "cublasLtMatmul", "cublasLtMatmul", "launch"] * 2
 
@@ -105,7 +103,7 @@ def test_operations_that_are_another_one_each_time_leave_room_for_others(fakes: 
     """Each adds another bias; what comes after them is known when it comes again."""
     biased = [matmul(operation={EPILOGUE: 4, BIAS: 64 * at}) for at in range(1, 1500)]
     assert len(play(fakes, [*biased, matmul(), matmul()], pack=narrow).launches) == 2
-    first, second, third = map(int, run([sys.executable, "-c", FILLED + ASKED_TWICE], [fakes], narrow))
+    first, second, third = map(int, run_with_standin([sys.executable, "-c", FILLED + ASKED_TWICE], [fakes], narrow))
     assert first == second == third
 
 

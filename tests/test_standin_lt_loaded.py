@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.library_calls import fabricated_library, tried
-from tests.standin_calls import FLAGS, TESTS
-from tests.test_standin_loaded import counted, run
+from tests.standin_calls import FLAGS, TESTS, compiled_c, launches_and_routines, run_with_standin
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import written_in
@@ -72,11 +72,7 @@ print(driver.fake_log().decode())
 """
 
 
-def built(folder: Path, name: str, text: str, *options: str) -> Path:
-    source = folder / f"{name}.c"
-    source.write_text(DECLARED + text)
-    subprocess.run(["cc", "-w", "-fPIC", str(source), *options, "-o", str(folder / name)], check=True)
-    return folder / name
+built = partial(compiled_c, DECLARED)
 
 
 def linked(folder: Path, library: str = "libcublasLt.so.13") -> list[str]:
@@ -107,9 +103,9 @@ def test_a_program_that_is_linked_with_versioned_names_is_reached(fakes: Path, n
     program = built(tmp_path, "linked", LINKED, *linked(fakes), *linked(fakes, "libcuda.so.1"))
     names = subprocess.run(["nm", "-D", str(program)], capture_output=True, text=True, check=True).stdout
     assert "cublasLtMatmul@libcublasLt.so.13" in names
-    first, *log = run([str(program)], [fakes], narrow)
+    first, *log = run_with_standin([str(program)], [fakes], narrow)
     assert first == "0 1"
-    assert counted(log) == (1, [])
+    assert launches_and_routines(log) == (1, [])
 
 
 @pytest.mark.parametrize("name", ["libcublasLt-5b5fe7f9.so.12", "libalgebra.so"])
@@ -117,8 +113,8 @@ def test_a_cublaslt_of_another_name_is_found(fakes: Path, tmp_path: Path, narrow
     """It is local to the library that needs it."""
     other_lt(fakes, tmp_path / name, "of another: ")
     plugin = built(tmp_path, "plugin.so", PLUGIN, "-shared", *linked(tmp_path, name))
-    lines = run([sys.executable, "-c", DRIVEN, str(plugin)], [fakes, tmp_path], narrow)
-    assert counted(lines) == (1, ["of another: cublasLtMatmul"])
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (1, ["of another: cublasLtMatmul"])
 
 
 def test_descriptors_are_read_by_the_library_that_made_them(fakes: Path, tmp_path: Path, narrow: Path) -> None:
@@ -127,8 +123,8 @@ def test_descriptors_are_read_by_the_library_that_made_them(fakes: Path, tmp_pat
         built(tmp_path, f"plugin{number}.so", PLUGIN, "-shared", *linked(folder, f"libcublasLt.so.{number}"))
         for number, folder in ((13, fakes), (12, tmp_path))
     ]
-    lines = run([sys.executable, "-c", DRIVEN, *map(str, plugins * 2)], [fakes, tmp_path], narrow)
-    assert counted(lines) == (4, ["cublasLtMatmul", "of 12: cublasLtMatmul"] * 2)
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, *map(str, plugins * 2)], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (4, ["cublasLtMatmul", "of 12: cublasLtMatmul"] * 2)
 
 
 ONE_BY_ONE = """
@@ -160,9 +156,11 @@ def test_code_that_comes_to_where_other_code_was_calls_its_own_library(
         for number, folder in ((13, fakes), (12, tmp_path))
     ]
     program = built(tmp_path, "program", ONE_BY_ONE, "-O1", *linked(fakes, "libcuda.so.1"), "-ldl")
-    first, second, third, *lines = run([str(program), *map(str, [*plugins, plugins[0]])], [fakes, tmp_path], narrow)
+    first, second, third, *lines = run_with_standin(
+        [str(program), *map(str, [*plugins, plugins[0]])], [fakes, tmp_path], narrow
+    )
     assert first == second == third
-    assert counted(lines) == (0, ["cublasLtMatmul", "of 12: cublasLtMatmul", "cublasLtMatmul"])
+    assert launches_and_routines(lines) == (0, ["cublasLtMatmul", "of 12: cublasLtMatmul", "cublasLtMatmul"])
 
 
 ASKING_ITSELF = """
@@ -194,8 +192,8 @@ int cublasLtMatmul(void *handle, void *of, const void *alpha, const void *A, voi
 
 def test_a_library_may_have_functions_that_ask_for_cublaslts(fakes: Path, tmp_path: Path, narrow: Path) -> None:
     plugin = built(tmp_path, "plugin.so", ASKING_ITSELF + PLUGIN, "-shared", "-O0", "-Wl,-Bsymbolic")
-    lines = run([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow)
-    assert counted(lines) == (1, ["cublasLtMatmul"])
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow)
+    assert launches_and_routines(lines) == (1, ["cublasLtMatmul"])
 
 
 TOOL = """
@@ -213,9 +211,9 @@ int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void 
 def test_another_preloaded_tool_sees_what_is_left(fakes: Path, tmp_path: Path, narrow: Path) -> None:
     tool = built(tmp_path, "tool.so", TOOL, "-shared", *linked(fakes, "libcuda.so.1"))
     plugin = built(tmp_path, "plugin.so", PLUGIN, "-shared", *linked(fakes))
-    lines = run([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow, preloaded=f":{tool}")
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow, preloaded=f":{tool}")
     assert lines.count("the tool") == 1
-    assert counted(lines) == (1, [])
+    assert launches_and_routines(lines) == (1, [])
 
 
 ASKING = """
@@ -231,7 +229,7 @@ int main(void)
 
 def test_without_cublaslt_its_function_is_not_there(fakes: Path, tmp_path: Path, narrow: Path) -> None:
     program = built(tmp_path, "asking", ASKING, "-O2", "-ldl")
-    assert run([str(program)], [fakes], narrow) == ["1 1", "1"]
+    assert run_with_standin([str(program)], [fakes], narrow) == ["1 1", "1"]
 
 
 @pytest.mark.parametrize(
@@ -243,8 +241,8 @@ def test_without_functions_for_descriptors_all_is_left(
 ) -> None:
     other_lt(fakes, tmp_path / "libcublasLt.so.13", "of another: ", f"-D{missing}={missing}_of_another_version")
     plugin = built(tmp_path, "plugin.so", PLUGIN, "-shared", *linked(tmp_path))
-    lines = run([sys.executable, "-c", DRIVEN, str(plugin)], [tmp_path, fakes], narrow)
-    assert counted(lines) == (0, ["of another: cublasLtMatmul"] * 2)
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [tmp_path, fakes], narrow)
+    assert launches_and_routines(lines) == (0, ["of another: cublasLtMatmul"] * 2)
 
 
 MANY = """
@@ -267,8 +265,8 @@ def test_of_more_calling_places_than_are_kept_each_is_known(fakes: Path, tmp_pat
         built(tmp_path, f"plugin{number}.so", MANY, "-shared", "-O0", *linked(folder, f"libcublasLt.so.{number}"))
         for number, folder in ((13, fakes), (12, tmp_path))
     ]
-    lines = run([sys.executable, "-c", DRIVEN, *map(str, plugins)], [fakes, tmp_path], narrow)
-    assert counted(lines) == (2048, ["cublasLtMatmul"] * 1024 + ["of 12: cublasLtMatmul"] * 1024)
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, *map(str, plugins)], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (2048, ["cublasLtMatmul"] * 1024 + ["of 12: cublasLtMatmul"] * 1024)
 
 
 # cuBLAS multiplies by cuBLASLt, in a routine that is not stood in for, and in one that is.
@@ -307,7 +305,7 @@ def test_what_cublas_multiplies_by_cublaslt_is_no_product_of_the_programs(
     command = [sys.executable, "-c", PROGRAM.replace("CUBLAS", str(cublas))]
     done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert counted(done.stdout.splitlines()) == (0, ["cublasLtMatmul"] * 2)
+    assert launches_and_routines(done.stdout.splitlines()) == (0, ["cublasLtMatmul"] * 2)
     written = written_in(tmp_path / "journal")
     assert {one.routine: one.calls for one in written.seen} == {"gemm": 1}
     assert written.uncounted == (0, 0, 0)

@@ -15,10 +15,11 @@ from typing import Any
 
 import pytest
 
-from tests.library_calls import fabricated_library, tried
 from tests.lt_calls import (
     BATCHES,
     EPILOGUE,
+    LEFT,
+    MORE,
     OPERATION_BYTES,
     ORDER,
     POINTER_MODE,
@@ -26,11 +27,10 @@ from tests.lt_calls import (
     STRIDE,
     TRANS_A,
     TRANS_B,
+    WRONG,
     matmul,
 )
 from tests.standin_calls import FLAGS, ONE, Played, by_reason, play
-from tests.test_standin_lt import LEFT, MORE, WRONG
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 
 PLACES = ("nvidia/cu13/lib", "nvidia/cublas/lib")  # folders of wheels
@@ -54,11 +54,6 @@ NOTING = """
 void fake_note(const char *line);
 int cublasLtMatmul(void) { fake_note("cublasLtMatmul"); return 0; }
 """
-
-
-@pytest.fixture(scope="module")
-def narrow(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
-    return fabricated_library(tmp_path_factory.mktemp("narrow"), tried(Problem(6, 2, 3, "f32")))
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from tests.conftest import ONCE, compiled
-from tests.fake_vendor import VERSION, FakeLibrary, opened
+from tests.fake_vendor import PRODUCTS, VERSION, FakeLibrary, opened
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator.families.published import Tsm2Config
-from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
@@ -31,17 +31,6 @@ from tsm2_tune.tuner.verify.verdict import prepare
 from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
 from tsm2_tune.tuner.worker.server import _RequestHandler
 
-REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")
-COMPLEX_OPS = ("nn", "cn", "nc", "cc", "ct", "jnt", "tjt", "nnt", "cx", "jxt", "tx", "nxt")
-PRODUCTS = [
-    *(Problem(5, 5 if "x" in op else 3, 70, "f64", op) for op in REAL_OPS),
-    *(Problem(5, 5 if "x" in op else 3, 70, "c128", op) for op in COMPLEX_OPS),
-    *(Problem(6, 4, 50, name, "tn") for name, dtype in DTYPES.items() if dtype.semiring is PLUS_TIMES),
-    *(Problem(50, 1, 30, "f32", op) for op in ("nn", "tn", "tt", "ntt")),
-    *(Problem(50, 1, 30, "c64", op) for op in ("cn", "nnt")),
-    Problem(4, 4, 30, "f32", "tx"),
-    Problem(4, 4, 30, "c64", "cx"),
-]
 SMALL = Problem(64, 2, 70, "f32")
 CONFIG = Tsm2Config("v0", 32, 1, 1)
 SEED = 3

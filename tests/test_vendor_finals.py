@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.command import TUNE, run
+from tests.databases import C128, C256, beside_vendor
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -23,7 +24,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.test_finals import RUN, TARGET, A, B, C, Replay, tried
+from tests.simulated import RUN, TARGET, A, B, C, Replay, tried
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import console
 from tsm2_tune.errors import StoreError
@@ -31,9 +32,8 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
-from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome, VendorMeasurement
+from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome
 from tsm2_tune.tuner.runs.events import ProblemEvent
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
@@ -43,7 +43,6 @@ from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTime
 
 TODAY = ("tsm2", "ism2"), BASIS
 VERSIONS = (("cuBLAS", 130100), ("cuBLASLt", 130100))
-C128, C256 = configuration(128), configuration(256)
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")
 
 
@@ -199,39 +198,31 @@ def test_nothing_is_said_of_it_on_a_host(path: Path) -> None:
 # Stored times
 
 
-def stored(store: Store, *vendor: VendorMeasurement, ours: float = 500) -> BestRow:
-    store.add_trial(RUN, trial(ours, C128))
-    store.add_trial(RUN, trial(ours + 100, C256))
-    store.add_final(RUN, final((C128, ours), (C256, ours + 100), vendor=vendor), *TODAY)
-    (row,) = store.best()
-    return row
-
-
 def test_the_fastest_right_routine_stands_beside_the_winner(store: Store) -> None:
-    row = stored(store, GEMM, LT)
+    row = beside_vendor(store, GEMM, LT)
     assert (row.vendor_us, row.vendor_right, row.vendor_routine) == (470, 1, "cublasLtMatmul #3")
     assert row.x_cublas == pytest.approx(0.94)
 
 
 def test_a_wrong_answer_does_not_count_where_another_is_right(store: Store) -> None:
-    row = stored(store, GEMM, vendor_measurement(300, "cublasLtMatmul #3", right=False))
+    row = beside_vendor(store, GEMM, vendor_measurement(300, "cublasLtMatmul #3", right=False))
     assert (row.vendor_us, row.vendor_right, row.vendor_routine) == (480, 1, "cublasSgemm")
 
 
 def test_where_all_are_wrong_nothing_is_compared(store: Store) -> None:
-    row = stored(store, vendor_measurement(480, right=False))
+    row = beside_vendor(store, vendor_measurement(480, right=False))
     assert (row.vendor_us, row.vendor_right, row.x_cublas) == (480, 0, None)
 
 
 def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
-    stored(store, GEMM)
+    beside_vendor(store, GEMM)
     store.add_final(RUN, final((C128, 510), (C256, 600)), *TODAY)
     assert [(row.round, row.vendor_us) for row in store.best()] == [(2, None)]
     assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == frozenset()
 
 
 def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
-    stored(store, GEMM, LT)
+    beside_vendor(store, GEMM, LT)
     driver = RUN.identity.driver
     expected = {(driver, "cuBLAS", 130100), (driver, "cuBLASLt", 130100)}
     assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == expected
@@ -246,7 +237,7 @@ def test_turn_begins_with_the_vendors_last_right_time(store: Store) -> None:
         )
 
     assert known_us() is None
-    stored(store, GEMM, LT)
+    beside_vendor(store, GEMM, LT)
     assert known_us() == 470
     both = (vendor_measurement(520), vendor_measurement(515, "cublasLtMatmul #3"))
     store.add_final(RUN, final((C128, 510), vendor=both), *TODAY)
@@ -262,7 +253,7 @@ def test_turn_begins_with_the_vendors_last_right_time(store: Store) -> None:
 
 
 def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, path: Path) -> None:
-    stored(store, GEMM, LT)
+    beside_vendor(store, GEMM, LT)
     counts = "SELECT (SELECT count(*) FROM vendor_measurement), (SELECT count(*) FROM vendor_sample)"
     store.forget([2], (), lambda _: None)
     assert plain_sql(path, counts) == [(2, 6)]
@@ -270,7 +261,7 @@ def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, 
     assert plain_sql(path, counts) == [(0, 0)]
     assert plain_sql(path, "SELECT count(*) FROM run") == [(0,)]
     assert plain_sql(path, "PRAGMA foreign_key_check") == []
-    assert stored(store).vendor_us is None  # the same round, measured without
+    assert beside_vendor(store).vendor_us is None  # the same round, measured without
 
 
 @pytest.mark.parametrize(
@@ -296,7 +287,7 @@ def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, 
     ],
 )
 def test_a_tampered_measurement_of_the_vendor_is_refused(store: Store, path: Path, tampering: str) -> None:
-    stored(store, GEMM)
+    beside_vendor(store, GEMM)
     plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
     with pytest.raises(StoreError, match=r"^vendor measurement 1 is not as this tsm2-tune stores it"):
         store.best()
@@ -306,7 +297,7 @@ def test_a_tampered_measurement_of_the_vendor_is_refused(store: Store, path: Pat
     "tampering", ["UPDATE vendor_sample SET us = us / 10", "DELETE FROM vendor_sample WHERE ordinal = 0"]
 )
 def test_tampered_samples_of_the_vendor_are_refused(store: Store, path: Path, tampering: str) -> None:
-    stored(store, GEMM)
+    beside_vendor(store, GEMM)
     plain_sql(path, tampering)
     with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
         store.best()
@@ -314,7 +305,7 @@ def test_tampered_samples_of_the_vendor_are_refused(store: Store, path: Path, ta
 
 @pytest.mark.parametrize("tampering", ["library = 'x'", "library_version = -1"])
 def test_a_tampered_version_is_refused_by_a_search(store: Store, path: Path, tampering: str) -> None:
-    stored(store, GEMM)
+    beside_vendor(store, GEMM)
     plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
     with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
         store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final()
@@ -350,7 +341,7 @@ def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[st
 
 def test_runs_differ_only_by_what_they_say(store: Store) -> None:
     """A row of another run in the same round, which a file may have, is nobody's."""
-    stored(store, GEMM)
+    beside_vendor(store, GEMM)
     later = tuning_run(seed=2)
     store.add_trial(later, trial(700, configuration(64)))
     with store._database.transaction(writes=True) as connection:

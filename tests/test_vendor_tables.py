@@ -9,21 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import C128, beside_vendor
 from tests.fabricated import (
-    configuration,
     exported,
     imported,
     trial,
     vendor_measurement,
 )
-from tests.test_finals import RUN
-from tests.test_vendor_finals import stored
+from tests.simulated import RUN
 from tsm2_tune.console.tables import console, winners_table
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 
-C128, C256 = configuration(128), configuration(256)
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")
 
 
@@ -37,7 +35,7 @@ def table(rows: tuple[BestRow, ...], width: int, capsys: pytest.CaptureFixture[s
 
 @pytest.mark.parametrize("width", [40, 80, 200])
 def test_a_table_says_how_many_times_as_fast(store: Store, capsys: pytest.CaptureFixture[str], width: int) -> None:
-    stored(store, GEMM)
+    beside_vendor(store, GEMM)
     other = Problem(20480, 8, 20480, "f32")
     store.add_trial(RUN, trial(400, C128, problem=other))
     shown = table(store.best(), width, capsys)
@@ -48,21 +46,21 @@ def test_a_table_says_how_many_times_as_fast(store: Store, capsys: pytest.Captur
 
 
 def test_a_wrong_answer_is_marked(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    row = stored(store, vendor_measurement(480, right=False))
+    row = beside_vendor(store, vendor_measurement(480, right=False))
     assert "480.0 (wrong)" in table((row,), 80, capsys)
     for form in ("markdown", "latex"):
         assert "480.00 (wrong)" in exported(form, ((row,), {}))
 
 
 def test_without_a_vendor_its_columns_are_left_out(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    row = stored(store)
+    row = beside_vendor(store)
     assert "cuBLAS" not in table((row,), 200, capsys)
     assert "| - | - | - |" in exported("markdown", ((row,), {}))
     assert json.loads(exported("json", ((row,), {})))["best"][0]["x_cublas"] is None
 
 
 def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) -> None:
-    row = stored(store, GEMM, LT, ours=1000)
+    row = beside_vendor(store, GEMM, LT, ours=1000)
     found = ((row,), store.sources([row]))
     (line,) = csv.DictReader(io.StringIO(exported("csv", found)))
     (best,) = json.loads(exported("json", found))["best"]
@@ -79,7 +77,7 @@ def test_every_export_says_how_many_times_as_fast(store: Store, tmp_path: Path) 
 
 
 def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store, tmp_path: Path) -> None:
-    row = stored(store, GEMM, LT, ours=1000)
+    row = beside_vendor(store, GEMM, LT, ours=1000)
     (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
     told = winner.vendor_us, winner.vendor_right, winner.vendor_routine, winner.vendor_version, winner.x_cublas
     assert told == (480, 1, "cublasSgemm", 130100, 0.48)
@@ -87,12 +85,12 @@ def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store,
 
 @pytest.mark.parametrize("routine", ["cublasSsyrk", "cublasSgemv"])
 def test_a_module_compares_with_no_routine_that_libraries_do_not_start(store: Store, routine: str) -> None:
-    row = stored(store, vendor_measurement(480, routine))
+    row = beside_vendor(store, vendor_measurement(480, routine))
     assert (row.vendor_us, row.vendor_routine, row.cublas_us, row.cublas_routine) == (480, routine, None, None)
 
 
 def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -> None:
-    row = stored(
+    row = beside_vendor(
         store, vendor_measurement(480, version=130100), vendor_measurement(470, "cublasLtMatmul #3", version=130200)
     )
     (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
@@ -100,6 +98,6 @@ def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -
 
 
 def test_a_module_knows_no_vendor_where_only_cublaslt_was_measured(store: Store, tmp_path: Path) -> None:
-    row = stored(store, LT)
+    row = beside_vendor(store, LT)
     (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
     assert (row.vendor_us, winner.vendor_us, winner.x_cublas) == (470, None, None)

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.command import run
+from tests.databases import database_of
 from tests.fabricated import (
     FAKE_CODE,
     GPU,
@@ -19,14 +20,12 @@ from tests.fabricated import (
     imported,
     plain_sql,
     trial,
-    tuning_run,
 )  # fmt: skip
 from tests.fake_compilers import fake_toolkit
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.pretuned import cubins, pretuned
 from tsm2_tune.tuner.compile.elf_digest import code_of, machine_code_digest
 from tsm2_tune.tuner.export import cubin_verification
-from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
@@ -54,8 +53,7 @@ def toolkit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def stored(path: Path, code: str | None) -> Path:
-    with Store.open(path / "results.db", create=True) as store:
-        store.add_trial(tuning_run(), trial(verified_code=code))
+    database_of(path / "results.db", trial(verified_code=code))
     return path / "results.db"
 
 

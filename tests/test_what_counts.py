@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
-from tests.databases import facts
+from tests.databases import database_of, facts
 from tests.fabricated import (
     BASIS,
     PROBLEM,
@@ -60,8 +60,7 @@ def test_an_export_has_the_time_of_the_last_final(tmp_path: Path) -> None:
 def test_times_of_one_median_and_different_intervals_are_two(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
     for path, spread in ((ours, 1.0), (theirs, 2.0)):
-        with Store.open(path, create=True) as store:
-            store.add_trial(RUN, replace(trial(500, FAST), measurement=measurement(500, spread)))
+        database_of(path, replace(trial(500, FAST), measurement=measurement(500, spread)), run=RUN)
     tsm2_tune.import_trials(theirs, ours)
     (part,) = facts(ours).values()
     (tried,) = part.trials.values()

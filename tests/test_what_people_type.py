@@ -12,24 +12,13 @@ import click
 import pytest
 
 from tests.command import run
-from tests.fabricated import trial, tuning_run
 from tsm2_tune.cli import EXAMPLES, main
 from tsm2_tune.commands.errors import Option
 from tsm2_tune.commands.options import Seconds
 from tsm2_tune.errors import pip_install
 from tsm2_tune.tuner.device import cuda
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = pytest.mark.usefixtures("no_driver")
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> str:
-    """A database with one trial."""
-    path = tmp_path / "results.db"
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(), trial(500.0))
-    return str(path)
 
 
 def test_alone_it_shows_four_examples_that_parse() -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.fabricated import configuration, trial, tuning_run
+from tests.databases import database_of
+from tests.fabricated import configuration, trial
 from tests.standin_calls import TESTS
 from tsm2_tune.interpose.build import LEFT
 from tsm2_tune.tuner.device.cuda import cuda_device_count
-from tsm2_tune.tuner.results.store import Store
 
 pytestmark = [
     pytest.mark.host,
@@ -24,8 +24,7 @@ SAID = f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
 
 @pytest.mark.parametrize("way", ["--db {database}", "--report --db {database}", "--library {library}"])
 def test_no_gpu_is_told_and_nothing_is_compiled(way: str, path: Path, plain: str) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(tuning_run(), trial(500.0, configuration()))
+    database_of(path, trial(500.0, configuration()))
     arguments = way.format(database=path, library=plain).split()
     done = subprocess.run(
         [sys.executable, "-m", "tsm2_tune", "run", *arguments, "--", "sh", "-c", "exit 7"],

@@ -13,7 +13,7 @@ import pytest
 
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Tensor, fake_torch
-from tests.modules import OUT, A, B, recording
+from tests.modules import OUT, A, B, recorded
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.arrays import libraries
 
@@ -23,7 +23,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with a kernel of each kind of product, and a driver that records its calls."""
     problems = Problem(64, 4, 64, "f32"), Problem(64, 4, 64, "minplus_f32")
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    module = recording(imported(exported("module", found), tmp_path), monkeypatch)
+    module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
     module.driver.workspaces = True
     return module
 

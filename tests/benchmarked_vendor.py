@@ -1,0 +1,79 @@
+"""cuBLAS and cuBLASLt as benchmarks call them, on operands in the memory of the host."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+
+from benchmarks.cells import Cell
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.families.inner import InnerFmaConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.verify.operands import Operand, Operands
+
+CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))
+PRODUCT = Cell("T", "column", Problem(5, 3, 40, "f64", "tn"))
+TSMT = InnerFmaConfig(128, 8, 8, 4, 4, step=1, stages=2, splits=1, min_blocks=1)
+
+
+def matrix(address: int, rows: int, columns: int, leading_dimension: int) -> Any:
+    """The column-major matrix of f64 that lies there."""
+    flat = np.ctypeslib.as_array((ctypes.c_double * (leading_dimension * (columns - 1) + rows)).from_address(address))
+    return np.lib.stride_tricks.as_strided(flat, (rows, columns), (8, 8 * leading_dimension))
+
+
+def in_memory(operand: Operand) -> Any:
+    return matrix(operand.address, operand.rows, operand.columns, operand.filling.leading_dimension)
+
+
+class FakeCublas:
+    """X^T Y, and the lower half of X^T X, without the last `missing` products."""
+
+    version = 1
+
+    def __init__(self, missing: int) -> None:
+        self._missing = missing
+
+    def launch(self, operands: Operands) -> Callable[[], None]:
+        def start() -> None:
+            kept = operands.problem.k - self._missing
+            in_memory(operands.c)[:] = in_memory(operands.a)[:kept].T @ in_memory(operands.b)[:kept]
+
+        return start
+
+    def started(self, name: str, *arguments: Any) -> Callable[[], None]:
+        uplo, operation, n, k, _, x, ldx, _, c, ldc = arguments
+        assert (name, uplo, operation) == ("cublasDsyrk_v2", 0, 1)
+
+        def start() -> None:
+            first = matrix(x.value, k, n, ldx)[: k - self._missing]
+            lower = np.tri(n) == 1
+            matrix(c.value, n, n, ldc)[lower] = (first.T @ first)[lower]
+
+        return start
+
+
+class FakeLt:
+    """An algorithm that computes nothing, and nothing for a matrix times itself."""
+
+    version = 1
+
+    def plan(self, operands: Operands) -> Any:
+        if operands.problem.is_gram:
+            raise CublasError("no such product")
+        return SimpleNamespace(free=lambda: None, heuristic=lambda: (1,), launch=lambda _: lambda: None)
+
+
+def addressed_operands(problem: Problem, *, padding: int) -> Operands:
+    """Operands at the addresses 0, 1, ..., each line `padding` elements longer than it must be."""
+    operands = {
+        name: SimpleNamespace(address=address, filling=SimpleNamespace(leading_dimension=rows + padding))
+        for address, (name, (rows, _)) in enumerate(problem.stored.items())
+    }
+    a = operands["A"]
+    return cast(Operands, SimpleNamespace(problem=problem, a=a, b=operands.get("B", a), c=operands["C"]))
