@@ -17,6 +17,13 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
+def said(*arguments: str) -> str:
+    """Return what the command prints, which succeeds without a word on standard error."""
+    found = run(*arguments)
+    assert (found.exit_code, found.stderr) == (0, "")
+    return found.stdout
+
+
 def refused(*arguments: str, path: Path | None = None) -> str:
     """Return the one line in which the command refuses, asked of the database at the path, if one is given."""
     result = run(*arguments, *(() if path is None else ("--db", str(path))))

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Trial, TuningRun, VendorMeasurement
+from tsm2_tune.tuner.results.trial import Final, Trial, TuningRun, VendorMeasurement
 
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 OTHER = Problem(20480, 8, 20480, "f32")
@@ -56,14 +56,10 @@ def ended(path: Path, when: str) -> None:
 def two_databases(tmp_path: Path) -> tuple[Path, Path]:
     """Two databases of two GPUs of one name: of one problem they share a configuration."""
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    with Store.open(ours, create=True) as store:
-        for tried in (trial(500, C128), trial(520, C256), trial(90, C128, problem=OTHER, full_verdict=None)):
-            store.add_trial(EARLY, tried)
-        store.add_final(EARLY, final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)), *TODAY)
-    with Store.open(theirs, create=True) as store:
-        for tried in (trial(501, C128), trial(400, C512)):
-            store.add_trial(LATE, tried)
-        store.add_final(LATE, final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),)), *TODAY)
+    trials = trial(500, C128), trial(520, C256), trial(90, C128, problem=OTHER, full_verdict=None)
+    database_of(ours, *trials, final=final((C128, 505), (C256, 515), vendor=(vendor_measurement(800),)))
+    timed = final((C128, 506), (C512, 410), vendor=(vendor_measurement(700),))
+    database_of(theirs, trial(501, C128), trial(400, C512), run=LATE, final=timed)
     ended(ours, "2026-01-02T03:05:00+00:00")
     ended(theirs, "2026-03-04T05:07:00+00:00")
     return ours, theirs
@@ -84,11 +80,13 @@ def beside_vendor(store: Store, *vendor: VendorMeasurement, ours: float = 500) -
     return row
 
 
-def database_of(path: str | Path, *trials: Trial, run: TuningRun = EARLY) -> str:
-    """Store the trials, all of one run, and return the database's name."""
+def database_of(path: str | Path, *trials: Trial, run: TuningRun = EARLY, final: Final | None = None) -> str:
+    """Store the trials and the final of one run, and return the database's name."""
     with Store.open(path, create=True) as store:
         for one in trials:
             store.add_trial(run, one)
+        if final is not None:
+            store.add_final(run, final, *TODAY)
     return str(path)
 
 

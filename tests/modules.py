@@ -54,7 +54,8 @@ def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Mod
     return recorded(plain_module, monkeypatch)
 
 
-def by_loader(path: Path, name: str = "never_listed") -> Any:
+def loaded(path: Path, name: str = "never_listed") -> Any:
+    """Return the module of the file, which is not in `sys.modules`."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import json
 import re
@@ -19,6 +18,7 @@ import tsm2_tune
 from tests.command import loaded_modules, run
 from tests.databases import database_of
 from tests.fabricated import configuration, trial
+from tests.modules import loaded
 from tsm2_tune.cli import main
 from tsm2_tune.generator.device.cards import PROFILES
 
@@ -100,12 +100,7 @@ def database(path: Path) -> str:
 @pytest.fixture(scope="module")
 def drawing() -> ModuleType:
     """The script that draws the reference."""
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs/reference.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(ROOT / "docs/reference.py")
 
 
 # Public names

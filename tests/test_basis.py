@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.databases import database_of
-from tests.fabricated import BASIS, GPU, PROBLEM, add_text, configuration, plain_sql, trial, tuning_run
+from tests.databases import C128, C256, database_of
+from tests.fabricated import BASIS, GPU, PROBLEM, add_text, plain_sql, trial, tuning_run
 from tests.on_host import has_compiler
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
@@ -26,7 +26,6 @@ from tsm2_tune.tuner.results.trial import Cache
 
 PACKAGE = Path(__file__).parents[1] / "tsm2_tune"
 RUN = tuning_run()
-C128, C256 = configuration(128), configuration(256)
 
 
 @pytest.mark.parametrize(

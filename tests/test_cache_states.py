@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.databases import C128, C256
 from tests.fabricated import (
     BASIS,
     FAKE_CODE,
     GPU,
     PROBLEM,
-    configuration,
     exported,
     host_run,
     measurement,
@@ -46,7 +46,6 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Final, Trial
 
 RUN = tuning_run()
-C128, C256 = configuration(128), configuration(256)
 TODAY, DIRTY_TODAY = (("tsm2",), BASIS), (("tsm2",), "today, dirty")
 
 

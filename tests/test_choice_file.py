@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import exported, trial, tuning_run, winners
-from tests.modules import OUT, A, B, by_loader, recorded
+from tests.modules import OUT, A, B, loaded, recorded
 
 
 class Processes:
@@ -23,7 +23,7 @@ class Processes:
         self.path.write_text(exported("module", winners(folder, (tuning_run(), trial()))), encoding="utf-8")
 
     def new(self) -> Any:
-        best: Any = recorded(by_loader(self.path), self.monkeypatch)
+        best: Any = recorded(loaded(self.path), self.monkeypatch)
         best.driver.free_bytes = 1 << 30  # for what is written between timings
         return best
 

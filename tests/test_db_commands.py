@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.command import run
-from tests.databases import LATE, best, database_of, dump, facts
-from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, trial
+from tests.command import run, said
+from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts
+from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
 from tsm2_tune.tuner.results.storage import database as databases
@@ -27,14 +27,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
-C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 NEVER: dict[str, Any] = {"measurement": None, "full_verdict": None}
-
-
-def said(*arguments: str) -> str:
-    found = run("db", *arguments)
-    assert (found.exit_code, found.stderr) == (0, "")
-    return found.stdout
 
 
 # Merging
@@ -172,14 +165,17 @@ def test_half_written_file_is_refused_before_anything_is_added(three: list[Path]
 def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> None:
     with_waste(path)
     good, before = facts(path), path.stat().st_size
-    text = said("vacuum", "--db", str(path))
+    text = said("db", "vacuum", "--db", str(path))
     after = path.stat().st_size
     rows = "1 of source, 1 of problem, 1 of run, 2 of paragraph, 1 of claim"
     assert text == f"{path}: {before} bytes before, {after} after; rows removed: {rows}\n"
     assert after < before - 400_000
     assert facts(path) == good
     assert run("db", "check", "--db", str(path)).stdout.count("\n") == 1
-    assert said("vacuum", "--db", str(path)) == f"{path}: {after} bytes before, {after} after; rows removed: none\n"
+    assert (
+        said("db", "vacuum", "--db", str(path))
+        == f"{path}: {after} bytes before, {after} after; rows removed: none\n"
+    )
     assert plain_sql(path, "PRAGMA user_version") == [(schema_versions.version(),)]
 
 
@@ -187,7 +183,7 @@ def test_claims_of_runs_that_live_stay(path: Path) -> None:
     good_database(path)
     with Store.open(path, create=False) as store, store.claims("NVIDIA H200") as claims:
         claims.take_final(PROBLEM)
-        said("vacuum", "--db", str(path))
+        said("db", "vacuum", "--db", str(path))
         assert plain_sql(path, "SELECT owner FROM claim") == [(claims.owner,)]
 
 
@@ -208,7 +204,7 @@ def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
     try:
         rounds = 0
         while rounds < 4 or (len(stored) < 2 and thread.is_alive()):
-            said("vacuum", "--db", str(path))
+            said("db", "vacuum", "--db", str(path))
             rounds += 1
     finally:
         ended.set()
@@ -246,7 +242,7 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
     good, winners = facts(path), best(path)
     downgrade(path)
     before = dump(path)
-    lines = said("migrate", "--keep", "--db", str(path)).splitlines()
+    lines = said("db", "migrate", "--keep", "--db", str(path)).splitlines()
     kept = path.with_name("results.db.schema-24")
     assert lines == [
         f"{path}: schema 24 before, 26 now; {kept} is a copy of the old database",
@@ -257,7 +253,7 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
     assert set(path.parent.iterdir()) == {path, kept}
     assert (facts(path), best(path)) == (good, winners)
     again = f"{path}: schema {schema_versions.version()}, which is current: nothing to do\n"
-    assert said("migrate", "--keep", "--db", str(path)) == again
+    assert said("db", "migrate", "--keep", "--db", str(path)) == again
 
 
 def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Path) -> None:
@@ -267,7 +263,7 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     shutil.copy(path, kept)  # as of a migration that was killed
     kept.with_name(f"{kept.name}.part").write_text("half")
     content = kept.read_bytes()
-    assert "is a copy of the old database" in said("migrate", "--keep", "--db", str(path))
+    assert "is a copy of the old database" in said("db", "migrate", "--keep", "--db", str(path))
     assert kept.read_bytes() == content
     plain_sql(path, "DELETE FROM claim")
     downgrade(path)

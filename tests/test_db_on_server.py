@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import run
+from tests.command import run, said
 from tests.databases import best, database_of, facts
 from tests.fabricated import downgrade, trial, tuning_run
 from tests.servers import TestServer, asked
@@ -21,23 +21,17 @@ from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 pytestmark = pytest.mark.usefixtures("session_cache")
 
 
-def said(*arguments: str) -> str:
-    found = run("db", *arguments)
-    assert (found.exit_code, found.stderr) == (0, "")
-    return found.stdout
-
-
 def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -> None:
     one, other, back = (str(tmp_path / f"{name}.db") for name in ("one", "other", "back"))
     good_database(Path(one))
     database_of(other, trial(600), run=tuning_run("NVIDIA H100"))
-    lines = said("merge", one, other, "--db", address).splitlines()
+    lines = said("db", "merge", one, other, "--db", address).splitlines()
     assert [line.partition(": ")[2][:8] for line in lines] == ["added 12", "added 1 "]
-    assert "nothing new" in said("merge", one, "--db", address)
-    said("merge", address, "--db", back)
+    assert "nothing new" in said("db", "merge", one, "--db", address)
+    said("db", "merge", address, "--db", back)
     assert facts(Path(back)) == facts(place_of(address))  # type: ignore[arg-type]
     assert best(Path(back)) == best(address)  # type: ignore[arg-type]
-    assert said("check", "--db", address) == said("check", "--db", back)
+    assert said("db", "check", "--db", address) == said("db", "check", "--db", back)
 
 
 def test_a_merge_adds_nothing_where_one_of_its_databases_is_missing(address: str, path: Path, tmp_path: Path) -> None:
@@ -61,16 +55,16 @@ def test_an_import_goes_on_where_the_server_was_restarted(
 
     monkeypatch.setattr(Writer, "write", restarted)
     monkeypatch.setattr(importer, "HOLD_SECONDS", 0)
-    assert "added 12 trials" in said("merge", str(path), "--db", address)
+    assert "added 12 trials" in said("db", "merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
     monkeypatch.setattr(Writer, "write", write)
-    said("merge", str(path), "--db", str(tmp_path / "other.db"))
+    said("db", "merge", str(path), "--db", str(tmp_path / "other.db"))
     assert facts(tmp_path / "other.db") == facts(place_of(address))  # type: ignore[arg-type]
 
 
 def test_what_is_wrong_is_told(address: str, path: Path) -> None:
     good_database(path)
-    said("merge", str(path), "--db", address)
+    said("db", "merge", str(path), "--db", address)
     asked(address, "UPDATE trial SET outcome = 'interrupted' WHERE outcome = 'timed-out'")
     asked(address, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0 AND median_us = 300")
     asked(address, "UPDATE vendor_measurement SET cache = 'warm' WHERE library = 'cuBLAS'")
@@ -83,27 +77,27 @@ def test_what_is_wrong_is_told(address: str, path: Path) -> None:
 
 def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:
     good_database(path)
-    said("merge", str(path), "--db", address)
+    said("db", "merge", str(path), "--db", address)
     asked(address, "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)")
     room = "PostgreSQL reuses the space of removed rows by itself"
     name = shown_name(address)
-    assert said("vacuum", "--db", address) == f"{name}: {room}; rows removed: 1 of problem\n"
-    assert said("vacuum", "--db", address) == f"{name}: {room}; rows removed: none\n"
+    assert said("db", "vacuum", "--db", address) == f"{name}: {room}; rows removed: 1 of problem\n"
+    assert said("db", "vacuum", "--db", address) == f"{name}: {room}; rows removed: none\n"
     assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]
 
 
 def test_a_schema_of_now_needs_no_migration_and_a_server_no_copy(address: str, path: Path) -> None:
     good_database(path)
-    said("merge", str(path), "--db", address)
+    said("db", "merge", str(path), "--db", address)
     now = f"schema {schema_versions.version()}, which is current: nothing to do"
-    assert said("migrate", "--db", address) == f"{shown_name(address)}: {now}\n"
+    assert said("db", "migrate", "--db", address) == f"{shown_name(address)}: {now}\n"
     found = run("db", "migrate", "--keep", "--db", address)
     assert (found.exit_code, "--keep copies a file" in found.stderr) == (2, True)
 
 
 def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -> None:
     good_database(path)
-    said("merge", str(path), "--db", address)
+    said("db", "merge", str(path), "--db", address)
     asked(address, "DROP VIEW best")
     asked(address, "CREATE VIEW best AS SELECT 1")
     for index in ("newest_of_family", "newest_stamp"):
@@ -121,11 +115,11 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     assert (found.exit_code, "has schema 23, older than 24, the oldest that" in found.stderr) == (2, True)
     asked(address, "UPDATE tsm2_tune SET schema_version = 24")
     before = f"{shown_name(address)}: schema 24 before, {schema_versions.version()} now"
-    assert said("migrate", "--db", address).startswith(before)
+    assert said("db", "migrate", "--db", address).startswith(before)
     indices = "SELECT indexdef FROM pg_indexes WHERE indexname = 'newest_of_family'"
     collation = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'search_ended'"
     assert "(superseded = 0)" in asked(address, indices)[0][0]
     assert asked(address, f"{collation} AND table_name = 'trial'") == [("C",)]
-    assert said("check", "--db", address) == said("check", "--db", str(path))
+    assert said("db", "check", "--db", address) == said("db", "check", "--db", str(path))
     downgrade(path)  # which is migrated, too
     assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import pydoc
 import re
 import shlex
@@ -15,6 +14,7 @@ import click
 import pytest
 
 import tsm2_tune
+from tests.modules import loaded
 from tsm2_tune.cli import main
 from tsm2_tune.generator.families import FAMILIES
 
@@ -245,11 +245,7 @@ def test_every_extra_is_named_with_what_it_brings() -> None:
 
 
 def test_the_example_of_a_prediction_is_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    spec = importlib.util.spec_from_file_location("prediction", DOCS / "prediction.py")
-    assert spec is not None
-    assert spec.loader is not None
-    drawing = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(drawing)
+    drawing = loaded(DOCS / "prediction.py")
     page = drawing.PAGE.read_text(encoding="utf-8")
     assert drawing.drawn(page) == page, "docs/prediction.md is not what the core says: python docs/prediction.py"
     monkeypatch.setitem(drawing.FUNCTIONS, "sqrt", abs)

@@ -16,7 +16,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.databases import facts
+from tests.databases import database_of, facts
 from tests.exchanged import (
     BEHIND,
     CACHE,
@@ -137,10 +137,8 @@ def test_imported_times_keep_their_run_and_finals_remeasure_them(tuned: Path, tm
 
 def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) -> None:
     ours, new = tmp_path / "ours.db", tmp_path / "new.db"
-    with Store.open(ours, create=True) as store:
-        store.add_trial(RUN, trial(500, FASTEST, source=source(FASTEST)))
-        store.add_trial(RUN, trial(510, SLOWER))
-        store.add_final(RUN, final((FASTEST, 505), (SLOWER, 515)), ("tsm2",), BASIS)
+    trials = trial(500, FASTEST, source=source(FASTEST)), trial(510, SLOWER)
+    database_of(ours, *trials, run=RUN, final=final((FASTEST, 505), (SLOWER, 515)))
     file = written(ours, T4)
     said = run("import", str(file), "--db", str(new))
     assert said.exit_code == 0

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TUNE, run
+from tests.databases import C128, C256, C512
 from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import InputError
@@ -18,7 +19,6 @@ from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
 ELSEWHERE = tuning_run("NVIDIA H100", started_at="2026-02-02T00:00:00+00:00")
-C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 FAILED = {"verdict": None, "measurement": None, "resources": None}
 TABLES = ("trial", "measurement", "sample", "source", "problem", "run")
 

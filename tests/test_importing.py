@@ -65,10 +65,8 @@ def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
     here, there = tmp_path / "here.db", tmp_path / "there.db"
     for path, run_, us in ((here, EARLY, 500.0), (there, tuning_run("NVIDIA H100"), 600.0)):
         timed = replace(measurement(us), samples_us=(us + 1, us - 1, us))
-        with Store.open(path, create=True) as store:
-            store.add_trial(run_, trial(us, C128))
-            vendor = (replace(vendor_measurement(us), measurement=timed),)
-            store.add_final(run_, Final(PROBLEM, ((C128, timed),), vendor), *TODAY)
+        vendor = (replace(vendor_measurement(us), measurement=timed),)
+        database_of(path, trial(us, C128), run=run_, final=Final(PROBLEM, ((C128, timed),), vendor))
     tsm2_tune.import_trials(there, here)
     of_kernel = "sample JOIN measurement ON measurement_id = measurement.id AND round = 1"
     of_vendor = "vendor_sample JOIN vendor_measurement AS measurement ON measurement_id = measurement.id"
@@ -243,9 +241,8 @@ def test_of_trials_that_timed_out_the_one_that_had_more_time_counts(tmp_path: Pa
 def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
     for path, text, us in ((ours, "int one;\n", 490), (theirs, "int other;\n", 480)):
-        with Store.open(path, create=True) as store:
-            store.add_trial(EARLY, trial(500, C128, source=source(C128, text=text)))
-            store.add_final(EARLY, final((C128, us), vendor=(vendor_measurement(us + 100),)), *TODAY)
+        timed = final((C128, us), vendor=(vendor_measurement(us + 100),))
+        database_of(path, trial(500, C128, source=source(C128, text=text)), final=timed)
     said = run("import", str(theirs), "--db", str(ours))
     assert said.exit_code == 0
     assert f"conflict: {C128.text} for {PROBLEM.text} on NVIDIA H200: two kernels with one basis" in said.stderr
@@ -292,9 +289,7 @@ def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, in
 def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_path: Path) -> None:
     ours, before = tmp_path / "ours.db", tmp_path / "before.db"
     older = source(C128, text="int older;\n")
-    with Store.open(before, create=True) as store:
-        store.add_trial(EARLY, trial(500, C128, source=older))
-        store.add_final(EARLY, final((C128, 490)), *TODAY)
+    database_of(before, trial(500, C128, source=older), final=final((C128, 490)))
     shutil.copy(before, ours)
     with Store.open(ours, create=False) as store:
         store.supersede(EARLY.identity.name, PROBLEM, BASIS)

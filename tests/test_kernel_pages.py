@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -11,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from tests.command import run
+from tests.modules import loaded
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -18,12 +18,7 @@ DOCS = Path(__file__).parent.parent / "docs"
 @pytest.fixture(scope="module")
 def kernels() -> ModuleType:
     """docs/kernels.py."""
-    spec = importlib.util.spec_from_file_location("kernels", DOCS / "kernels.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return loaded(DOCS / "kernels.py")
 
 
 def test_the_pages_are_as_they_would_be_drawn_now(kernels: ModuleType) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import refused, run
-from tests.databases import TODAY, facts
+from tests.databases import C128, C256, C512, TODAY, facts
 from tests.fabricated import (
     configuration,
     final,
@@ -35,7 +35,6 @@ from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
-C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 RUN = replace(tuning_run(), sms=132)
 SHAPES = tuple(Problem(20480, n, 20480, "f32") for n in (8, 16, 32))
 TIMES = (100.0 + 1 / 3, math.nextafter(200.0, 300.0), 300.1)  # that take all digits
