@@ -11,15 +11,7 @@ from typing import Any
 import pytest
 
 import tsm2_tune
-from tests.fabricated import (
-    BASIS,
-    configuration,
-    final,
-    plain_sql,
-    trial,
-    tuning_run,
-    vendor_measurement,
-)
+from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places

@@ -10,15 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import (
-    device_array,
-    exported,
-    handmade,
-    imported,
-    trial,
-    tuning_run,
-    winners,
-)
+from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary

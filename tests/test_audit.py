@@ -11,17 +11,7 @@ import pytest
 
 from tests.command import TUNE, refused, run
 from tests.databases import database_of
-from tests.fabricated import (
-    BASIS,
-    GPU,
-    PROBLEM,
-    configuration,
-    final,
-    host_run,
-    plain_sql,
-    trial,
-    tuning_run,
-)
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, host_run, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.cards import PROFILES
@@ -241,8 +231,7 @@ def test_without_winners_the_estimates_are_left(path: Path) -> None:
 
 def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path: Path) -> None:
     empty, blank = tmp_path / "empty.db", tmp_path / "blank.db"
-    with Store.open(empty, create=True):
-        pass
+    database_of(empty)
     blank.touch()
     for arguments, complaint in (
         (("--audit", "--db", str(tmp_path / "none.db")), "no database"),

@@ -9,19 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from benchmarks.gains import (
-    NO_CALLS,
-    TIMED,
-    TUNED,
-    UNSEEN,
-    Calls,
-    draw,
-    gains_of,
-    main,
-    read_tuned,
-    regime_of,
-    table,
-)
+from benchmarks.gains import NO_CALLS, TIMED, TUNED, UNSEEN, Calls, draw, gains_of, main, read_tuned, regime_of, table
 from tests.fabricated_rows import row
 from tsm2_tune.errors import InputError
 

@@ -13,9 +13,7 @@ import pytest
 from benchmarks import versus_cublas
 from benchmarks.cells import LAYOUTS, REGIMES, cells
 from benchmarks.replay import streamed
-from benchmarks.versus_cublas import (
-    refuse_less_precision,
-)
+from benchmarks.versus_cublas import refuse_less_precision
 from tests.benchmarked_vendor import addressed_operands
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, PLUS_TIMES, Problem

@@ -24,9 +24,7 @@ from benchmarks.headline import (
 from benchmarks.join import joined
 from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, groups_of, long_text, narrow_text, shown
 from benchmarks.result_file import ResultFile, read, sources_digest
-from benchmarks.versus_cublas import (
-    line_of,
-)
+from benchmarks.versus_cublas import line_of
 from tests.fabricated_rows import BIG, FACTS, SMALL, row
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem

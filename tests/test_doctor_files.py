@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.databases import database_of
 from tsm2_tune.tuner.compile import cache as binaries
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.examination import PROBES
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
-from tsm2_tune.tuner.results.store import Store
 
 QUESTION = Question("cpu", "results.db")
 
@@ -115,8 +115,7 @@ def test_little_space_is_told(free_bytes: int, state: State, monkeypatch: pytest
 
 
 def test_a_database_is_read_and_nothing_else(path: Path, tmp_path: Path) -> None:
-    with Store.open(path, create=True):
-        pass
+    database_of(path)
     before = path.read_bytes()
     found = only(storage.database(Question("cpu", str(path))))
     assert (found.state, path.read_bytes()) == (State.OK, before)

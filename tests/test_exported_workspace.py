@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-from tests.fake_tensors import Tensor, fake_torch
+from tests.fake_tensors import Tensor
 from tests.modules import recorded
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
@@ -186,17 +185,15 @@ def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Laun
             assert getattr(winner.launch, number)(*shape) == getattr(launch, number)(*shape), (number, shape)
 
 
-def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pytorch_is_asked_for_it_by_another_thread(split_module: ModuleType, torch: Any) -> None:
     """This thread may allocate from a temporary pool, but a workspace stays."""
-    torch, asked = fake_torch(), list[int]()
-    allocate = torch.empty
+    asked, allocate = list[int](), torch.empty
 
     def empty(*arguments: Any, **named: Any) -> Any:
         asked.append(threading.get_ident())
         return allocate(*arguments, **named)
 
     torch.empty = empty
-    monkeypatch.setitem(sys.modules, "torch", torch)
     arrays = [device_array((4, 4), at=at) for at in (0x1000, 0x2000, 0x3000)]
     split_module.gemm(*(Tensor(one, dtype="torch.float32") for one in arrays))
     assert len(asked) == 2

@@ -5,17 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.on_host import (
-    ON_HOST,
-    PREVIOUS,
-    SHARED,
-    STUCK,
-    filled,
-    floats,
-    launch_k,
-    load,
-    pointer,
-)
+from tests.on_host import ON_HOST, PREVIOUS, SHARED, STUCK, filled, floats, launch_k, load, pointer
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import KernelFault
 

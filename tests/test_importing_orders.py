@@ -9,15 +9,7 @@ import pytest
 
 import tsm2_tune
 from tests.databases import C128, C256, C512, TODAY, ended, facts
-from tests.fabricated import (
-    PROBLEM,
-    final,
-    kernel,
-    source,
-    trial,
-    tuning_run,
-    vendor_measurement,
-)
+from tests.fabricated import PROBLEM, final, kernel, source, trial, tuning_run, vendor_measurement
 from tsm2_tune.tuner.results.merge.union import union
 from tsm2_tune.tuner.results.records import current_kernel
 from tsm2_tune.tuner.results.store import Store

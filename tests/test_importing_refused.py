@@ -11,9 +11,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.fabricated import (
-    plain_sql,
-)
+from tests.fabricated import plain_sql
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.compile.cache import cache_folder
 from tsm2_tune.tuner.results.merge import files

@@ -5,12 +5,7 @@ from dataclasses import replace
 import pytest
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.device.architecture import (
-    ARCHITECTURES,
-    SOURCES,
-    architecture_of,
-    peak_gflops,
-)
+from tsm2_tune.generator.device.architecture import ARCHITECTURES, SOURCES, architecture_of, peak_gflops
 from tsm2_tune.generator.device.cards import PROFILES, PUBLISHED_PEAKS, profile_named
 
 

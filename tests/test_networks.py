@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.databases import database_of
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, trial, tuning_run
 from tests.networks import Network, network_to
 from tests.servers import TestServer, asked, wait_until
@@ -167,8 +168,7 @@ def test_a_server_that_takes_a_connection_and_says_nothing_is_lost(soon: None) -
     pytest.importorskip("psycopg")
 
     def reach() -> None:
-        with Store.open(there, create=True):
-            pass
+        database_of(there)
 
     with socket.create_server(("127.0.0.1", 0)) as silent:
         there = f"postgresql+psycopg://postgres@127.0.0.1:{silent.getsockname()[1]}/results"

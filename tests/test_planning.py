@@ -98,8 +98,7 @@ def test_a_database_that_has_no_rates_is_refused(database: str, tmp_path: Path) 
     said = refused("model", "--db", database, *shapes, "--dtype", "bf16")
     assert "no peak rate of bf16 on h200" in said
     empty = tmp_path / "empty.db"
-    with Store.open(empty, create=True):
-        pass
+    database_of(empty)
     assert "tune first" in refused("model", "--db", str(empty), *shapes, "--device", "h200")
     assert "no database" in refused("model", "--db", str(tmp_path / "none.db"), *shapes)
     for rate in ("0", "-1", "'x'", "9e999"):

@@ -14,7 +14,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run
-from tests.databases import facts
+from tests.databases import database_of, facts
 from tests.exchanged import FASTEST, OTHER, RUN, SLOWER, TRIALS, tuned_database
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, host_run, trial, tuning_run
 from tests.servers import TestServer, asked
@@ -165,8 +165,7 @@ def refusal(name: str, *, create: bool = False) -> str:
 )
 def test_what_is_not_ours_is_refused(address: str, statements: list[str], expected: str, create: bool) -> None:
     if "CREATE" not in statements[0]:
-        with Store.open(address, create=True):
-            pass
+        database_of(address)
     for statement in statements:
         asked(address, statement)
     assert refusal(address, create=create).startswith(f"{address} {expected}")

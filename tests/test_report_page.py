@@ -17,6 +17,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import refused, run
+from tests.databases import database_of
 from tests.fabricated import GPU, tuning_run
 from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, Page, data_of, page_of, read, tried
 from tests.tampered import case
@@ -24,7 +25,6 @@ from tests.tampering import good_database
 from tsm2_tune.errors import pip_install
 from tsm2_tune.html.contents import Contents
 from tsm2_tune.html.page import page
-from tsm2_tune.tuner.results.store import Store
 
 
 @pytest.fixture
@@ -220,8 +220,7 @@ def test_what_cannot_be_reported_is_one_sentence(
     Path("empty.db").touch()
     Path("folder").mkdir()
     Path("text.db").write_text("no database, but long enough to be taken for the head of one" * 20)
-    with Store.open("untried.db", create=True):
-        pass
+    database_of("untried.db")
     tried(Path("good.db"))
     tried(Path("newer.db"))
     for name, statement in (("foreign.db", "CREATE TABLE trial (id)"), ("newer.db", "PRAGMA user_version = 9999")):

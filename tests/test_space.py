@@ -18,10 +18,7 @@ from tsm2_tune.generator.families.gemv import GemvConfig
 from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
-from tsm2_tune.generator.families.stream_a import (
-    StreamADmmaConfig,
-    StreamAFmaConfig,
-)
+from tsm2_tune.generator.families.stream_a import StreamADmmaConfig, StreamAFmaConfig
 from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate

@@ -13,16 +13,7 @@ import pytest
 from tests.library_calls import TYPES, Call, InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
 from tests.quick import FOLDER_VARIABLE
-from tests.standin_calls import (
-    ONE,
-    A,
-    B,
-    C,
-    by_reason,
-    gemm,
-    of_the_program,
-    play,
-)
+from tests.standin_calls import ONE, A, B, C, by_reason, gemm, of_the_program, play
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import HEADER, SOURCES, command
 from tsm2_tune.interpose.journal import SLOWER

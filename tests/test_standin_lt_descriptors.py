@@ -10,14 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lt_calls import (
-    BIAS,
-    EPILOGUE,
-    LEFT,
-    A,
-    C,
-    matmul,
-)
+from tests.lt_calls import BIAS, EPILOGUE, LEFT, A, C, matmul
 from tests.standin_calls import by_reason, play, run_with_standin
 
 pytestmark = [

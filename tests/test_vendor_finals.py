@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.command import TUNE, run
-from tests.databases import C128, C256, beside_vendor
+from tests.databases import C128, C256, beside_vendor, database_of
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -313,8 +313,7 @@ def test_a_tampered_version_is_refused_by_a_search(store: Store, path: Path, tam
 
 @pytest.mark.parametrize("change", ["DROP TABLE vendor_sample", "ALTER TABLE vendor_measurement ADD COLUMN x TEXT"])
 def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> None:
-    with Store.open(path, create=True):
-        pass
+    database_of(path)
     plain_sql(path, change)
     with pytest.raises(StoreError, match="unlike tsm2-tune's schema"), Store.open(path, create=False):
         pass

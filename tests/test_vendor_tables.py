@@ -10,12 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.databases import C128, beside_vendor
-from tests.fabricated import (
-    exported,
-    imported,
-    trial,
-    vendor_measurement,
-)
+from tests.fabricated import exported, imported, trial, vendor_measurement
 from tests.simulated import RUN
 from tsm2_tune.console.tables import console, winners_table
 from tsm2_tune.generator.problem import Problem

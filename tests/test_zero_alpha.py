@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
-from tests.fake_tensors import Tensor, fake_torch
+from tests.fake_tensors import Tensor
 from tests.modules import OUT, A, B, recorded
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.arrays import libraries
@@ -63,9 +62,9 @@ def test_of_minplus_an_alpha_of_0_changes_nothing(module: ModuleType) -> None:
     assert len(module.driver.launches) == 1
 
 
+@pytest.mark.usefixtures("torch")
 def test_the_short_way_does_not_read_them_either(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    torch, scaled = fake_torch(), list[Any]()
-    monkeypatch.setitem(sys.modules, "torch", torch)
+    scaled = list[Any]()
     monkeypatch.setattr(module, "vendors_product", lambda *arguments: scaled.append(arguments[3:5]))
     tensors = [Tensor(one, dtype="torch.float32") for one in (A, B, OUT)]
     for alpha in (None, 2.0, 0.0, 0, 2.0):
@@ -104,12 +103,8 @@ def test_a_number_in_an_array_is_a_factor(module: ModuleType, factor: Any) -> No
         assert (launch["values"][3], launch["values"][8]) == (2.0, 2.0)
 
 
-def test_a_tensor_on_the_cpu_is_a_factor_and_one_on_a_gpu_is_not(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    torch = fake_torch()
-    monkeypatch.setitem(sys.modules, "torch", torch)
-
+@pytest.mark.usefixtures("torch")
+def test_a_tensor_on_the_cpu_is_a_factor_and_one_on_a_gpu_is_not(module: ModuleType) -> None:
     def scalar(device: str, *, requires_grad: bool = False) -> Any:
         where = SimpleNamespace(type=device)
         return Tensor(None, ndim=0, device=where, requires_grad=requires_grad, item=lambda: 2.0)

@@ -13,12 +13,7 @@ import pytest
 
 from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, Tensor, fake_cupy
-from tests.measured_plans.helpers import (
-    K,
-    M,
-    arrays,
-    tensors,
-)
+from tests.measured_plans.helpers import K, M, arrays, tensors
 
 # The vendor
 

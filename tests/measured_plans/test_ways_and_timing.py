@@ -9,16 +9,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import device_array
-from tests.measured_plans.helpers import (
-    L2_FILL,
-    K,
-    N,
-    arrays,
-    slow_but,
-    started,
-    tensors,
-    ways_to,
-)
+from tests.measured_plans.helpers import L2_FILL, K, N, arrays, slow_but, started, tensors, ways_to
 
 # Ways to compute a product
 

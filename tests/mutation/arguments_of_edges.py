@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.mutation.argued import Argument
-from tests.mutation.conditions import (
-    constant,
-    takes_tiles_apart,
-)
+from tests.mutation.conditions import constant, takes_tiles_apart
 
 OF_EDGES = (
     Argument(
