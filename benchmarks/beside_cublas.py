@@ -37,6 +37,7 @@ from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.measure.vendor.cublas import Cublas
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Outcome
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
@@ -68,7 +69,7 @@ def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelC
         for version, belongs in VERSIONS.items():
             kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
             medians: list[tuple[float, KernelConfig]] = []
-            candidates = first_and_rest(replace(space, kept=kept), tuner.options.seed)
+            candidates = first_and_rest(replace(space, kept=kept), tuner.options.seed, candidate_times_us)
             for trial in tuner.tune(Search(Model(*candidates))):
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     medians.append((trial.measurement.median_us, trial.config))

@@ -33,7 +33,6 @@ from benchmarks.winner import Prospects, Skipped, Winner, room_bytes, tuned
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.gemv import DECOMPOSITIONS, GEMV, Decomposition, GemvConfig
-from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem, dtype_named
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
@@ -42,6 +41,7 @@ from tsm2_tune.tuner.device.interface import LaunchFailed
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.verify.operands import needed_bytes
@@ -111,7 +111,7 @@ def candidates(
     for name in DECOMPOSITIONS:
         configs = GEMV.corner(name, problem, limits)[:trials]
         every = tuple(Candidate(GEMV, config, problem, limits, Guidelines()) for config in configs)
-        if every and expected_us(every[0]) <= max(HOPELESS * floor_us, HOPELESS_US):
+        if every and candidate_times_us(every[:1])[0] <= max(HOPELESS * floor_us, HOPELESS_US):
             found[name] = every
     return found
 

@@ -50,6 +50,7 @@ from tsm2_tune.tuner.device.interface import LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Verdict
 from tsm2_tune.tuner.search.loop import cores
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -91,7 +92,7 @@ def problems(*, quick: bool) -> Iterator[tuple[str, Problem]]:
 def tried_first(table: str, problem: Problem, limits: DeviceLimits) -> tuple[KernelConfig, ...]:
     """Return first choices, best first: of the family `gemm` for the stencil's table, else of the staged families."""
     families = (FAMILIES[name] for name in (("gemm",) if table == STENCIL else STAGED))
-    return first_choices(families, problem, limits)
+    return first_choices(families, problem, limits, candidate_times_us)
 
 
 class Stopwatch:
@@ -219,7 +220,7 @@ def measure_variants(
     for dtype, op in product(FMA_DTYPES, PAPER_OPS) if count else ():
         problem = Problem(VARIANTS_SIZE, VARIANTS_SIZE, VARIANTS_SIZE, dtype, op)
         kept = search_space(problem, limits, families=["gemm"]).kept
-        first = first_choices([FAMILIES["gemm"]], problem, limits)
+        first = first_choices([FAMILIES["gemm"]], problem, limits, candidate_times_us)
         places = random.Random(0).sample(range(len(kept)), min(count, len(kept)))
         configs = tuple(dict.fromkeys((*first, *(kept[place].config for place in places))))
         stopwatch.compile_ahead(problem, configs)

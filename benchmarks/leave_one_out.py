@@ -39,13 +39,13 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
-from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.seeds import first_choices, packaged
 from tsm2_tune.generator.space.space import guidelines_in_force, rules_of, search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.loop import cores
 
 CELLS = ROOT / "benchmarks/results/h200-versus-cublas.csv"
@@ -64,13 +64,15 @@ def problems() -> list[Problem]:
 
 def tried_first(problem: Problem) -> Choices:
     """Return the configurations that a search for the problem tries first, with all measurements."""
-    return tuple(candidate.config for candidate in ordered(search_space(problem, LIMITS), seed=0)[:FIRST])
+    return tuple(
+        candidate.config for candidate in ordered(search_space(problem, LIMITS), 0, candidate_times_us)[:FIRST]
+    )
 
 
 def left_out(problem: Problem) -> Choices:
     """Return the first choices for the problem from the measurements of other problems."""
     families = [family for family in FAMILIES.values() if not family.only_by_name]
-    found = first_choices(families, problem, LIMITS, packaged(problem, LIMITS, without=problem))
+    found = first_choices(families, problem, LIMITS, candidate_times_us, packaged(problem, LIMITS, without=problem))
     return tuple(config for config in found if _in_space(config, problem))[:FIRST]
 
 
@@ -121,12 +123,12 @@ def outcome(problem: Problem, choices: Sequence[KernelConfig], times: Times) -> 
     known = [times[config.early] for config in choices if config.early in times]
     best = min(known, default=0.0) / least
     fastest = min(times, key=times.__getitem__)
-    expected = min((_expected_us(config, problem) for config in choices), default=float("inf"))
-    return Outcome(problem, 0 < best <= WITHIN, best, expected / _expected_us(fastest, problem))
-
-
-def _expected_us(config: KernelConfig, problem: Problem) -> float:
-    return float(expected_us(Candidate(family_named(config.family), config, problem, LIMITS, Guidelines())))
+    candidates = (
+        Candidate(family_named(config.family), config, problem, LIMITS, Guidelines())
+        for config in (fastest, *choices)
+    )
+    fastest_us, *choices_us = candidate_times_us(list(candidates)).tolist()
+    return Outcome(problem, 0 < best <= WITHIN, best, min(choices_us, default=float("inf")) / fastest_us)
 
 
 def mean(values: Sequence[float]) -> float:

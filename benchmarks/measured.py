@@ -97,7 +97,7 @@ def tuned(path: Path) -> Iterator[Timed]:
 
 
 def tried(path: Path) -> Iterator[Timed]:
-    """Yield the measurements of first choices, from a file of `first_choices --run`."""
+    """Yield the measurements of first choices, from a file of timed first choices."""
     for row in read_json(path)["rows"]:
         yield Problem.parse(row["problem"]), row["configuration"], row["measured_us"]
 

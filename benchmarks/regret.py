@@ -36,11 +36,12 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Chosen
-from tsm2_tune.generator.space.order import expected_times_us, first_and_rest
+from tsm2_tune.generator.space.order import first_and_rest
 from tsm2_tune.generator.space.seed_table import Choice, Measured
 from tsm2_tune.generator.space.seeds import packaged
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.compile.pool import Compiled
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.search.candidates import Search, Why
@@ -83,18 +84,18 @@ class Ended:
 
 def in_order(of: Recorded, near: Sequence[Measured]) -> Strategy:
     """Return a strategy that tries first choices and then follows the time model, regardless of results."""
-    first, others = first_and_rest(of.space, 0, near)
+    first, others = first_and_rest(of.space, 0, candidate_times_us, near)
     return InOrder([*first, *others])
 
 
 def by_model(of: Recorded, near: Sequence[Measured]) -> Strategy:
     """Return the default strategy, with first choices from the measurements `near`."""
-    return Model(*first_and_rest(of.space, 0, near), late=False)
+    return Model(*first_and_rest(of.space, 0, candidate_times_us, near), late=False)
 
 
 def without_any(of: Recorded) -> Strategy:
     """Return the default strategy without first choices."""
-    by_time = np.argsort(expected_times_us(of.space.kept), kind="stable")
+    by_time = np.argsort(candidate_times_us(of.space.kept), kind="stable")
     return Model((), Chosen(of.space.kept, by_time), late=False)
 
 

@@ -22,6 +22,7 @@ from tsm2_tune.generator.space.guidelines import parse_thresholds
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
@@ -43,7 +44,7 @@ VERIFICATION = ("verification on probes", "verification")  # phases of a trial
 def row(tuner: Tuner, problem: Problem, trials: int) -> dict[str, Any]:
     """Return the cost of the first trials of a problem, and of fully verifying the fastest kernel among them."""
     space = search_space(problem, tuner.target.limits, guidelines=parse_thresholds(""))
-    candidates = list(islice(ordered(space, 0), trials))
+    candidates = list(islice(ordered(space, 0, candidate_times_us), trials))
     wait(tuner.compile_ahead(candidates))
     _ = tuner.ceilings  # measured here, before the clock starts
     tuner.phases.taken()

@@ -20,6 +20,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Final, Outcome, Verdict
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Tuner, cores
@@ -116,7 +117,7 @@ def plan(problem: Problem, limits: DeviceLimits) -> tuple[int, tuple[KernelConfi
         raise Skipped("no kernel family computes this product")
     if not space.kept:
         raise Skipped(f"no configuration left of the {space.total} in {', '.join(space.families)}")
-    first = ordered(space, seed=0)[:MOST_CONFIGURATIONS]
+    first = ordered(space, 0, candidate_times_us)[:MOST_CONFIGURATIONS]
     return len(space.kept), tuple(candidate.config for candidate in first)
 
 

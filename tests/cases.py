@@ -17,6 +17,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import unfit
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 PATH = Path(__file__).with_name("cases.txt")
 
@@ -80,7 +81,7 @@ GENERAL = [
     for problem in (Problem(*shape, dtype, "".join(ops)),)
     for name in ("staged_dmma", "staged_f32_dmma", "staged_complex_dmma")
     if family_named(name).supports(problem)
-    for config in first_choices([family_named(name)], problem, PROFILES["h200"])[:1]
+    for config in first_choices([family_named(name)], problem, PROFILES["h200"], candidate_times_us)[:1]
 ]
 PAST_INT = with_problems("past 31 bits")
 PAST_UNSIGNED = with_problems("past 32 bits")

@@ -43,6 +43,7 @@ from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.search import session
@@ -197,7 +198,7 @@ class Compiling(Tuner):
 def searched(problem: Problem) -> tuple[SearchSpace, Sequence[Candidate]]:
     """The space of the problem, and its order."""
     space = search_space(problem, PROFILES["h200"], families=FAMILIES)
-    return space, ordered(space, 0)
+    return space, ordered(space, 0, candidate_times_us)
 
 
 def go_on(path: Path, rng: random.Random) -> str:

@@ -27,6 +27,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import OWN, SearchSpace, search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 FERMI = PROFILES["s2050"]
 NONE = Guidelines(0, 0, 0)
@@ -179,7 +180,7 @@ def test_some_hundreds_are_kept_where_the_user_sets_no_guidelines(card: str, dty
 def test_so_many_are_kept_in_every_storage_order_and_what_won_on_an_h200(dtype: str, op: str) -> None:
     space = searched(dtype, None, op, "h200")
     assert 100 <= len(space.kept) < 2000
-    proposals = first_choices([family_named("gemm")], space.problem, PROFILES["h200"])
+    proposals = first_choices([family_named("gemm")], space.problem, PROFILES["h200"], candidate_times_us)
     assert len(proposals) > 0
     assert set(proposals) <= {candidate.config for candidate in space.kept}
 
@@ -189,7 +190,7 @@ def test_so_many_are_kept_in_every_storage_order_and_what_won_on_an_h200(dtype: 
 def test_what_won_in_the_semiring_is_kept(dtype: str, op: str) -> None:
     problem = Problem(4096, 4096, 4096, dtype, op)
     kept = {candidate.config for candidate in search_space(problem, PROFILES["h200"], families=["minplus"]).kept}
-    proposals = first_choices([family_named("minplus")], problem, PROFILES["h200"])
+    proposals = first_choices([family_named("minplus")], problem, PROFILES["h200"], candidate_times_us)
     assert len(proposals) > 1
     assert set(proposals) <= kept
 

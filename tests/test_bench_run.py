@@ -50,6 +50,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -137,7 +138,7 @@ def test_another_process_plans_the_same_search() -> None:
             prospects_of(problem, limits, too_large)
     space = search_space(problem, limits)
     assert prospects.kept == len(space.kept)
-    assert prospects.candidates == tuple(ordered(space, seed=0)[:MOST_CONFIGURATIONS])
+    assert prospects.candidates == tuple(ordered(space, 0, candidate_times_us)[:MOST_CONFIGURATIONS])
 
 
 def test_a_planner_that_died_is_said() -> None:

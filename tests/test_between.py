@@ -31,6 +31,7 @@ from tsm2_tune.generator.space.intermediate_shapes import kernels_between
 from tsm2_tune.tuner.export.kernel_sets import intermediate_winners as export_between
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
@@ -53,7 +54,7 @@ def test_kernels_for_shapes_between_are_measured_at_the_nearest_tuned_ones(store
     for one in store.current(DEVICE):
         if one.config.kernel_text != WINNER.kernel_text and not one.is_between:
             kernels.setdefault(one.config.kernel_text, set()).add(one.problem)
-    planned = kernels_between(TUNED, H200)
+    planned = kernels_between(TUNED, H200, candidate_times_us)
     assert kernels.keys() <= planned.keys()
     assert len(kernels) > len(TUNED) / 2
     assert max(map(len, kernels.values())) == MOST_BETWEEN

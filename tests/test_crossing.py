@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
@@ -203,7 +204,9 @@ def test_of_many_shapes_each_kernel_is_measured_at_the_nearest(store: Store) -> 
 def test_what_would_take_absurdly_long_is_left_out(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     won(store, *THREE[:2])
     slow = {SECOND: 2000.1, FIRST: 100.0}
-    monkeypatch.setattr(cross_timing, "expected_us", lambda one: slow[one.config])
+    monkeypatch.setattr(
+        cross_timing, "candidate_times_us", lambda every: np.array([slow[one.config] for one in every])
+    )
     assert measured(store, SHAPES[:2], SLOWER) == {(FIRST.text, SHAPES[1])}
     slow[SECOND] = 1999.9
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[0])}

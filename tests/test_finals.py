@@ -17,6 +17,7 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner import export
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import ProblemEvent
@@ -29,7 +30,7 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 def test_what_won_under_an_older_basis_is_tried_first() -> None:
     space = search_space(PROBLEM, PROFILES["h200"], families=["tsm2", "ism2"])
-    candidates = ordered(space, 0)
+    candidates = ordered(space, 0, candidate_times_us)
     last, before = candidates[len(candidates) - 1], candidates[len(candidates) - 2]
     first = session.candidates_for((last.config.text, "tsm2-of-another-time", before.config.text), space)
     found = list(Search(InOrder(candidates), first=first))

@@ -12,7 +12,6 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
-from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.space import seeds as module
 from tsm2_tune.generator.space.candidate import Candidate
@@ -21,6 +20,7 @@ from tsm2_tune.generator.space.rescale import adapted, divided
 from tsm2_tune.generator.space.rules import HARDWARE_RULES
 from tsm2_tune.generator.space.seed_table import FILE, Choice, Measured, distance, lines_of, measured, read_line
 from tsm2_tune.generator.space.seeds import first_choices, packaged
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 H200 = PROFILES["h200"]
 SEARCHED = [family for family in FAMILIES.values() if not family.only_by_name]
@@ -113,15 +113,17 @@ def test_a_configuration_of_another_version_is_left_out(tmp_path: Path) -> None:
 def test_what_is_measured_comes_first() -> None:
     for text in ("20480x16x20480:f32", "16x16x10000000:f64:tn", "10000000x8x8:c64:ttt", "32x32x10000000:f32:tx"):
         problem = Problem.parse(text)
-        assert fastest("h200", problem) in [one.text for one in first_choices(SEARCHED, problem, H200)[:5]]
+        assert fastest("h200", problem) in [
+            one.text for one in first_choices(SEARCHED, problem, H200, candidate_times_us)[:5]
+        ]
 
 
 def test_a_product_that_is_left_out_is_not_asked(table: list[Measured]) -> None:
     table.append(read_line(LINE))
     family = [family_named("staged_f32_dmma")]
-    assert first_choices(family, R, H200)
-    assert not first_choices(family, R, H200, packaged(R, H200, without=R))
-    assert first_choices(family, R, H200, packaged(R, H200, without=replace(R, k=10240)))
+    assert first_choices(family, R, H200, candidate_times_us)
+    assert not first_choices(family, R, H200, candidate_times_us, packaged(R, H200, without=R))
+    assert first_choices(family, R, H200, candidate_times_us, packaged(R, H200, without=replace(R, k=10240)))
 
 
 def test_the_nearest_counts_most(table: list[Measured]) -> None:
@@ -131,11 +133,14 @@ def test_the_nearest_counts_most(table: list[Measured]) -> None:
     )
     for config, m in ((far, 400_000), (near, 16_000)):
         problem = Problem(m, 8, 20000, "f32")
-        us = 2 * float(expected_us(Candidate(family_named("stream_a_fma"), config, problem, H200, Guidelines())))
+        candidate = Candidate(family_named("stream_a_fma"), config, problem, H200, Guidelines())
+        us = 2 * float(candidate_times_us([candidate])[0])
         table.append(Measured(PROFILES["h200"], problem, (Choice(config, us),)))
     stages = [
         one.tunables["stages"]
-        for one in first_choices([family_named("stream_a_fma")], Problem(20480, 8, 20480, "f32"), H200)
+        for one in first_choices(
+            [family_named("stream_a_fma")], Problem(20480, 8, 20480, "f32"), H200, candidate_times_us
+        )
     ]
     assert stages[0] == 4
     assert 2 in stages
@@ -152,25 +157,26 @@ def test_distances_are_of_what_matters() -> None:
 
 
 def test_a_type_that_was_not_measured_is_served_by_one_alike() -> None:
-    assert first_choices([family_named("inner_fma")], Problem(2, 2, 10**7, "tf32", "tn"), H200)
+    assert first_choices([family_named("inner_fma")], Problem(2, 2, 10**7, "tf32", "tn"), H200, candidate_times_us)
     for name in ("bf16", "f16"):
         assert {one.problem.dtype_name for one in measured(name)} == {"bf16", "f16"}
 
 
 @pytest.mark.parametrize("card", ["a100", "v100", "p100", "s2050"])
 def test_another_card_goes_by_the_model(card: str) -> None:
-    """Each kernel's first division by its expected time; none that the card cannot hold."""
+    """Each kernel's first choice of splits by its predicted time; none that the card cannot hold."""
     limits = PROFILES[card]
-    found = first_choices(SEARCHED, Problem(20480, 8, 20480, "f32"), limits)
+    found = first_choices(SEARCHED, Problem(21000, 8, 21000, "f32"), limits, candidate_times_us)
     assert found
     first: dict[str, float] = {}
     for config in found:
         candidate = Candidate(
-            family_named(config.family), config, Problem(20480, 8, 20480, "f32"), limits, Guidelines()
+            family_named(config.family), config, Problem(21000, 8, 21000, "f32"), limits, Guidelines()
         )
         assert all(rule.keeps(candidate) for rule in (*family_named(config.family).rules, *HARDWARE_RULES))
         if not family_named(config.family).proposes:
-            first.setdefault(config.kernel_text, float(expected_us(candidate)))
+            kernel = replace(config, **dict.fromkeys(config.launch_tunables(), 1)).text
+            first.setdefault(kernel, float(candidate_times_us([candidate])[0]))
     assert list(first.values()) == pytest.approx(sorted(first.values()), rel=0.01)
 
 
@@ -225,8 +231,8 @@ def test_first_choices_take_no_time() -> None:
         Problem(m, n, k, name) for name in ("f32", "f64", "c64") for m, n, k in ((20480, 16, 20480), (10**7, 8, 8))
     ]
     for problem in every:
-        first_choices(SEARCHED, problem, H200)
+        first_choices(SEARCHED, problem, H200, candidate_times_us)
     start = time.process_time()
     for problem in every:
-        first_choices(SEARCHED, replace(problem, m=problem.m + 4), H200)
+        first_choices(SEARCHED, replace(problem, m=problem.m + 4), H200, candidate_times_us)
     assert time.process_time() - start < 0.05 * len(every) * 2  # twice the 50 ms that a slow machine may take

@@ -14,6 +14,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.staged import StagedDmmaConfig
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.seeds import first_choices
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.host
@@ -39,7 +40,7 @@ def test_products_of_many_tiles_are_right(try_kernel: TryKernel, dtype: str, op:
 @pytest.mark.parametrize("dtype", FMA_DTYPES)
 def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
     problem, family = Problem(4096, 4096, 4096, dtype), family_named(SPLIT_DMMA[dtype].family)
-    found = first_choices([family], problem, PROFILES["h200"])
+    found = first_choices([family], problem, PROFILES["h200"], candidate_times_us)
     assert len(found) > 2
     for config in found:
         down, across = int(config.tunables["block_m"]), int(config.tunables["block_n"])
@@ -51,7 +52,7 @@ def test_first_choices_are_probed_in_several_bands(dtype: str) -> None:
 def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
     """The first choice has one block or two for each multiprocessor, so that no block waits or adds partial sums."""
     problem, family = Problem(512, 512, 512, dtype), family_named(SPLIT_DMMA[dtype].family)
-    first = first_choices([family], problem, PROFILES["h200"])[0]
+    first = first_choices([family], problem, PROFILES["h200"], candidate_times_us)[0]
     tiles = family.launch(first, problem).tiles(512, 512)
     assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
 

@@ -26,6 +26,7 @@ from tsm2_tune.generator.families.inner.fma_ring import (
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 H200 = PROFILES["h200"]
 
@@ -92,7 +93,7 @@ def test_neighbouring_slices_avoid_bank_conflicts() -> None:
 )
 def test_odd_numbers_of_columns_are_tried_first(text: str, within: int) -> None:
     problem = Problem.parse(text)
-    first = ordered(search_space(problem, H200), 0)[:within]
+    first = ordered(search_space(problem, H200), 0, candidate_times_us)[:within]
     assert "inner_fma_ring" in [candidate.config.family for candidate in first]
 
 

@@ -15,6 +15,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.records import config_of
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Claim, Search
@@ -24,7 +25,7 @@ from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 
 R = Problem(20480, 5, 20480, "f32")
 SPACE = search_space(R, PROFILES["h200"], families=["stream_a_fma"])
-ORDERED = list(ordered(SPACE, 0)[: 3 * FIRST])
+ORDERED = list(ordered(SPACE, 0, candidate_times_us)[: 3 * FIRST])
 LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables()]
 
 
@@ -91,7 +92,9 @@ def test_a_fast_policy_does_not_keep_others_from_it() -> None:
 @pytest.mark.parametrize("ahead", [0, 3, 30])
 def test_few_candidates_are_enough_once_none_is_left(ahead: int) -> None:
     few = ORDERED[:2]
-    assert tried(few, ahead=ahead) == [one.config for one in few] + [plain(one.config) for one in few]
+    times = {one.config: 100.0 + place for place, one in enumerate(few)}
+    found = tried(few, lambda config: times[config.early], ahead=ahead)
+    assert found == [one.config for one in few] + [plain(one.config) for one in few]
 
 
 def test_what_was_tried_before_counts() -> None:

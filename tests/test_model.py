@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tsm2_tune.generator.device.cards import PROFILES, profile_named
-from tsm2_tune.generator.predict.paper_model import (
+from tsm2_tune.generator.paper_model import (
     OVERHEAD_REGISTERS,
     Region,
     arithmetic_utilisation,

@@ -16,6 +16,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.order import first_and_rest, ordered
 from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import session
@@ -65,21 +66,21 @@ def test_an_empty_database_knows_nothing(store: Store) -> None:
 def test_what_was_fast_nearby_is_tried_first(store: Store) -> None:
     """Though neither the package nor the model would have it so."""
     space = search_space(HERE, H200, families=["resident_b_fma"])
-    config = ordered(space, 0)[200].config
+    config = ordered(space, 0, candidate_times_us)[200].config
     add(store, NEAR, config, 10.0)
-    first, others = first_and_rest(space, 0, stored_seeds(store, HERE, H200, GPU))
+    first, others = first_and_rest(space, 0, candidate_times_us, stored_seeds(store, HERE, H200, GPU))
     assert first[0].config == config
     assert len(first) + len(others) == len(space.kept)
-    assert config not in [one.config for one in first_and_rest(space, 0, ())[0]]
+    assert config not in [one.config for one in first_and_rest(space, 0, candidate_times_us, ())[0]]
 
 
 def test_a_run_begins_with_what_won_nearby(store: Store) -> None:
     """By the default strategy, of a problem that was never tried."""
     space = search_space(HERE, TARGET.limits, families=["resident_b_fma"])
-    winner, slower = (ordered(space, 0)[place].config for place in (200, 300))
+    winner, slower = (ordered(space, 0, candidate_times_us)[place].config for place in (200, 300))
     add(store, NEAR, slower, 11.0)
     add(store, NEAR, winner, 10.0)
-    add(store, replace(NEAR, dtype_name="f64"), ordered(space, 0)[250].config, 1.0)
+    add(store, replace(NEAR, dtype_name="f64"), ordered(space, 0, candidate_times_us)[250].config, 1.0)
     device = Simulated(store, {})
     device.options = Options(max_trials=2)
     list(session.run([space], device, store))

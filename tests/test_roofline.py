@@ -12,7 +12,7 @@ from tsm2_tune.generator.device.architecture import TENSOR_FMAS
 from tsm2_tune.generator.device.cards import PROFILES, profile_named
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, Roofline, data_sheet, modelled, roofline
-from tsm2_tune.generator.predict.paper_model import choose
+from tsm2_tune.generator.paper_model import choose
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.tuner.device.emulator.limits import host_limits
 

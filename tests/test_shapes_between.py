@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+import numpy as np
 import pytest
 
 from tests.times_between import shape
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
 from tsm2_tune.generator.space.order import FAR_BEHIND
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 H200 = PROFILES["h200"]
 
@@ -70,7 +69,7 @@ def test_between_products_of_a_matrix_with_itself_are_such_products() -> None:
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) -> None:
     tuned = [shape(3, 5, 10**6, dtype, op), shape(40, 3, 10**5, dtype, op), shape(64, 64, 10**6, dtype, op)]
-    found = kernels_between(tuned, H200)
+    found = kernels_between(tuned, H200, candidate_times_us)
     of_shape = {one: sum(one in at for at in found.values()) for one in shapes_between(tuned)}
     assert of_shape
     assert set(of_shape.values()) <= {*range(1, KERNELS_OF_A_SHAPE + 1)}
@@ -82,16 +81,11 @@ def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) 
             assert not family.only_by_name
 
 
-def test_what_is_expected_far_behind_the_first_choice_is_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_expected_far_behind_the_first_choice_is_no_kernel() -> None:
     tuned = [shape(3, 5, 10**6, op="tn"), shape(40, 3, 10**5, op="tn"), shape(64, 64, 10**6, op="tn")]
-    first = kernels_between(tuned, H200)
-    times: dict[Problem, int] = {}
-
-    def expected(candidate: Any) -> float:
-        times[candidate.problem] = times.get(candidate.problem, 0) + 1
-        return (1.01 * FAR_BEHIND) ** times[candidate.problem]  # each family takes so many times the last one's time
-
-    monkeypatch.setattr("tsm2_tune.generator.space.intermediate_shapes.expected_us", expected)
-    found = kernels_between(tuned, H200)
+    first = kernels_between(tuned, H200, candidate_times_us)
+    found = kernels_between(
+        tuned, H200, candidate_times_us, lambda every: (1.01 * FAR_BEHIND) ** np.arange(len(every))
+    )
     assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
     assert len(first) > len(found)

@@ -17,8 +17,9 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.order import expected_times_us, ordered
+from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
@@ -81,7 +82,7 @@ def test_exhaustive_is_the_order_of_the_space() -> None:
 
 def test_the_model_begins_with_first_choices_and_learns_of_trials() -> None:
     """A fast kernel that the model expects to be slow comes sooner than in the model's order."""
-    order = [one.config for one in ordered(SPACE, 0)]
+    order = [one.config for one in ordered(SPACE, 0, candidate_times_us)]
     best = order[250]
 
     def away_us(config: KernelConfig) -> float:
@@ -103,7 +104,7 @@ def test_what_has_no_time_teaches_nothing() -> None:
             search.tell(TrialResult(candidate.config, None, is_right=False))
         return found
 
-    candidates = sorted(SPACE.kept, key=lambda one: float(expected_times_us([one])[0]))[:40]
+    candidates = sorted(SPACE.kept, key=lambda one: float(candidate_times_us([one])[0]))[:40]
     assert failed(candidates)[:FIRST] == [one.config.text for one in candidates[:FIRST]]
     assert sorted(failed(candidates)) == sorted(one.config.text for one in candidates)
 

@@ -37,7 +37,7 @@ class Named(NamedTuple):
 @pytest.fixture(autouse=True)
 def expected_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     """The model expects the same time of all."""
-    monkeypatch.setattr(model_module, "expected_times_us", lambda candidates: np.ones(len(candidates)))
+    monkeypatch.setattr(model_module, "candidate_times_us", lambda candidates: np.ones(len(candidates)))
 
 
 def of(family: str, number: int) -> Candidate:

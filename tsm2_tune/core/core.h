@@ -216,6 +216,19 @@ double core_predict(const struct core_pack *pack, int index, const struct core_p
    predicted. */
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us);
 
+/* Blocks per multiprocessor with which a kernel waits for latency as much as for throughput. */
+struct core_latency_blocks {
+    double memory, arithmetic;
+};
+
+/* Set us[i] to the predicted time of kernels[i], which has no measured times, at the shape and launch of times[i].
+   Infinite: it cannot be predicted. Where a pack derives from measured shapes how many blocks reach the rates of
+   devices[kernels[i].device], latency_blocks[i] tells it. The caller has checked the records. Members of a kernel that
+   are read: how it divides its work, its launch, device, type, orders and is_gram. */
+void core_unmeasured_us(const struct core_device *devices, const struct core_kernel *kernels,
+                        const struct core_latency_blocks *latency_blocks, const struct core_time *times, int count,
+                        double *us);
+
 /* Write a sentence about the choice to `text`, at most `bytes` with the terminating zero. `device` is the name of the
    GPU for which the kernel was chosen. */
 void core_explain(const struct core_pack *pack, const struct core_choice *choice, const char *device, char *text,

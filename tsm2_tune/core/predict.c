@@ -485,6 +485,23 @@ void core_rates_us(const struct core_pack *pack, int index, const struct core_ti
         us[i] = is_predicted(pack, index) ? rates_us_at(pack, index, &times[i], &work) : 0;
 }
 
+void core_unmeasured_us(const struct core_device *devices, const struct core_kernel *kernels,
+                        const struct core_latency_blocks *latency_blocks, const struct core_time *times, int count,
+                        double *us)
+{
+    for (int i = 0; i < count; ++i) {
+        struct core_derived derived;
+        struct core_pack pack;
+        struct work work;
+        memset(&derived, 0, sizeof derived);
+        memset(&pack, 0, sizeof pack);
+        derived.loading_blocks = smaller(latency_blocks[i].memory / ENOUGH_BLOCKS, kernels[i].resident);
+        derived.busy_blocks = smaller(latency_blocks[i].arithmetic / ENOUGH_BLOCKS, kernels[i].resident);
+        pack.devices = devices, pack.kernels = &kernels[i], pack.derived = &derived;
+        us[i] = is_predicted(&pack, 0) ? rates_us_at(&pack, 0, &times[i], &work) : HUGE_VAL;
+    }
+}
+
 static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point,
                            const struct core_time *time)
 {

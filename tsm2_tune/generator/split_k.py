@@ -108,7 +108,7 @@ ENOUGH_BYTES = 40 * 2**10  # bytes in flight per multiprocessor that saturate th
 REGISTERS_USED = 120  # assumed registers per thread with prefetched loads, if __launch_bounds__ does not limit them
 LIGHT = 2  # a kernel is limited by memory alone if n is at most LIGHT * bytes per element
 UNEVEN = 0.4  # fraction of multiprocessors' idle time that counts in such a kernel: busy ones get more bandwidth
-START_US = 2.0  # microseconds until a block's first loads arrive
+FIRST_LOADS_US = 2.0  # microseconds until a block's first loads arrive
 
 
 def splits_to_prefer(
@@ -144,7 +144,7 @@ def splits_to_prefer(
         share = -(-problem.k // (splits * prefetch)) * prefetch
         sums = 2 * splits * problem.n / problem.k if splits > 1 else 0
         busy = (1 + uneven * (slots / blocks - 1)) * share * splits / problem.k
-        return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums) + waves * START_US / least_us
+        return busy * max(ENOUGH_BYTES / on_their_way, 1) * (1 + sums) + waves * FIRST_LOADS_US / least_us
 
     return sorted((splits for splits in options if splits <= most), key=time)[:PREFERRED_SPLITS]
 

@@ -20,7 +20,7 @@ from typing import Annotated, Any, ClassVar, Literal, get_args
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid

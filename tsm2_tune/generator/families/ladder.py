@@ -18,7 +18,7 @@ from typing import Annotated, Any, ClassVar
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.guidelines import Guidelines

@@ -16,7 +16,7 @@ from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
 from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import tunable
 from tsm2_tune.generator.space.grid import Grid

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
+
+import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.tiling import Tiling
 
 
 class Design(Protocol):
@@ -23,6 +27,7 @@ class Design(Protocol):
     def periods(self, config: Any, problem: Problem) -> Periods: ...
     def traffic(self, config: Any, problem: Problem) -> Traffic: ...
     def occupancy(self, resources: Resources, limits: DeviceLimits) -> Occupancy: ...
+    def tiling(self, config: Any, problem: Problem, resident: int) -> Tiling: ...
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,10 @@ class Candidate:
             registers=self.resources.registers,
             smem_bytes=self.resources.smem_bytes,
         )
+
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Predictor = Callable[[Sequence[Candidate]], Floats]  # candidates -> their predicted times in microseconds
 
 
 def tunable(candidate: Candidate, name: str) -> int:

@@ -17,9 +17,8 @@ import numpy as np
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.candidate import Candidate, Predictor
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import FAR_BEHIND
 from tsm2_tune.generator.space.seeds import first_choices
@@ -59,7 +58,9 @@ def _logs(shapes: Collection[Problem]) -> np.ndarray[Any, Any]:
     return found
 
 
-def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[str, dict[Problem, KernelConfig]]:
+def kernels_between(
+    tuned: Collection[Problem], limits: DeviceLimits, predict: Predictor
+) -> dict[str, dict[Problem, KernelConfig]]:
     """Return kernels for the intermediate shapes: kernel text -> problem -> configuration.
 
     Each intermediate shape gets the kernels that a search would try first for it. Configurations of different shapes
@@ -67,17 +68,16 @@ def kernels_between(tuned: Collection[Problem], limits: DeviceLimits) -> dict[st
     """
     found: dict[str, dict[Problem, KernelConfig]] = {}
     for problem in shapes_between(tuned):
-        for config in _first_choices(problem, limits):
+        for config in _first_choices(problem, limits, predict):
             found.setdefault(config.kernel_text, {})[problem] = config
     return found
 
 
-def _first_choices(problem: Problem, limits: DeviceLimits) -> list[KernelConfig]:
+def _first_choices(problem: Problem, limits: DeviceLimits, predict: Predictor) -> list[KernelConfig]:
     families = [one for one in FAMILIES.values() if not one.only_by_name]
     kernels: dict[str, KernelConfig] = {}
-    for config in first_choices(families, problem, limits):
+    for config in first_choices(families, problem, limits, predict):
         kernels.setdefault(config.kernel_text, config)
     chosen = list(kernels.values())[:KERNELS_OF_A_SHAPE]
-    candidates = (Candidate(FAMILIES[one.family], one, problem, limits, Guidelines()) for one in chosen)
-    times_us = [float(expected_us(one)) for one in candidates]
+    times_us = predict([Candidate(FAMILIES[one.family], one, problem, limits, Guidelines()) for one in chosen])
     return [config for config, us in zip(chosen, times_us, strict=True) if us <= FAR_BEHIND * times_us[0]]

@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.predict.expected_time import expected_us
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.columnar import Chosen, Joined, Rows, parts_of, places
+from tsm2_tune.generator.space.candidate import Candidate, Predictor
+from tsm2_tune.generator.space.columnar import Chosen, Joined, places
 from tsm2_tune.generator.space.seed_table import Measured
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace
 
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-FAR_BEHIND = 2.0  # most predicted time of a first choice over the least; winners on an H200 are below 1.6
+FAR_BEHIND = 2.0  # most predicted time of a first choice over the least; winners on an H200 are below 1.8
 
 
-def ordered(space: SearchSpace, seed: int) -> Sequence[Candidate]:
+def ordered(space: SearchSpace, seed: int, predict: Predictor) -> Sequence[Candidate]:
     """Return the space's candidates: first choices, then all others by predicted time.
 
     `seed` determines the order of candidates with equal predicted times.
     """
-    return Joined(first_and_rest(space, seed))
+    return Joined(first_and_rest(space, seed, predict))
 
 
 def first_and_rest(
-    space: SearchSpace, seed: int, near: Iterable[Measured] | None = None
+    space: SearchSpace, seed: int, predict: Predictor, near: Iterable[Measured] | None = None
 ) -> tuple[Sequence[Candidate], Sequence[Candidate]]:
     """Return two sequences: the first choices, and all other candidates by predicted time.
 
@@ -37,9 +34,9 @@ def first_and_rest(
     `first_choices`. A first choice moves to the second sequence if its predicted time exceeds FAR_BEHIND times the
     least predicted time of all candidates.
     """
-    preferred = first_choices(map(family_named, space.families), space.problem, space.limits, near)
+    preferred = first_choices(map(family_named, space.families), space.problem, space.limits, predict, near)
     at = places(space.kept, frozenset(preferred))
-    times_us = expected_times_us(space.kept)
+    times_us = predict(space.kept)
     alone = len(space.families) == 1  # a search of one family keeps all first choices
     far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
     first = [at[config] for config in preferred if config in at and times_us[at[config]] <= far_us]
@@ -47,15 +44,3 @@ def first_and_rest(
     random.Random(seed).shuffle(rest)
     by_time = np.array(rest, int)[np.argsort(times_us[rest], kind="stable")]
     return [space.kept[place] for place in first], Chosen(space.kept, by_time)
-
-
-def expected_times_us(candidates: Sequence[Candidate]) -> Floats:
-    """Return the predicted time of each candidate, in microseconds."""
-    return np.concatenate([np.empty(0), *(_times_us(part) for _, part in parts_of(candidates))])
-
-
-def _times_us(part: Sequence[Candidate]) -> Floats:
-    if isinstance(part, Rows):
-        times_us: Floats = expected_us(part.wide)
-        return times_us
-    return np.array([expected_us(candidate) for candidate in part], float)

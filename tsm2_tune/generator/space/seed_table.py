@@ -17,11 +17,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families import family_named, parse_config
-from tsm2_tune.generator.predict.expected_time import expected_us
+from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.guidelines import Guidelines
 
 FILE = Path(__file__).parents[2] / "pretuned" / "first_choices.txt"
 # Element type -> other types whose fastest kernels are likely to be fast for it too.
@@ -118,13 +115,6 @@ def measured(dtype_name: str, file: Path = FILE) -> tuple[Measured, ...]:
                     " reinstall tsm2-tune"
                 ) from None
     return tuple(found)
-
-
-@cache
-def times_the_model(one: Measured, choice: Choice) -> float:
-    """Return the ratio of a configuration's measured time to the time that the model predicts."""
-    family = family_named(choice.config.family)
-    return choice.us / float(expected_us(Candidate(family, choice.config, one.problem, one.limits, Guidelines())))
 
 
 def distance(problem: Problem, other: Problem) -> float:

@@ -1,30 +1,30 @@
 """First choices of a search: configurations that were the fastest for similar problems.
 
-The first choices are ordered by predicted time. It is the product of three numbers: the model's time for the new
-problem, the ratio of measured to modelled time for the similar problem, and a penalty for the distance between the
-two problems. Some families propose first choices by a formula instead. Then the similar problems only correct the
-predicted times.
+The first choices are ordered by the product of three numbers: the predicted time for the new problem, the ratio of
+measured to predicted time for the similar problem, and a penalty for the distance between the two problems. Some
+families propose first choices by a formula instead. Then the similar problems only correct the predicted times.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from heapq import nsmallest
 from math import exp
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import has_f64_tensor_cores
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.candidate import Candidate, Predictor
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.rescale import adapted
 from tsm2_tune.generator.space.rules import HARDWARE_RULES
-from tsm2_tune.generator.space.seed_table import Choice, Measured, distance, measured, times_the_model
+from tsm2_tune.generator.space.seed_table import Choice, Measured, distance, measured
 from tsm2_tune.generator.split_k import ONE_WAVE, in_one_wave
 
 NEIGHBOURS = 24  # similar measured problems that are used
@@ -41,6 +41,7 @@ def first_choices(
     families: Iterable[Family[Any]],
     problem: Problem,
     limits: DeviceLimits,
+    predict: Predictor,
     near: Iterable[Measured] | None = None,
 ) -> tuple[KernelConfig, ...]:
     """Return the configurations that a search of these families should try first, best first.
@@ -49,24 +50,57 @@ def first_choices(
     problem come first. `near` contains the measured problems to use; None means the measured problems in the package.
     """
     supporting = {family.name: family for family in families if family.supports(problem)}
-    own = {name: _proposed(family, problem, limits) for name, family in supporting.items() if family.proposes}
-    times: dict[KernelConfig, float] = {}
-    made: dict[KernelConfig, list[tuple[KernelConfig, float]]] = {}
     nearest = _neighbours(supporting, problem, packaged(problem, limits) if near is None else near)
-    for away, one, choice in nearest:
-        factor = 1.0
-        if limits.compute_capability == one.limits.compute_capability:
-            factor = times_the_model(one, choice) * exp(UNCERTAIN * away)
-        config = choice.config
-        if config.family not in own and config not in made:
-            family = supporting[config.family]
-            every = adapted(family, config, problem, limits)
-            made[config] = _kept(family, every, problem, limits)[:MOST_DIVISIONS]
-        _count(times, own.get(config.family) or made.get(config, []), factor)
-    for proposed in own.values():
-        _count(times, proposed, exp(UNCERTAIN * UNKNOWN))
+    seeds = [seed for seed in _seeds(supporting, problem, limits, nearest) if seed.variants]
+    firsts = [seed.variants[0] for seed in seeds]
+    own_us, similar_us = np.split(predict([*firsts, *(seed.similar or seed.variants[0] for seed in seeds)]), 2)
+    times: dict[KernelConfig, float] = {}
+    for seed, us, predicted_us in zip(seeds, own_us.tolist(), similar_us.tolist(), strict=True):
+        us *= seed.penalty * (seed.measured_us / predicted_us if seed.similar else 1.0)
+        for place, variant in enumerate(seed.variants):
+            later_us = us * (1 + LATER * place)
+            times[variant.config] = min(later_us, times.get(variant.config, later_us))
     here = [choice.config for _, one, choice in nearest if one.problem == problem and choice.config in times]
     return tuple(dict.fromkeys((*here, *sorted(times, key=times.__getitem__))))[:MOST_CHOICES]
+
+
+class _Seed(NamedTuple):
+    """Variants of a kernel for the new problem, and the measured kernel that corrects their predicted times."""
+
+    variants: Sequence[Candidate]  # best first
+    penalty: float  # factor on the predicted times
+    similar: Candidate | None = None  # for a similar problem; None: nothing was measured on this kind of GPU
+    measured_us: float = 0.0  # of `similar`
+
+
+def _seeds(
+    families: Mapping[str, Family[Any]],
+    problem: Problem,
+    limits: DeviceLimits,
+    nearest: Iterable[tuple[float, Measured, Choice]],
+) -> Iterator[_Seed]:
+    """Yield a seed for each measured kernel in `nearest`, then one for each family that proposes configurations."""
+    proposed = {
+        name: _kept(family, family.proposals(problem, limits), problem, limits)
+        for name, family in families.items()
+        if family.proposes
+    }
+
+    @cache  # several measured problems have the same configuration
+    def variants(config: KernelConfig) -> Sequence[Candidate]:
+        family = families[config.family]
+        return _kept(family, adapted(family, config, problem, limits), problem, limits)[:MOST_DIVISIONS]
+
+    for away, one, choice in nearest:
+        config = choice.config
+        found = proposed[config.family] if config.family in proposed else variants(config)
+        if limits.compute_capability == one.limits.compute_capability:
+            similar = Candidate(families[config.family], config, one.problem, one.limits, Guidelines())
+            yield _Seed(found, exp(UNCERTAIN * away), similar, choice.us)
+        else:
+            yield _Seed(found, 1.0)
+    for found in proposed.values():
+        yield _Seed(found, exp(UNCERTAIN * UNKNOWN))
 
 
 def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None = None) -> tuple[Measured, ...]:
@@ -79,21 +113,6 @@ def packaged(problem: Problem, limits: DeviceLimits, *, without: Problem | None 
         dtype_name = WITHOUT_TENSOR_CORES.get(dtype_name, dtype_name)
     every = measured(dtype_name)
     return every if without is None else tuple(one for one in every if not _is_same(one.problem, without))
-
-
-def _proposed(family: Family[Any], problem: Problem, limits: DeviceLimits) -> list[tuple[KernelConfig, float]]:
-    return _kept(family, family.proposals(problem, limits), problem, limits)
-
-
-def _count(times: dict[KernelConfig, float], kept: Sequence[tuple[KernelConfig, float]], factor: float) -> None:
-    """Update `times`, which contains the least predicted time of each configuration in microseconds.
-
-    `kept` contains variants of a kernel with modelled times, best first. The predicted times of all variants are
-    calculated from the modelled time of the first variant.
-    """
-    for place, (config, _) in enumerate(kept):
-        us = kept[0][1] * factor * (1 + LATER * place)
-        times[config] = min(us, times.get(config, us))
 
 
 def _neighbours(
@@ -123,27 +142,18 @@ def _is_same(one: Problem, other: Problem) -> bool:
 
 def _kept(
     family: Family[Any], configs: Sequence[KernelConfig], problem: Problem, limits: DeviceLimits
-) -> list[tuple[KernelConfig, float]]:
-    """Return the configurations that fulfil all rules, each with the model's time in microseconds.
+) -> list[Candidate]:
+    """Return the configurations that fulfil all rules as candidates.
 
     If no configuration fulfils all rules, try all configurations again with so few splits that all blocks are
     resident on the device at once.
     """
 
-    def kept(configs: Iterable[KernelConfig]) -> list[tuple[KernelConfig, float]]:
-        times = ((config, _time_us(family, config, problem, limits)) for config in configs)
-        return [(config, us) for config, us in times if us is not None]
+    def kept(configs: Iterable[KernelConfig]) -> list[Candidate]:
+        candidates = (Candidate(family, config, problem, limits, Guidelines()) for config in configs)
+        return [one for one in candidates if all(rule.keeps(one) for rule in (*family.rules, *HARDWARE_RULES))]
 
     found = kept(configs)
     if found or ONE_WAVE not in family.rules:
         return found
     return kept(dict.fromkeys(in_one_wave(family, config, problem, limits) for config in configs))
-
-
-@lru_cache(maxsize=1024)  # several measured problems have the same configuration
-def _time_us(family: Family[Any], config: KernelConfig, problem: Problem, limits: DeviceLimits) -> float | None:
-    """Return the model's time in microseconds; None if a rule of the family or of the hardware is not fulfilled."""
-    candidate = Candidate(family, config, problem, limits, Guidelines())
-    if all(rule.keeps(candidate) for rule in (*family.rules, *HARDWARE_RULES)):
-        return float(expected_us(candidate))
-    return None

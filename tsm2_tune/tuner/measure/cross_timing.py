@@ -21,9 +21,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
 
+import numpy as np
+
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.predict.expected_time import expected_us
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
@@ -31,6 +32,7 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, ro
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
@@ -229,17 +231,23 @@ class CrossTiming:
             return {}
         key = tuple(problems)
         if key not in self._plans:
-            self._plans[key] = kernels_between(problems, self.tuner.target.limits)
+            self._plans[key] = kernels_between(problems, self.tuner.target.limits, candidate_times_us)
         return self._plans[key]
 
     def _due(self, groups: Sequence[Group]) -> dict[Problem, list[Candidate]]:
         """Return for each shape the candidates to try: kernels of nearby shapes that were not tried at this shape."""
         missing = ((group, *pair) for group in groups for pair in group.missing(self.asked))
-        return self._untried_at(
-            (problem, candidate)
+        candidates = [
+            (group, candidate)
             for group, kernel, problem in missing
             if (candidate := self._candidate(group.started(kernel), problem)) is not None
-            and expected_us(candidate) <= ABSURD * expected_us(self._winner(group, problem))
+        ]
+        winners = [self._winner(group, candidate.problem) for group, candidate in candidates]
+        us, winners_us = np.split(candidate_times_us([*(one for _, one in candidates), *winners]), 2)
+        return self._untried_at(
+            (candidate.problem, candidate)
+            for (_, candidate), is_absurd in zip(candidates, us > ABSURD * winners_us, strict=True)
+            if not is_absurd
         )
 
     def _contending(self, kind: Problem) -> dict[Problem, list[Candidate]]:

@@ -13,6 +13,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import OWN, SearchSpace
 from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -94,7 +95,7 @@ def spaces(problems: Sequence[Problem], target: Target) -> Spaces:
 
 def in_turns(space: SearchSpace, seed: int, known: Known = ()) -> InOrder:
     """Return a strategy that tries one candidate of each step in turn, so that a small budget reaches every step."""
-    candidates = ordered(space, seed)
+    candidates = ordered(space, seed, candidate_times_us)
     steps = ([one for one in candidates if one.config.tunables["step"] == name] for name in STEPS)
     return InOrder(candidate for turn in zip_longest(*steps) for candidate in turn if candidate is not None)
 

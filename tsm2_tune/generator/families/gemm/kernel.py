@@ -47,7 +47,7 @@ from tsm2_tune.generator.families.gemm.stencil import (
     line_bytes,
     with_widest_grids,
 )
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Joined, Rows

@@ -15,7 +15,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from tsm2_tune.generator.config import FLAT_SPLITS, GROUP_SPLITS, KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families.family import Family
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.launch_table import launch_of

@@ -19,7 +19,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import Launch, Periods, Resources
 from tsm2_tune.generator.families.resident_b.kernel import ResidentB, ResidentBConfig, depth_within_k
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid

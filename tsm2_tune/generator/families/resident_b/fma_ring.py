@@ -23,7 +23,7 @@ from tsm2_tune.generator.families.resident_b.kernel import (
     ResidentBConfig,
     width,
 )
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid

@@ -21,7 +21,7 @@ from tsm2_tune.generator.device.tensor_cores import HAS_F64_TENSOR_CORES
 from tsm2_tune.generator.families.staged.full import full_rules
 from tsm2_tune.generator.families.staged.kernel import OCTET_COLUMNS, RING
 from tsm2_tune.generator.families.staged.warp_tiles import BLOCKS_FOR_ALL, WarpTileConfig, WarpTileKernel
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import WarpStripsOf8

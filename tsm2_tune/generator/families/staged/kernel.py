@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
 from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.launch_table import launch_of

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, TypeVar
 from tsm2_tune.generator.config import Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.families.family import Family
 from tsm2_tune.generator.families.stream_a.tunables import StreamAConfig
-from tsm2_tune.generator.predict.paper_model import OVERHEAD_REGISTERS
+from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.grid import Grid

@@ -12,6 +12,7 @@ from tsm2_tune.generator.space.order import first_and_rest
 from tsm2_tune.generator.space.seed_table import Measured
 from tsm2_tune.generator.space.seeds import packaged
 from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.search.strategies.sampled import Sampled, require_optuna
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
@@ -38,7 +39,7 @@ def by_model(space: SearchSpace, seed: int, known: Known = ()) -> Strategy:
 
     On a GPU the strategy also tries variants of the fastest candidates. A variant differs in its load instructions.
     """
-    first, others = first_and_rest(space, seed, (*known, *packaged(space.problem, space.limits)))
+    first, others = first_and_rest(space, seed, candidate_times_us, (*known, *packaged(space.problem, space.limits)))
     return Model(first, others, late=space.limits.compute_capability > (0, 0))
 
 

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.order import Floats
+from tsm2_tune.generator.space.candidate import Candidate, Floats
 
 
 @dataclass(frozen=True, slots=True)

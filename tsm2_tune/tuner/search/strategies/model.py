@@ -17,8 +17,8 @@ import numpy as np
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.generator.space.order import Floats, expected_times_us
+from tsm2_tune.generator.space.candidate import Candidate, Floats
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.strategies.grid import Grid
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
@@ -28,7 +28,7 @@ FIRST = 8  # trials before predictions are used, and timed trials before variant
 LEADING = 3  # number of fastest candidates whose variants are tried
 MOST = 20_000  # number of candidates with predicted times; the rest keep their order
 # Chosen by replaying stored searches of eight spaces: `python -m benchmarks.regret`, docs/design/search.md.
-NEAR = 0.4  # distance at which a trial has the weight exp(-1/2); coordinates are from 0 to 1
+NEAR = 0.5  # distance at which a trial has the weight exp(-1/2); coordinates are from 0 to 1
 PRIOR = 0.3  # weight of the family's mean, compared with 1 for one trial
 HOPE = 1.0  # logarithm of the speedup assumed for candidates without trials nearby
 
@@ -47,7 +47,7 @@ class Expectation:
         self.candidates = candidates = [*first, *others]
         self._place = {one.config: place for place, one in enumerate(candidates)}
         self._is_remaining = np.arange(len(candidates)) >= len(first)
-        self._model: Floats = np.log(expected_times_us(candidates))
+        self._model: Floats = np.log(candidate_times_us(candidates))
         self._weights, self._sums = np.zeros(len(candidates)), np.zeros(len(candidates))
         self._grids = Grid.of_families(candidates)
         self._means = dict.fromkeys(self._grids, (0, 0.0))  # family -> (trials, sum of their log ratios)
