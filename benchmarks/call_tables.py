@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.headline import markdown, number
-from benchmarks.result_file import is_time
+from benchmarks.result_file import is_number
 from tsm2_tune.errors import InputError
 
 OUT, NEW = "gemm(a, b, out=c)", "gemm(a, b)"
@@ -42,7 +42,7 @@ def read_calls(path: Path) -> dict[str, Any]:
         ]
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no file of call_cost ({error}): name one that this bench has written") from None
-    if not all(us and is_time(us) for us in times):
+    if not all(map(is_number, times)):
         raise InputError(f"{path} is no file of call_cost (its times): name one that this bench has written")
     return found
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import click
 
 import tsm2_tune
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 from tsm2_tune.tuner.runs.events import Event, OfRun, TrialInterrupted, TrialStored
 
@@ -43,7 +44,7 @@ class Rate:
         return (len(self.times) - 1) / (self.times[-1] - self.times[0])
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--shapes", default=SHAPES, show_default=True, help="As tsm2-tune takes them.")
 @click.option("--max-trials", default=100, show_default=True, help="For each problem.")
 @click.option("--output", type=click.Path(dir_okay=False), required=True, help="JSON.")

@@ -25,7 +25,7 @@ import click
 from benchmarks.call_tables import LEFT, OUT, OWN, SPLIT, call_us, read_calls
 from benchmarks.headline import Row, geometric_mean, markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
-from benchmarks.result_file import is_text, is_time, unusable_field
+from benchmarks.result_file import is_extent, is_number, is_text, is_time, unusable_field
 from benchmarks.unseen_file import read_unseen
 from benchmarks.unseen_tables import MARGIN, cublas_us, percent, plan_us, ranked, vendor_us
 from tsm2_tune.commands.errors import Command
@@ -77,9 +77,9 @@ NO_CALLS = Calls(0.0, 0.0, 0.0)  # calls without cost: only the kernels' times c
 
 
 OF_A_TUNED_SHAPE: dict[str, Callable[[Any], bool]] = {
-    **dict.fromkeys(("m", "n", "k"), lambda value: type(value) is int and value > 0),
+    **dict.fromkeys(("m", "n", "k"), is_extent),
     **dict.fromkeys(("device", "l2_state"), is_text),
-    "median_us": lambda value: bool(value) and is_time(value),
+    "median_us": is_number,
     **dict.fromkeys(("vendor_us", "cublas_us"), is_time),
     **dict.fromkeys(("vendor_right", "cublas_right"), lambda value: value in (None, 0, 1)),
 }

@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.headline import markdown, number
 from benchmarks.plot import DOTS_PER_INCH, INCHES_WIDE, POINTS, matplotlib
-from benchmarks.result_file import is_time
+from benchmarks.result_file import is_number
 from tsm2_tune.errors import InputError
 
 TURNS = ("before_ms", "after_ms")
@@ -20,10 +20,11 @@ def read_programs(path: Path) -> dict[str, Any]:
     """Return the programs in the file. Raise InputError if this bench did not write the file."""
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))["programs"]
-        times = [ms for program in found.values() for turn in TURNS for ms in program[turn]]
+        turns = [program[turn] for program in found.values() for turn in TURNS]
+        times = [ms for turn in turns for ms in turn]
     except (OSError, ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise InputError(f"{path} is no file of programs ({error}): name one that this bench has written") from None
-    if not times or not all(ms and is_time(ms) for ms in times):
+    if not turns or not all(turns) or not all(map(is_number, times)):
         raise InputError(f"{path} is no file of programs (its times): name one that this bench has written")
     return found
 

@@ -104,9 +104,12 @@ def space_of(row: Mapping[str, Any]) -> Recorded:
 
 
 def rows_in(path: Path) -> list[dict[str, Any]]:
-    """Return the rows of a file."""
-    with lzma.open(path, "rt", encoding="utf-8") as file:
-        found: list[dict[str, Any]] = json.load(file)["rows"]
+    """Return the rows of a file. Raise InputError for another file."""
+    try:
+        with lzma.open(path, "rt", encoding="utf-8") as file:
+            found: list[dict[str, Any]] = json.load(file)["rows"]
+    except (OSError, EOFError, lzma.LZMAError, ValueError, LookupError, TypeError, RecursionError) as error:
+        raise InputError(f"{path} has no recorded spaces ({error}): name a file of recorded_spaces") from None
     return found
 
 

@@ -18,7 +18,7 @@ import click
 import numpy as np
 
 from benchmarks.headline import markdown
-from benchmarks.result_file import is_time, require_new
+from benchmarks.result_file import is_number, require_new
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.store import Store
@@ -102,11 +102,12 @@ def read_repeated(path: Path) -> dict[str, Any]:
     """Return the content of a file of an earlier call. Raise InputError for another file."""
     try:
         found = json.loads(path.read_text())
-        times = [us for row in (*found["rows"], *found["winners"]) for us in row["us"]]
-        texts = [*found["devices"], *(text for row in found["winners"] for text in row["configs"])]
-        pairs = all(len(row["us"]) == 2 for row in (*found["rows"], *found["winners"]))
-        right = pairs and found["one_card"] in (True, False) and all(isinstance(text, str) for text in texts)
-        if not right or None in times or not all(map(is_time, times)):
+        rows, won, devices = found["rows"], found["winners"], found["devices"]
+        configs, us = [row["configs"] for row in won], [row["us"] for row in (*rows, *won)]
+        are_lists = all(isinstance(one, list) for one in (rows, won, devices, *configs, *us))
+        are_texts = all(isinstance(text, str) for one in (devices, *configs) for text in one)
+        are_pairs = {len(one) for one in (*configs, *us)} <= {2} and all(is_number(time) for one in us for time in one)
+        if not (are_lists and are_texts and are_pairs and type(found["one_card"]) is bool):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise InputError(f"{path} is no file of benchmarks.repeated: name one that it wrote") from None

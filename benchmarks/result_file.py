@@ -23,15 +23,15 @@ LISTS = ("earlier_runs", "skipped", "rows")
 MOST = 1e15  # limit of the numbers in a row
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     return type(value) in (int, float) and 0 < value < MOST
 
 
 def is_time(value: Any) -> bool:  # None if a library lacks the product
-    return value is None or _is_number(value)
+    return value is None or is_number(value)
 
 
-def _is_extent(value: Any) -> bool:
+def is_extent(value: Any) -> bool:
     return type(value) is int and 0 < value < MOST
 
 
@@ -46,24 +46,24 @@ def _is_flag(value: Any) -> bool:
 # Facts of a run and of a row that tables, pictures and later runs need, each with a test of its value.
 FACTS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(("command", "date", "device", "driver", "toolkit"), is_text),
-    **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), _is_number),
+    **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), is_number),
     "cublas": is_time,  # None without cuBLAS
-    "gflops": lambda value: isinstance(value, dict) and all(_is_number(value.get(name)) for name in ("f32", "f64")),
+    "gflops": lambda value: isinstance(value, dict) and all(is_number(value.get(name)) for name in ("f32", "f64")),
 }
 FIELDS: dict[str, Callable[[Any], bool]] = {
     "regime": lambda value: value in REGIMES,
     "layout": lambda value: value in LAYOUTS,
     "dtype": lambda value: isinstance(value, str) and value in DTYPES,
-    **dict.fromkeys(("m", "n", "k"), _is_extent),
+    **dict.fromkeys(("m", "n", "k"), is_extent),
     **dict.fromkeys(("op", "configuration", "verdict"), is_text),
     **dict.fromkeys(("small", "verified"), _is_flag),
-    **dict.fromkeys(("ours_us", "floor_us", "percent_of_floor"), _is_number),
-    **dict.fromkeys(("ours_low_us", "ours_high_us"), _is_number),
+    **dict.fromkeys(("ours_us", "floor_us", "percent_of_floor"), is_number),
+    **dict.fromkeys(("ours_low_us", "ours_high_us"), is_number),
     **dict.fromkeys((f"{who}{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time),
     "sm_clock_mhz": is_time,
 }
 DIRTY_FIELDS: dict[str, Callable[[Any], bool]] = {  # a row has all of these fields or none
-    **dict.fromkeys((f"ours_dirty{one}_us" for one in ("", "_low", "_high")), _is_number),
+    **dict.fromkeys((f"ours_dirty{one}_us" for one in ("", "_low", "_high")), is_number),
     **dict.fromkeys(
         (f"{who}_dirty{one}_us" for who in ("cublas", "cublaslt") for one in ("", "_low", "_high")), is_time
     ),

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import click
 
+from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.gemm.bacugen import MOST_BLK, MOST_DIM, MOST_K_BLK, MOST_THREADS
 from tsm2_tune.generator.problem import Problem
@@ -85,7 +86,7 @@ def kernel_tuners() -> Row:
     return {"configurations": space.size, "seconds": time.process_time() - start}
 
 
-@click.command()
+@click.command(cls=Command)
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 def main(output: Path) -> None:
     """Construct each space three times, in turns, and write every time."""

@@ -48,7 +48,7 @@ from tsm2_tune.tuner.device.target import HOST, find_target
     show_default=True,
     help="Shapes drawn for every regime, element type and layout.",
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the draw.")
+@click.option("--seed", type=click.IntRange(0, 2**32), default=0, show_default=True, help="Of the draw.")
 @click.option("--large", default=spelt(Ranges().large), show_default=True, help="m and k in R.")
 @click.option("--long", default=spelt(Ranges().long), show_default=True, help="m in L, k in T.")
 @click.option("--small", default=spelt(Ranges().small), show_default=True, help="The other extents.")
