@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def read_repeated(path: Path) -> dict[str, Any]:
         configs, us = [row["configs"] for row in won], [row["us"] for row in (*rows, *won)]
         are_lists = all(isinstance(one, list) for one in (rows, won, devices, *configs, *us))
         are_texts = all(isinstance(text, str) for one in (devices, *configs) for text in one)
-        are_pairs = {len(one) for one in (*configs, *us)} <= {2} and all(is_number(time) for one in us for time in one)
+        are_pairs = {len(one) for one in (*configs, *us)} <= {2} and all(map(is_number, chain(*us)))
         if not (are_lists and are_texts and are_pairs and type(found["one_card"]) is bool):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError):

@@ -44,7 +44,7 @@ SLOW_FILES = """
     importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace bench_run bench_first_choices faults vendor_finals forget gate
-    launches choice bench_files bench_unseen cli_ops export_within distributions cache selection rekey
+    launches choice bench_unseen cli_ops export_within distributions cache selection rekey
     exported_cupy exported_vendor imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
     bench_measured report_in_browser db_kills db_on_server networks postgresql postgresql_writers

@@ -1,0 +1,406 @@
+"""What the benchmarks compute from the rows of their files: means, quantiles, who is faster, and the tables."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from benchmarks import gains as program_gains
+from benchmarks import (
+    measured,
+    unseen_tables,
+)
+from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, SMALL_EXTENT, Cell, cells, in_set, shapes_of
+from benchmarks.claims import lead_of_rival, lost, outcome, summary
+from benchmarks.gains import NO_CALLS, TIMED, TUNED, UNSEEN, Calls, gains_of
+from benchmarks.headline import (
+    geometric_mean,
+    gram,
+    headline,
+    means,
+    means_text,
+    products,
+    runs_together,
+    small_products,
+)
+from benchmarks.leave_one_out import outcome as outcome_of_choices
+from benchmarks.leave_one_out import pairs_to_time, regime
+from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, groups_of, long_text, narrow_text, shown
+from benchmarks.scale_simulation import Load, simulated
+from benchmarks.unseen_run import ratios
+from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn
+from benchmarks.versus_cublas import line_of, troubles
+from tests.fabricated_rows import BIG, FACTS, SMALL, WRONG, row
+from tests.fabricated_rows import measured as of_unseen
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.families import FAMILIES, parse_config
+from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.tuner.verify.operands import needed_bytes
+
+H200 = PROFILES["h200"]
+SQUARE_PROBLEM = Problem(16, 16, 10_000_000, "f32", "nxt")
+SQUARE = row(Cell("G", "row", SQUARE_PROBLEM))
+PROBLEM = Problem(20480, 2, 20480, "f32")
+
+
+def last_line(table: str) -> list[str]:
+    return [cell.strip() for cell in table.splitlines()[-1].split("|")[1:-1]]
+
+
+# Which products are measured
+
+
+def test_cells_are_of_their_regimes_and_of_nested_sets() -> None:
+    for m, n, k in shapes_of("R", "full"):
+        assert 10240 <= m <= 30720
+        assert n <= 64
+        assert m == k or (m == 15360 and k in (1920, 3840, 7680))
+    assert all(m >= 10_000 and max(n, k) <= 64 for m, n, k in shapes_of("L", "full"))
+    assert {(k, n, m) for m, n, k in shapes_of("L", "full")} == set(shapes_of("T", "full"))
+    for name in REGIMES:
+        quick, head, full = (shapes_of(name, shape_set) for shape_set in SHAPE_SETS)
+        assert all(len(set(shapes)) == len(shapes) for shapes in (quick, head, full))
+        assert set(head) <= set(full) > set(quick)
+    found = cells(REGIMES, LAYOUTS, ("f32", "f64"), "full")
+    assert len({cell.text for cell in found}) == len(found) == 4 * sum(len(shapes_of(one, "full")) for one in REGIMES)
+    for cell in found:
+        assert cell.small == (cell.regime != "R" and max(cell.problem.m, cell.problem.k) <= SMALL_EXTENT)
+    assert in_set(row(), "headline")
+    assert not in_set(row(Cell("R", "column", Problem(20480, 3, 20480, "f32"))), "headline")
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_every_cell_of_the_headline_has_a_family_in_every_type(name: str) -> None:
+    every = cells(REGIMES, LAYOUTS, (name,), "headline")
+    assert all(any(family.supports(cell.problem) for family in FAMILIES.values()) for cell in every)
+    ops = {"f32": {"tx", "nxt"}, "f64": {"tx", "nxt"}, "c64": {"cx", "jxt"}, "c128": {"cx", "jxt"}}  # BLAS has these
+    assert {cell.problem.op for cell in every if cell.regime == "G"} == ops.get(name, set())
+
+
+DRAW: dict[str, Any] = {"each": 14, "ranges": Ranges(), "seed": 0, "limits": H200}
+KINDS = (UNSEEN_REGIMES, LAYOUTS, ("f32", "f64", "c64"))
+
+
+def test_unseen_shapes_are_drawn_log_uniformly_and_fit() -> None:
+    found = drawn(*KINDS, **DRAW)
+    assert len(found) == len({cell.problem for cell in found}) == 3 * 2 * 3 * 14
+    for cell in found:
+        p = cell.problem
+        large, long, small = {
+            "R": ((p.m, p.k), (), (p.n,)), "L": ((), (p.m,), (p.n, p.k)), "T": ((), (p.k,), (p.m, p.n)),
+        }[cell.regime]  # fmt: skip
+        assert all(2_000 <= extent <= 30_000 for extent in large)
+        assert all(20_000 <= extent <= 20_000_000 for extent in long)
+        assert all(1 <= extent <= 64 for extent in small)
+        assert OWNERS * needed_bytes(p) < H200.memory_bytes
+    many = drawn(("L",), ("column",), ("f32",), **DRAW | {"each": 800})
+    places = [math.log(cell.problem.m / 20_000) / math.log(1000) for cell in many]
+    assert all(150 <= sum(at / 4 <= place < (at + 1) / 4 for place in places) <= 250 for at in range(4))
+    assert set(drawn(("T",), ("row",), ("f64",), **DRAW)) <= set(found)  # the other arguments make no difference
+    assert not set(drawn(*KINDS, **DRAW | {"seed": 1})) & set(found)
+    few = replace(H200, memory_bytes=8 * 2**30)  # 2 GiB of it are for operands
+    assert all(OWNERS * needed_bytes(cell.problem) <= 2**31 for cell in drawn(*KINDS, **DRAW | {"limits": few}))
+    with pytest.raises(InputError, match=r"the ranges have no 2 shapes of R in f32 that fit h200"):
+        drawn(("R",), ("column",), ("f32",), **DRAW | {"each": 2, "ranges": Ranges(large=(9, 9), small=(2, 2))})
+
+
+# Beside cuBLAS
+
+
+def interval(found: dict[str, Any], who: str, low: float, high: float) -> dict[str, Any]:
+    return {**found, f"{who}_low_us": low, f"{who}_high_us": high}
+
+
+@pytest.mark.parametrize(
+    ("found", "expected"),
+    [
+        (row(ours=400.0, lt=480.0), "ahead"),
+        (row(ours=490.0, lt=480.0), "behind"),
+        (interval(row(ours=479.0, lt=480.0), "ours", 470.0, 480.5), "even"),
+        (interval(row(ours=481.0, lt=480.0), "cublaslt", 479.0, 482.0), "even"),
+        (row(ours=490.0, lt=None), "ahead"),
+        ({**row(ours=510.0, lt=None), "cublas_verified": False}, "ahead"),
+        ({**row(ours=490.0, lt=480.0), "cublaslt_verified": False}, "ahead"),
+    ],
+)
+def test_who_is_ahead_is_told_by_intervals_and_right_answers(found: dict[str, Any], expected: str) -> None:
+    assert outcome(found) == expected
+
+
+def test_claims_are_summed_up_and_losses_named() -> None:
+    halves = [row(Cell("R", "column", Problem(20480, 8, 20480, name)), ours=600.0) for name in ("bf16", "f16")]
+    wrong = {**row(ours=500.0, lt=None), "cublas_verified": False}
+    slow = row(Cell("G", "row", SQUARE_PROBLEM), ours=900.0)
+    lines = summary([*halves, row(SMALL), row(), row(ours=484.0), row(ours=240.0), wrong, slow]).splitlines()
+    assert [line.split("|")[3:11] for line in lines[2:]] == [
+        [f" {cell} " for cell in cells.split()]
+        for cells in ("2 0 0 2 2 0.80 0.80 63", "4 3 0 1 0 1.20 0.99 87", "1 1 0 0 0 1.20 1.20 95",
+                      "1 0 0 1 1 0.53 0.53 42")
+    ]  # fmt: skip
+    assert lead_of_rival(halves[0]) == pytest.approx(0.2)
+    narrow = row(Cell("R", "row", Problem(20480, 2, 20480, "f32", "ttt")), ours=600.0)
+    single = row(Cell("T", "column", Problem(8, 8, 10_000_000, "f64", "tn")), ours=500.0)
+    assert lost([row(ours=500.0), narrow, row(ours=484.0), row(), single]).splitlines() == [
+        "- R, f32: 2 cells, n = 2, 8; at most 20 %",
+        "- T, f64: 1 cell, n = 8; at most 4 %",
+    ]
+
+
+def test_a_row_has_what_the_tables_need() -> None:
+    found = row()
+    assert (found["regime"], found["verified"], found["sm_clock_mhz"]) == ("R", True, 1980.0)
+    assert (found["ours_low_us"], found["ours_us"], found["ours_high_us"]) == (399.0, 400.0, 401.0)
+    assert found["percent_of_floor"] == pytest.approx(95.0)
+    assert found["parameters"] == {"version": "v3", "threads": 128, "columns": 8, "prefetch": 4}
+    alone = row(lt=None)
+    assert (alone["cublaslt_us"], alone["cublaslt_verified"], alone["cublaslt_algorithms"]) == (None, None, 0)
+    assert "Lt                 none" in line_of(alone)
+    assert "WRONG: C[0, 0] is wrong" in line_of(row(verdict=WRONG))
+    assert (troubles([row()]), troubles([])) == ("", "no cell was measured")
+    assert troubles([row(), row(verdict=WRONG)]) == "wrong results of 1 winners: R 20480x8x20480:f32"
+
+
+def test_the_headline_has_a_line_a_cell() -> None:
+    texts, config = ["R", "column", "f32", "20480x8x20480"], "`tsm2:version=v3,threads=128,columns=8,prefetch=4`"
+    texts[3] = "20480 x 8 x 20480"
+    assert last_line(headline([row()])) == [*texts, *["**400**", "500", "480", "1.20", "410", "1.20", "95"], config]
+    before = {name: value for name, value in row().items() if "dirty" not in name}
+    assert last_line(headline([before])) == [*texts, *["**400**", "500", "480", "1.20", "95"], config]
+    assert last_line(headline([row(), before]))[7:11] == ["1.20", "–", "–", "95"]
+    assert "dirty" not in means_text([before])
+    wrong = {**row(ours=600.0), "cublas_verified": False}
+    assert " | 600 | 500 (wrong) | **480** | 0.80 | " in headline([wrong])
+    assert [mean["cublas"] for mean in means([wrong, row()])] == [pytest.approx(500 / 400)]
+    assert " | syrk us | cuBLASLt us | " in gram([row(), SQUARE])
+    assert (gram([row()]), products([row(), row(SMALL), SQUARE])) == ("", headline([row()]))
+    graph = {"ours_graph_us": 2.5, "cublas_graph_us": 5.25, "launch_floor_us": 1.5}
+    assert last_line(small_products([{**row(SMALL), **graph}, row()]))[4:] == ["**2.50**", "5.25", "1.50", "1.00"]
+    assert small_products([row()]) == ""
+
+
+def test_means_are_geometric_and_leave_small_cells_apart() -> None:
+    assert (geometric_mean([2.0, 8.0]), geometric_mean([])) == (pytest.approx(4.0), None)
+    first, second = means([row(ours=250.0), row(ours=1000.0, lt=None), row(SMALL, lt=300.0)])
+    assert (first["regime"], first["cells"], first["behind"]) == ("R", 2, 1)  # cuBLAS, where cuBLASLt has none
+    assert first["faster"] == pytest.approx((480 / 250 * 500 / 1000) ** 0.5)
+    assert (first["cublas"], first["cublaslt"]) == (pytest.approx(1.0), pytest.approx(480 / 250))
+    assert (second["regime"], second["behind"]) == ("L small", 1)
+    text = means_text([row(ours=250.0), row(ours=1000.0, lt=None)])
+    assert last_line(text) == ["R", "f32", "column", "2", *["0.98", "1.00", "1.92", "1", "0.98", "1.00", "1.88"]]
+    earlier = {**FACTS, "date": "2026-11-20", "read_gbytes_per_s": 4600.0}
+    assert runs_together({**FACTS, "earlier_runs": [earlier], "rows": []}) == (
+        "NVIDIA H200, 580, nvcc 13.0, cuBLAS 130100; 2026-11-20 to 2026-11-21, 2 runs. Ceilings: 4.60 to 4.62 TB/s"
+        " read, 4.17 TB/s copied, 65.0 TFLOP/s by FMA in f32, 65.0 TFLOP/s on the tensor cores in f64."
+    )
+
+
+@pytest.mark.slow
+def test_the_picture_has_panels_and_letters_that_can_be_read(tmp_path: Path) -> None:
+    """A code host shows the picture 860 pixels wide."""
+    pytest.importorskip("matplotlib")
+    other = row(Cell("R", "column", Problem(20480, 3, 20480, "f32")))
+    assert (shown([row(), other]), shown([other])) == ([row()], [other])
+    wider, narrow, wide = (
+        row(Cell(regime, "column", Problem(m, n, k, "f32")))
+        for regime, m, n, k in (("R", 20480, 16, 20480), ("R", 15360, 3, 1920), ("L", 10**7, 64, 8))
+    )
+    groups = groups_of([wider, row(SMALL), row(BIG)])
+    assert groups.keys() == {("f32", "column"), ("f64", "row")}
+    assert [item["n"] for item in groups["f32", "column"]["R"]] == [8, 16]
+    texts = [(narrow_text(found), long_text(found)) for found in (row(), row(SMALL), narrow, wide)]
+    assert texts == [("8", "20480"), ("8", "$10^{4}$"), ("3", "15360 x 1920"), ("8x64", "$10^{7}$")]
+    draw({**FACTS, "rows": [row(BIG), row(SMALL)]}, tmp_path / "picture.foo")
+    picture = (tmp_path / "picture.foo").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert (POINTS - 1) * DOTS_PER_INCH / 72 * 860 / int.from_bytes(picture[16:20], "big") >= 9.5
+
+
+# A program's gain, with the cost of the call
+
+
+CALLS = Calls(ours_us=6.0, vendors_us=12.0, left_us=16.0)
+
+
+def product(ours: float, vendors: float, **changes: Any) -> dict[str, Any]:
+    plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None}
+    return row() | plain | {"ours_us": ours} | changes
+
+
+def winner(ours: float, vendors: float, cublas: float | None = None, **changes: Any) -> dict[str, Any]:
+    """A winner as a JSON export has it."""
+    times = {"median_us": ours, "vendor_us": vendors, "cublas_us": vendors if cublas is None else cublas}
+    return {"m": 20480, "n": 8, "k": 20480, "vendor_right": 1, "cublas_right": 1} | times | changes
+
+
+@pytest.mark.parametrize(
+    ("found", "gain"),
+    [
+        (product(100.0, 250.0), 2.5),
+        (product(3.0, 4.0), 2.0),  # the call takes longer: 12 us over 6
+        (product(3.0, 24.0), 4.0),
+        (product(300.0, 200.0, falls_back=True), 1.0),
+        (product(7.0, 5.0, falls_back=True), 12.0 / 16.0),
+        # cuBLASLt's fastest algorithm is what it is compared with, and cuBLAS's own routine what PyTorch starts.
+        (product(300.0, 250.0, cublaslt_us=200.0, cublaslt_verified=True, falls_back=True), 200.0 / 250.0),
+        (product(1.0, 2.0, cublas_verified=False), None),
+        (product(100.0, 200.0, verified=False), None),
+        (winner(300.0, 200.0), 1.0),
+        (winner(300.0, 200.0, 250.0), 0.8),
+        (winner(240.0, 200.0, 250.0), 200 / 240),
+        (winner(300.0, 200.0, 250.0, cublas_right=0), 200.0 / 300.0),  # not left to a routine that is wrong
+        (winner(100.0, 200.0, vendor_right=0), None),
+    ],
+)
+def test_a_product_takes_the_longer_of_its_kernel_and_its_call(found: dict[str, Any], gain: float | None) -> None:
+    of_kinds = gains_of([], [found], CALLS) if "falls_back" in found else gains_of([found], [], CALLS)
+    assert [value for values in of_kinds.values() for value in values] == (
+        [] if gain is None else [pytest.approx(gain)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("plan_us", "plan", "vendors_us", "gain"),
+    [
+        (80.0, "stream_a_fma", 200.0, 2.5),
+        (3.0, "stream_a_fma", 5.0, 12.0 / 6.0),
+        (190.0, "the vendor: timed", 200.0, 200.0 / 190.0),
+        (5.0, "the vendor: timed", 5.0, 12.0 / 16.0),
+    ],
+)
+def test_what_is_found_by_timing_is_a_kind_of_its_own(
+    plan_us: float, plan: str, vendors_us: float, gain: float
+) -> None:
+    planned = product(100.0, vendors_us, plan_us=plan_us, plan_verified=True, plan=plan)
+    assert gains_of([], [planned], CALLS)["R", TIMED] == [gain]
+    assert ("R", TIMED) not in gains_of([], [planned | {"plan_verified": False}], CALLS)
+
+
+def test_the_table_of_gains_has_a_line_for_each_regime_and_kind() -> None:
+    rows = [winner(100.0, 200.0)], [product(ours, us) for ours, us in ((100.0, 90.0), (100.0, 200.0), (2.0, 24.0))]
+    _, _, tuned, unseen = program_gains.table(gains_of(*rows, CALLS), gains_of(*rows, NO_CALLS)).splitlines()
+    assert tuned == f"| R: a large matrix, few columns | {TUNED} | 1 | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 | 0 % |"
+    assert unseen == f"| R: a large matrix, few columns | {UNSEEN} | 3 | 2.78 | 1.93 | 2.00 | 0.90 | 0.90 | 33 % |"
+    rows = [], [product(102.9, 100.0), product(103.05, 100.0)]  # slower counts from 3 % on
+    assert last_line(program_gains.table(gains_of(*rows, CALLS), gains_of(*rows, NO_CALLS)))[-1] == "50 %"
+    with pytest.raises(InputError, match="no product with right answers"):
+        program_gains.table({}, {})
+
+
+# Shapes that were not tuned
+
+
+def summary_of(*rows: dict[str, Any], by_timing: bool = False) -> Any:
+    return unseen_tables.summary(rows, by_timing=by_timing)
+
+
+def test_a_summary_is_of_times_over_ours() -> None:
+    found = summary_of(of_unseen(), of_unseen(ours_us=960.0, expected_us=480.0))
+    assert (found.shapes, found.worst, found.slower, found.slower_with_fallback) == (2, 0.5, 0.5, 0.5)
+    expected = {
+        "x_vendor": math.sqrt(1.2 * 0.5), "x_search": math.sqrt(0.95 * 380 / 960), "search_x_vendor": 480 / 380,
+        "median_regret": (400 / 380 + 960 / 380) / 2 - 1, "regret_of_95": 960 / 380 - 1,
+        "off": (500 / 400 + 960 / 480) / 2, "off_of_95": 2.0,
+    }  # fmt: skip
+    assert {name: getattr(found, name) for name in expected} == pytest.approx(expected)
+    timed = summary_of(of_unseen(), of_unseen(ours_us=960.0), by_timing=True)
+    assert (timed.x_vendor, timed.x_search) == (pytest.approx(480 / 384), pytest.approx(380 / 384))
+    assert timed.median_regret == timed.regret_of_95 == pytest.approx(384 / 380 - 1)
+    assert [unseen_tables.ranked(values, 0.95) for values in ([], list(range(100, 0, -1)), [3.0])] == [None, 95, 3.0]
+
+
+def test_slower_is_by_more_than_3_percent_and_what_falls_back_takes_the_vendors_time() -> None:
+    assert [summary_of(of_unseen(ours_us=480.0 * times)).slower for times in (1.029, 1.031)] == [0, 1]
+    left = summary_of(of_unseen(ours_us=960.0, falls_back=True, fallback_us=485.0))
+    assert (left.slower, left.slower_with_fallback) == (1, 0)
+    assert summary_of(of_unseen(falls_back=None)).slower_with_fallback is None
+    assert unseen_tables.with_fallback_us(of_unseen(fallback_us=1.0)) == 400.0
+    slow = summary_of(of_unseen(plan_us=500.0, falls_back=True, fallback_us=480.0), by_timing=True)
+    assert (slow.slower, slow.slower_with_fallback) == (1, 1)
+    # cuBLAS's own routine takes longer than cuBLASLt's fastest algorithm, and is what the library has.
+    own = of_unseen(ours_us=450.0, cublas_us=440.0, cublaslt_us=400.0, fallback_us=441.0, falls_back=True)
+    found = summary_of(own)
+    assert (found.slower, found.slower_with_fallback, found.slower_than_cublas) == (1.0, 1.0, 0.0)
+    assert summary_of(of_unseen(plan_us=470.0, cublas_us=440.0), by_timing=True).slower_than_cublas == 1.0
+
+
+def test_wrong_answers_are_no_times() -> None:
+    assert summary_of(of_unseen(cublas_verified=False, cublaslt_verified=False)).x_vendor is None
+    assert summary_of(of_unseen(search_verified=False)).x_search is None
+    assert summary_of(of_unseen(plan_verified=False), by_timing=True).x_search is None
+    wrong = summary_of(of_unseen(verified=False))
+    assert (wrong.x_vendor, wrong.x_search) == (None, None)
+    assert ratios(of_unseen(search_verified=False, cublas_verified=False)) == {
+        "x_vendor": 1.2, "x_search": 0.95, "x_search_of_plan": 0.9896, "x_expected": 1.25,
+    }  # fmt: skip
+
+
+def test_goals_are_of_both_states_of_the_l2_and_of_what_is_started() -> None:
+    """Ours takes 960 us clean and 970 dirty; left to the library it takes 500 and 410, the search's 380 and 400."""
+
+    def goals(*rows: dict[str, Any]) -> list[list[str]]:
+        return [
+            [cell.strip() for cell in line.split("|")[1:-1]] for line in unseen_tables.goals(rows).splitlines()[2:]
+        ]
+
+    alone = {"ours_dirty_us": None, "plan_us": None}
+    assert goals(of_unseen(search_us=400.0, **alone)) == [["`gemm`", "clean", "1", "**1.000**", *["**0.0 %**"] * 4]]
+    bad = of_unseen(search_us=300.0, ours_us=600.0, cublas_verified=False, **alone)
+    assert goals(bad) == [["`gemm`", "clean", "1", "0.500", "100.0 %", "100.0 %", "100.0 %", "–"]]
+    dirty = {"ours_dirty_us": 970.0, "plan_dirty_us": 404.0, "search_dirty_us": 400.0, "fallback_dirty_us": 410.0}
+    left = of_unseen(ours_us=960.0, falls_back=True, fallback_us=500.0, fallback_verified=True, **dirty)
+    assert [line[3] for line in goals(left)] == ["0.760", "**0.976**", "**0.990**", "**0.990**"]
+    wrong = goals(left | {"fallback_verified": False})
+    assert [line[3] for line in wrong] == ["–", "–", "**0.990**", "**0.990**"]
+    assert [line[:2] for line in wrong] == [
+        [f"`{name}`", l2] for name in ("gemm", "measure=True") for l2 in ("clean", "dirty")
+    ]
+
+
+# What a search knows before
+
+
+def spelt(splits: int, stages: int = 2) -> KernelConfig:
+    text = f"stream_a_fma:threads=64,columns=2,prefetch=16,stages={stages},splits={splits},min_blocks=6"
+    return cast(KernelConfig, parse_config(text))
+
+
+def test_measured_problems_keep_the_fastest_and_pairs_are_of_whole_cells() -> None:
+    times = {spelt(8): 100.0, spelt(13): 99.0, spelt(8, 4): 101.0, spelt(5, 8): 102.0, spelt(4, 8): 103.0}
+    kept = [(spelt(13), 99.0), (spelt(8, 4), 101.0), (spelt(5, 8), 102.0)]  # each of another main loop
+    assert [(one.config, one.us) for one in measured.fastest(times)] == kept
+    times = {spelt(8): 100.0, spelt(13): 101.0, spelt(5): 102.0}
+    assert outcome_of_choices(PROBLEM, [spelt(13)], times).is_hit  # within a percent
+    missed, unknown = (outcome_of_choices(PROBLEM, choices, times) for choices in ([spelt(5), spelt(4)], [spelt(4)]))
+    assert (missed.is_hit, missed.times, unknown.is_hit, unknown.times) == (False, 1.02, False, 0)
+    assert unknown.expected > 0
+    every = [PROBLEM, Problem(10240, 2, 10240, "f64"), Problem(10**7, 2, 2, "f32")]
+    known = {problem: {spelt(26): 1.0} for problem in every}
+    lists = [{problem: (spelt(8), spelt(13)) for problem in every}, {problem: (spelt(8),) for problem in every}]
+    pairs = list(pairs_to_time(lists, known, most=7))
+    assert [set(configs) for _, configs in pairs] == [{spelt(8), spelt(13), spelt(26)}] * 2
+    assert list(pairs_to_time(lists, known, most=7)) == pairs
+    texts = "20480x2x20480:f32", "10000000x8x8:f32", "8x8x10000:f32:tn", "16x16x10000000:f32:tx"
+    assert [regime(Problem.parse(text)) for text in texts] == ["R", "L", "T", "G"]
+
+
+# A campaign on many GPUs
+
+
+def test_a_full_server_stores_what_its_processors_can() -> None:
+    load = Load(trials_per_second=10.0, server_seconds=0.01)
+    alone = simulated([load], cores=1)
+    assert (alone.waits[-1], alone.trials) == (0.0, pytest.approx(1 / (1 + 0.01 * 10), rel=0.02))  # its own time
+    assert alone.busy == pytest.approx(10 * 0.01 / 1.1, rel=0.1)
+    full = simulated([load] * 400, cores=4)
+    assert full.busy > 0.99
+    assert full.trials * 400 * load.trials_per_second == pytest.approx(4 / load.server_seconds, rel=0.05)
+    # All but those that are served wait: by Little's law, for what each has to do but make a trial and store it.
+    assert full.wait(0.5) == pytest.approx(400 / (4 / load.server_seconds) - 0.1 - 0.01, rel=0.1)
+    assert simulated([load] * 50, cores=2, seed=1) == simulated([load] * 50, cores=2, seed=1)
+    assert simulated([load] * 50, cores=2, seed=1) != simulated([load] * 50, cores=2, seed=2)
