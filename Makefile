@@ -74,4 +74,4 @@ $(VENV)/installed: pyproject.toml | $(BIN)/python
 	@touch $(VENV)/runtime $@
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -36,39 +36,6 @@ def random_matrix(rows: int, columns: int, dtype: Any, order: str) -> np.ndarray
     parts: Any = random.random((2, rows + 3, columns + 2)) - 0.5
     values = parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]
     return np.asarray(values.astype(dtype), order=order)[3:, 2:]  # type: ignore[call-overload, no-any-return]
-
-
-@pytest.mark.parametrize(
-    ("dtype", "op", "rtol"),
-    [
-        ("c64", "nn", 1e-5),
-        ("c128", "ttt", 1e-12),
-        ("c64", "cn", 1e-5),
-        ("c128", "jtt", 1e-12),
-        ("c128", "jct", 1e-12),
-        ("f16", "tn", 1e-3),
-    ],
-)
-def test_arrays_of_every_type_that_numpy_has(tmp_path: Path, dtype: str, op: str, rtol: float) -> None:
-    problem = Problem(40, 6, 90, dtype, op)
-    module = module_of(tmp_path, problem)
-    orders = ["F" if letter in "nj" else "C" for letter in f"{op}n"[:3]]
-    conj_a, conj_b = problem.conjugated
-    alpha, beta = (2 - 1j, -1 + 0.5j) if problem.dtype.is_complex else (2, -1)
-    for m, n, k in SHAPES:
-        a, b, c = (
-            random_matrix(rows, columns, problem.dtype.numpy_name, order)
-            for order, (rows, columns) in zip(orders, ((m, k), (k, n), (m, n)), strict=True)
-        )
-        wide = np.complex128 if problem.dtype.is_complex else np.float64
-        product = (a.conj() if conj_a else a).astype(wide) @ (b.conj() if conj_b else b).astype(wide)
-        expected = alpha * product + beta * c
-        assert module.choice(a, b, c, conj_a=conj_a, conj_b=conj_b).winner.op == op
-        assert module.gemm(a, b, out=c, alpha=alpha, beta=beta, conj_a=conj_a, conj_b=conj_b) is c
-        np.testing.assert_allclose(c, expected, rtol=rtol, atol=rtol)
-        made = module.gemm(a, b, conj_a=conj_a, conj_b=conj_b)
-        assert made.dtype == a.dtype
-        np.testing.assert_allclose(made, product, rtol=rtol, atol=rtol)
 
 
 @pytest.mark.parametrize(("dtype", "op", "order"), [("f64", "tx", "F"), ("f32", "nxt", "C"), ("c128", "jxt", "C")])
@@ -130,22 +97,6 @@ def test_other_math_runs_only_where_it_is_asked_for(tmp_path: Path) -> None:
             ValueError, match="math: expected None, or tf32 of float32, or 3xtf32 of float32, or minplus of float32"
         ):
             module.gemm(*arrays, math=math)
-
-
-@pytest.mark.parametrize("interface", [5, {}, {"shape": (4, 4), "typestr": "<f4"}, "typestr shape data"])
-def test_what_says_that_it_is_a_device_array_and_is_none(tmp_path: Path, interface: Any) -> None:
-    module = module_of(tmp_path, Problem(40, 6, 90, "f32"))
-    with pytest.raises(TypeError, match="a: its __cuda_array_interface__ is not one: expected typestr"):
-        module.gemm(SimpleNamespace(__cuda_array_interface__=interface), np.ones((90, 6), np.float32))
-
-
-def test_a_conjugate_needs_a_kernel_for_it(tmp_path: Path) -> None:
-    module = module_of(tmp_path, Problem(40, 6, 90, "c64", "tn"))
-    a, b = random_matrix(40, 90, np.complex64, "C"), random_matrix(90, 6, np.complex64, "F")
-    with pytest.raises(ValueError, match=r"a row-major, b column-major, a conj.* --op cn, without --layout, and"):
-        module.gemm(a, b, conj_a=True)
-    with pytest.raises(TypeError, match="alpha: expected a number, got str"):
-        module.gemm(a, b, alpha="1")
 
 
 def test_real_numbers_are_their_own_conjugates(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import math
-import shutil
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -15,7 +14,6 @@ import pytest
 
 from tests.fabricated import (
     GPU,
-    configuration,
     device_array,
     exported,
     handmade,
@@ -27,7 +25,6 @@ from tests.fabricated import (
 )
 from tests.modules import A, B
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.module import packed
 
 HOST = host_run()
@@ -153,61 +150,6 @@ def test_strides_say_the_storage_order(
     assert gpu_module.Matrix.of("a", device_array(shape, strides)).ld == ld
 
 
-@pytest.mark.parametrize(
-    ("changes", "error", "message"),
-    [
-        (
-            {"strides": (8, 48)},
-            ValueError,
-            r"a: expected a 6x3 matrix whose columns or rows are contiguous, with strides \(4, at least 24\)"
-            r" or \(at least 12, 4\) bytes, got \(8, 48\): pass a contiguous copy",
-        ),
-        ({"strides": (4, 20)}, ValueError, "contiguous"),  # columns overlap
-        ({"strides": (8, 4)}, ValueError, "contiguous"),  # rows overlap
-        ({"strides": (4, 0)}, ValueError, "contiguous"),
-        ({"strides": (4, -24)}, ValueError, "contiguous"),
-        ({"strides": (4, 26)}, ValueError, "contiguous"),
-        ({"strides": (14, 4)}, ValueError, "contiguous"),
-        ({"shape": (6,)}, ValueError, r"a: expected a matrix.*\(6,\)"),
-        ({"shape": (0, 3)}, ValueError, "an extent is 0"),
-        ({"typestr": "<i4"}, TypeError, "a: expected one of float32, float64, .*float16, got int32"),
-        ({"typestr": ">f4"}, TypeError, "expected one of float32, float64"),
-        ({"data": (0x1001, False)}, ValueError, "not a multiple of 4"),
-        ({"mask": object()}, TypeError, "masked"),
-    ],
-)
-def test_what_is_no_operand(
-    gpu_module: ModuleType, changes: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        gpu_module.gemm(device_array(**({"shape": (6, 3)} | changes)), device_array((3, 2)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ((A, device_array((4, 2))), ValueError, "b: expected 3 rows, as a has columns, got 4x2"),
-        ((A, B, device_array((6, 3))), ValueError, "out: expected 6x2, got 6x3"),
-        ((A, B, device_array((6, 2), data=(0x3000, True))), ValueError, "out: it is read-only"),
-        ((A, B, device_array((6, 2), at=0x1008)), ValueError, "out: it shares memory with a"),
-        ((A, B, device_array((6, 2), (8, 4), at=0x1FD4)), ValueError, "out: it shares memory with b"),
-        ((A, device_array((3, 2), (8, 24), typestr="<f8")), TypeError, "b: expected float32 as a, got float64"),
-        ((A, np.zeros((3, 2), np.float32, order="F")), TypeError, "a and b: one is a NumPy array"),
-        (([[1.0]], B), TypeError, "a: expected a device array.*got list"),
-    ],
-)
-def test_what_is_no_product(
-    gpu_module: ModuleType, arguments: tuple[Any, ...], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        gpu_module.gemm(*arguments)
-
-
-def test_beta_needs_a_matrix_to_scale(gpu_module: ModuleType) -> None:
-    with pytest.raises(ValueError, match="beta = 2: pass the matrix that it scales as out"):
-        gpu_module.gemm(A, B, beta=2)
-
-
 def test_arrays_must_be_where_kernels_were_tuned(tmp_path: Path) -> None:
     a = np.zeros((2, 2), np.float32, order="F")
     with pytest.raises(TypeError, match="tuned on GPUs only: pass device arrays"):
@@ -268,46 +210,6 @@ def test_numpy_arrays_run_on_the_host(
     assert (calls[0]["kernel"], calls[0]["defines"]) == ("tsm2", ("INDEX_BITS=32",))
     assert (calls[0]["blocks"], calls[0]["threads"], calls[0]["smem_bytes"]) == (2, 128, 1024 * a.itemsize)
     assert ": tuned for 512x8x256, at distance " in str(module.choice(a, b))
-
-
-@pytest.mark.host
-@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize("dtype_name", ["f32", "f64"])
-def test_a_real_kernel_runs_on_the_host(tmp_path: Path, dtype_name: str) -> None:
-    problem, config = Problem(64, 4, 32, dtype_name), configuration(threads=32, columns=4, prefetch=4)
-    found = winners(tmp_path, (HOST, trial(problem=problem, config=config, source=render(problem, config))))
-    module = imported(exported("module", found), tmp_path)
-    random = np.random.default_rng(1)
-    dtype = module.DTYPES[dtype_name]
-    whole = np.asfortranarray(random.random((100, 37)), dtype)
-    a, b = whole[3:98], np.asfortranarray(random.random((37, 5)), dtype)
-    c = module.gemm(a, b)
-    np.testing.assert_allclose(c, a @ b, rtol=1e-5)
-    module.gemm(a, b, out=c, alpha=0.5, beta=2)
-    np.testing.assert_allclose(c, 2.5 * (a @ b), rtol=1e-5)
-
-
-@pytest.mark.host
-@pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler")
-@pytest.mark.parametrize("dtype_name", ["f32", "f64"])
-@pytest.mark.parametrize("op", ["nn", "tn", "nt", "ntt", "ttt"])
-def test_a_kernel_that_splits_k_gets_a_workspace(tmp_path: Path, op: str, dtype_name: str) -> None:
-    problem = Problem(40, 6, 90, dtype_name, op)
-    found = winners(tmp_path, (HOST, trial(problem=problem, source=handmade(problem))))
-    module = imported(exported("module", found), tmp_path)
-    random = np.random.default_rng(1)
-    orders = ["F" if letter == "n" else "C" for letter in f"{op}n"[:3]]
-    for m, n, k in ((40, 6, 90), (101, 13, 77), (1, 1, 1)):
-        a, b, c = (
-            np.asarray(random.random((rows + 3, columns + 2)), module.DTYPES[dtype_name], order=order)[3:, 2:]
-            for order, (rows, columns) in zip(orders, ((m, k), (k, n), (m, n)), strict=True)
-        )
-        expected = 2 * (a @ b) - c
-        assert module.gemm(a, b, out=c, alpha=2, beta=-1) is c
-        np.testing.assert_allclose(c, expected, rtol=1e-4)
-        made = module.gemm(a, b)
-        np.testing.assert_allclose(made, a @ b, rtol=1e-5)
-        assert made.flags[f"{orders[2]}_CONTIGUOUS"]
 
 
 def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

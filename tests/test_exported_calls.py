@@ -1,0 +1,143 @@
+"""Whatever an exported module is called with, it launches that product, or computes it on the host."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+
+from tests.calls import FACTORS, SIZES, Call, check_on_host, few, is_launch_of, operands, ops_of, sequences
+from tests.fabricated import exported, handmade, host_run, imported, trial, winners
+from tests.fake_tensors import fake_cupy, fake_torch
+from tests.library_arrays import GPUArray, arrays_of
+from tests.library_calls import tried
+from tests.on_host import ON_HOST
+from tests.packs_of_everything import before_a_driver
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export.launcher_build import launcher_binary
+
+pytestmark = ON_HOST
+OPS = {
+    **{dtype: tuple(map("".join, product("NT", repeat=2))) for dtype in ("f32", "f64", "bf16", "f16")},
+    **{dtype: tuple(map("".join, product("NTCJ", repeat=2))) for dtype in ("c64", "c128")},
+}
+OPS_OF_NUMPY = {dtype: ops for dtype, ops in OPS.items() if dtype != "bf16"}
+OF_GRAM = {"T": "N", "N": "T", "C": "N", "J": "T"}
+
+
+@pytest.fixture(scope="module", params=["plain", "compiled", "logging"])
+def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, request: pytest.FixtureRequest) -> Any:
+    """Return a module of kernels for all OPS, without the compiled launcher or with it.
+
+    If it logs, Python makes the choices, and the launcher starts repeated calls only.
+    """
+    folder = tmp_path_factory.mktemp("module")
+    problems = [Problem(8, 2, 3, dtype, op.lower()) for dtype, ops in OPS.items() for op in ops]
+    problems += [Problem(8, 8, 3, dtype, op) for dtype, op in (("f32", "tx"), ("c64", "cx"))]
+    binary = None if request.param == "plain" else launcher_binary()
+    made = imported(exported("module", winners(folder, *map(tried, problems)), launcher=binary), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        before_a_driver(made, patch)
+        patch.setattr(made.log, "isEnabledFor", lambda level: request.param == "logging")
+        of_function = {
+            1 + zlib.crc32(f"{winner.digest} {bits} sm_90a".encode()): (winner, bits)
+            for winner, bits in product(made.WINNERS, (32, 64))
+        }
+        patch.setattr(made, "of_function", of_function, raising=False)
+        for name, library in (("torch", fake_torch()), ("cupy", fake_cupy())):
+            patch.setitem(sys.modules, name, library)
+        patch.setitem(sys.modules, "pycuda.gpuarray", SimpleNamespace(GPUArray=GPUArray))
+        yield made
+
+
+def launched(module: ModuleType, launch: Any) -> Call:
+    """Return what a kernel was given as a call."""
+    winner, bits = module.of_function[launch["function"]]
+    index, factor = np.dtype(f"i{bits // 8}"), FACTORS[winner.dtype]
+    kinds = [index] * 3 + [factor, "u8", index, "u8", index, factor, "u8", index]
+    values = [np.frombuffer(raw, kind, 1)[0].item() for raw, kind in zip(launch["arguments"], kinds, strict=False)]
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = values
+    ops = winner.op[:2].upper()
+    if ops[1] == "X":
+        ops, b, ldb = ops[0] + OF_GRAM[ops[0]], a, lda
+    stream = int.from_bytes(launch["config"][32:40], "little")
+    order = "C" if winner.op[2:] else "F"
+    return Call(winner.dtype, ops, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c, order, stream=stream)
+
+
+def in_new(call: Call, out: Any) -> Call:
+    """Return the call with the array that was made for it."""
+    told, size = out.__cuda_array_interface__, SIZES[call.dtype]
+    strides = [one // size for one in told["strides"]]
+    assert told["shape"] == {"": (call.m, call.n), "a": (call.n,), "b": (call.m,)}[call.vector]
+    if len(strides) == 1:
+        assert strides == [1]
+        strides = [call.n, 1] if call.vector == "a" else [1, call.m]
+    order = "F" if strides[0] == 1 else "C"
+    turned = call if order == call.order else replace(call, order=order)
+    return replace(turned, c=told["data"][0], ldc=max(strides))
+
+
+@pytest.mark.parametrize("kind", ["interface", "pycuda", "torch", "cupy"])
+def test_each_call_is_launched_as_it_is(module: Any, kind: str) -> None:
+    torch, cupy, driver = sys.modules["torch"], sys.modules["cupy"], module.driver
+
+    @few
+    @given(sequences(OPS if kind == "torch" else OPS_OF_NUMPY))
+    def each_is(calls: list[Call]) -> None:
+        for kept in (module.plans, module.starters, module.launchers):
+            kept.clear()
+        for turn, call in enumerate(calls + calls):
+            driver.launches.clear()
+            torch.stream = cupy.streams[0] = current = (0, 33)[turn % 2] if kind in ("torch", "cupy") else 0
+            has_out = call.has_out or kind in ("interface", "pycuda")
+            bits = call.bits if kind == "torch" and call.dtype.startswith("c") else (False, False)
+            call = replace(call, bits=bits)
+            conj_a, conj_b = (is_conj != bit for is_conj, bit in zip(call.conjugates, bits, strict=True))
+            a, b, out = arrays_of(kind, call)
+            named = {"conj_a": conj_a, "conj_b": conj_b, "stream": call.stream}
+            found = module.gemm(a, b, out if has_out else None, alpha=call.alpha, beta=call.beta, **named)
+            asked = replace(call, stream=current if call.stream is None else call.stream)
+            assert found is out or not has_out
+            assert len(driver.launches) == 1
+            made = launched(module, driver.launches[0])
+            assert is_launch_of(made, asked if has_out else in_new(asked, found)), (call, made)
+            if has_out:
+                plan = module.plan(a, b, out, alpha=call.alpha, beta=call.beta, **named)
+                torch.stream = cupy.streams[0] = current = 44 if current else 0  # the one at the plan's call
+                assert plan() is out
+                asked = replace(call, stream=current if call.stream is None else call.stream)
+                assert is_launch_of(launched(module, driver.launches[1]), asked), call
+
+    each_is()
+
+
+# On the host
+
+KERNELS_ON_HOST = {
+    "f32": ("nn", "tn", "nt", "ntt"), "f64": ("ttt", "nt"), "c64": ("nn", "cn", "jtt"), "c128": ("ct", "jct"),
+    "f16": ("nn", "tn"),
+}  # fmt: skip
+
+
+def test_each_call_is_right_on_the_host(tmp_path: Path, session_cache: None) -> None:
+    """Kernels that split k compute it; nothing beside `out` is written."""
+    problems = [Problem(40, 6, 90, dtype, op) for dtype, ops in KERNELS_ON_HOST.items() for op in ops]
+    kernels = [(host_run(), trial(problem=problem, source=handmade(problem))) for problem in problems]
+    module = imported(exported("module", winners(tmp_path, *kernels)), tmp_path)
+
+    @few
+    @given(sequences(ops_of(KERNELS_ON_HOST), (1, 2, 5, 33, 40)))
+    def each_is(calls: list[Call]) -> None:
+        for seed, call in enumerate(calls):
+            check_on_host(module, replace(call, stream=None), operands(call, seed))
+
+    each_is()
