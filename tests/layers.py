@@ -43,7 +43,7 @@ SLOW_FILES = """
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
-    exported_orders exported_module exported_workspace bench_run bench_first_choices faults vendor_finals forget gate
+    exported_orders exported_module exported_workspace bench_run faults vendor_finals forget gate
     launches choice bench_unseen cli_ops export_within distributions cache selection rekey
     exported_vendor imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
