@@ -46,6 +46,8 @@ class FakeCublas:
 
         return start
 
+    gemv_launch = launch
+
     def started(self, name: str, *arguments: Any) -> Callable[[], None]:
         uplo, operation, n, k, _, x, ldx, _, c, ldc = arguments
         assert (name, uplo, operation) == ("cublasDsyrk_v2", 0, 1)

@@ -43,17 +43,17 @@ SLOW_FILES = """
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
-    exported_orders exported_module exported_workspace bench_run faults vendor_finals forget gate
-    launches choice bench_unseen cli_ops export_within distributions cache selection rekey
+    exported_orders exported_module exported_workspace faults vendor_finals forget gate
+    launches choice cli_ops export_within distributions cache selection rekey
     exported_vendor imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
-    bench_measured report_in_browser db_kills db_on_server networks postgresql postgresql_writers
-    json_lines_on_host blas_threads bench_regret fleet cluster kernel_pages
+    report_in_browser db_kills db_on_server networks postgresql postgresql_writers
+    json_lines_on_host blas_threads fleet cluster kernel_pages
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
 WITHOUT_UNIT_FILES = """
-    bench_contest bugs_by_class complex device_memory exported_calls exported_dtypes gemm gemv general gpu gpu_arrays
+    bugs_by_class complex device_memory exported_calls exported_dtypes gemm gemv general gpu gpu_arrays
     gpu_calls
     gpu_cluster gpu_device gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races
     launcher launcher_export library library_files minplus odd_calls planted_bugs planted_bugs_inner

@@ -20,11 +20,13 @@ from click.testing import CliRunner, Result
 
 from benchmarks import gains, headline, program_tables, redraw, repeated, result_file, unseen, unseen_file
 from benchmarks.call_tables import OUT, OWN, SPLIT
+from benchmarks.leave_one_out import times_in
 from benchmarks.recorded_spaces import rows_in
 from tests.databases import database_of
-from tests.fabricated import host_run, trial
+from tests.fabricated import configuration, host_run, trial
 from tests.fabricated_rows import BIG, FACTS, OF_AN_UNSEEN_RUN, SMALL, measured, row
 from tsm2_tune.commands.errors import Command
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import FILE as MEASURED
 
 RESULTS = Path("benchmarks/results").absolute()
@@ -230,6 +232,11 @@ REFUSED = """
     standin_cost --library none --output new | no library none
     table there | is no result file of beside_cublas
     unseen --table there | is no result file
+    unseen --device cpu --pack there --searched-in cells.json --output new | name a file of unseen
+    unseen --device cpu --pack there --searched-in unseen.json --output new | other is of another version
+    unseen --device cpu --pack there --searched-in short.json --output new | is not of searches of one length
+    unseen --device cpu --pack there --searched-in wrong.json --output new | has no winner of a search
+    unseen --device cpu --pack there --searched-in on_gpu.json --output new | the searches were on NVIDIA H200, not on
     unseen --device cpu --small 5:3 | --small
     unseen --device cpu --pack there --output new | is no Python file
     unseen --device cpu --pack def.py --output new | cannot be imported
@@ -262,6 +269,9 @@ def test_a_wrong_argument_is_refused_before_the_run(
     monkeypatch.setattr("benchmarks.gpu.cuda_device_count", lambda: 0)
     monkeypatch.chdir(tmp_path)
     files = {name: json.dumps(reader.content) for name, reader in READERS.items()}
+    files["short.json"] = files["unseen.json"].replace('"search_seconds": 5.0', '"search_seconds": 0')
+    files["wrong.json"] = files["unseen.json"].replace('"search_verified": true', '"search_verified": false')
+    files["on_gpu.json"] = files["unseen.json"].replace('"other"', f'"{configuration().text}"')
     for file, text in (files | {"there": "hours", "def.py": "def", "fails.py": "1 / 0", "other.py": "x = 1"}).items():
         Path(file).write_text(text)
     if "host.db" in arguments:
@@ -300,11 +310,14 @@ def test_the_pages_are_drawn_from_the_files_of_results(tmp_path: Path, monkeypat
 
 # Each line is a command that draws a file of results, and words that it prints. It writes its file, if any, as `new`.
 DRAWN = """
+    doctor_answers --output new | /home/me/.cache/tsm2-tune
     expected {h200}-versus-cublas.json | all
     gains --tuned {h100}-tuned.json --unseen {h100}-unseen-4.json --calls {h100}-call-cost.json --picture new | tuned
     headline {h200}-versus-cublas.json --shapes-of quick | Geometric means of the speed-ups
     join {h200}-versus-cublas.json {h200}-versus-cublas.json --output new | rows of
+    leave_one_out run pairs.txt --device cpu --output new | 1/1 1000x2x2:f32 1 configurations
     measured --output new | wrote
+    parent_cost 1000x16x1000:f32 --trials 20 --rounds 1 | ms
     plot cells.json new |
     recorded_spaces results.db --output new | wrote new: 1 trials of 1 problems
     repeated --table {h200}-two-cards.json | NVIDIA H200, two cards:
@@ -321,7 +334,11 @@ def test_a_file_of_results_is_drawn(line: str, tmp_path: Path, monkeypatch: pyte
     command = command_named(name)
     if name in ("plot", "gains"):
         pytest.importorskip("matplotlib")
+    if name == "doctor_answers" and shutil.which("nvcc") is None:
+        pytest.skip("no nvcc")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    Path("pairs.txt").write_text(f"1000x2x2:f32 {configuration().text}\n", encoding="utf-8")
     database_of("results.db", trial())
     Path("cells.json").write_text(json.dumps({**FACTS, "rows": [{**row(cell), "run": 0} for cell in (BIG, SMALL)]}))
     ended = started(command, *arguments)
@@ -332,5 +349,7 @@ def test_a_file_of_results_is_drawn(line: str, tmp_path: Path, monkeypatch: pyte
         assert Path("new").read_text(encoding="utf-8") == MEASURED.read_text(encoding="utf-8")
     elif name == "join":
         assert result_file.read(Path("new"))["rows"] == result_file.read(RESULTS / "h200-versus-cublas.json")["rows"]
+    elif name == "leave_one_out":
+        assert list(times_in(Path("new"))) == [Problem.parse("1000x2x2:f32")]
     elif name == "recorded_spaces":
         assert [len(found["trials"]) for found in rows_in(Path("new"))] == [1]

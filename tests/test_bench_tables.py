@@ -9,14 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import gains as program_gains
 from benchmarks import (
     measured,
     unseen_tables,
 )
 from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, SMALL_EXTENT, Cell, cells, in_set, shapes_of
-from benchmarks.claims import lead_of_rival, lost, outcome, summary
-from benchmarks.gains import NO_CALLS, TIMED, TUNED, UNSEEN, Calls, gains_of
+from benchmarks.claims import outcome
+from benchmarks.gains import Calls, gains_of
 from benchmarks.headline import (
     geometric_mean,
     gram,
@@ -33,8 +32,7 @@ from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, groups_of, long_text, n
 from benchmarks.scale_simulation import Load, simulated
 from benchmarks.unseen_run import ratios
 from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn
-from benchmarks.versus_cublas import line_of, troubles
-from tests.fabricated_rows import BIG, FACTS, SMALL, WRONG, row
+from tests.fabricated_rows import BIG, FACTS, SMALL, row
 from tests.fabricated_rows import measured as of_unseen
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
@@ -133,39 +131,6 @@ def test_who_is_ahead_is_told_by_intervals_and_right_answers(found: dict[str, An
     assert outcome(found) == expected
 
 
-def test_claims_are_summed_up_and_losses_named() -> None:
-    halves = [row(Cell("R", "column", Problem(20480, 8, 20480, name)), ours=600.0) for name in ("bf16", "f16")]
-    wrong = {**row(ours=500.0, lt=None), "cublas_verified": False}
-    slow = row(Cell("G", "row", SQUARE_PROBLEM), ours=900.0)
-    lines = summary([*halves, row(SMALL), row(), row(ours=484.0), row(ours=240.0), wrong, slow]).splitlines()
-    assert [line.split("|")[3:11] for line in lines[2:]] == [
-        [f" {cell} " for cell in cells.split()]
-        for cells in ("2 0 0 2 2 0.80 0.80 63", "4 3 0 1 0 1.20 0.99 87", "1 1 0 0 0 1.20 1.20 95",
-                      "1 0 0 1 1 0.53 0.53 42")
-    ]  # fmt: skip
-    assert lead_of_rival(halves[0]) == pytest.approx(0.2)
-    narrow = row(Cell("R", "row", Problem(20480, 2, 20480, "f32", "ttt")), ours=600.0)
-    single = row(Cell("T", "column", Problem(8, 8, 10_000_000, "f64", "tn")), ours=500.0)
-    assert lost([row(ours=500.0), narrow, row(ours=484.0), row(), single]).splitlines() == [
-        "- R, f32: 2 cells, n = 2, 8; at most 20 %",
-        "- T, f64: 1 cell, n = 8; at most 4 %",
-    ]
-
-
-def test_a_row_has_what_the_tables_need() -> None:
-    found = row()
-    assert (found["regime"], found["verified"], found["sm_clock_mhz"]) == ("R", True, 1980.0)
-    assert (found["ours_low_us"], found["ours_us"], found["ours_high_us"]) == (399.0, 400.0, 401.0)
-    assert found["percent_of_floor"] == pytest.approx(95.0)
-    assert found["parameters"] == {"version": "v3", "threads": 128, "columns": 8, "prefetch": 4}
-    alone = row(lt=None)
-    assert (alone["cublaslt_us"], alone["cublaslt_verified"], alone["cublaslt_algorithms"]) == (None, None, 0)
-    assert "Lt                 none" in line_of(alone)
-    assert "WRONG: C[0, 0] is wrong" in line_of(row(verdict=WRONG))
-    assert (troubles([row()]), troubles([])) == ("", "no cell was measured")
-    assert troubles([row(), row(verdict=WRONG)]) == "wrong results of 1 winners: R 20480x8x20480:f32"
-
-
 def test_the_headline_has_a_line_a_cell() -> None:
     texts, config = ["R", "column", "f32", "20480x8x20480"], "`tsm2:version=v3,threads=128,columns=8,prefetch=4`"
     texts[3] = "20480 x 8 x 20480"
@@ -228,7 +193,7 @@ CALLS = Calls(ours_us=6.0, vendors_us=12.0, left_us=16.0)
 
 
 def product(ours: float, vendors: float, **changes: Any) -> dict[str, Any]:
-    plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None}
+    plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None, "plan_verified": True}
     return row() | plain | {"ours_us": ours} | changes
 
 
@@ -250,6 +215,12 @@ def winner(ours: float, vendors: float, cublas: float | None = None, **changes: 
         (product(300.0, 250.0, cublaslt_us=200.0, cublaslt_verified=True, falls_back=True), 200.0 / 250.0),
         (product(1.0, 2.0, cublas_verified=False), None),
         (product(100.0, 200.0, verified=False), None),
+        # The module found it by timing: a kind of its own.
+        (product(100.0, 200.0, plan_us=80.0, plan="stream_a_fma", falls_back=None), 2.5),
+        (product(100.0, 5.0, plan_us=3.0, plan="stream_a_fma", falls_back=None), 12.0 / 6.0),
+        (product(100.0, 200.0, plan_us=190.0, plan="the vendor: timed", falls_back=None), 200.0 / 190.0),
+        (product(100.0, 5.0, plan_us=5.0, plan="the vendor: timed", falls_back=None), 12.0 / 16.0),
+        (product(100.0, 5.0, plan_us=5.0, plan="a", falls_back=None, plan_verified=False), None),
         (winner(300.0, 200.0), 1.0),
         (winner(300.0, 200.0, 250.0), 0.8),
         (winner(240.0, 200.0, 250.0), 200 / 240),
@@ -262,34 +233,6 @@ def test_a_product_takes_the_longer_of_its_kernel_and_its_call(found: dict[str, 
     assert [value for values in of_kinds.values() for value in values] == (
         [] if gain is None else [pytest.approx(gain)]
     )
-
-
-@pytest.mark.parametrize(
-    ("plan_us", "plan", "vendors_us", "gain"),
-    [
-        (80.0, "stream_a_fma", 200.0, 2.5),
-        (3.0, "stream_a_fma", 5.0, 12.0 / 6.0),
-        (190.0, "the vendor: timed", 200.0, 200.0 / 190.0),
-        (5.0, "the vendor: timed", 5.0, 12.0 / 16.0),
-    ],
-)
-def test_what_is_found_by_timing_is_a_kind_of_its_own(
-    plan_us: float, plan: str, vendors_us: float, gain: float
-) -> None:
-    planned = product(100.0, vendors_us, plan_us=plan_us, plan_verified=True, plan=plan)
-    assert gains_of([], [planned], CALLS)["R", TIMED] == [gain]
-    assert ("R", TIMED) not in gains_of([], [planned | {"plan_verified": False}], CALLS)
-
-
-def test_the_table_of_gains_has_a_line_for_each_regime_and_kind() -> None:
-    rows = [winner(100.0, 200.0)], [product(ours, us) for ours, us in ((100.0, 90.0), (100.0, 200.0), (2.0, 24.0))]
-    _, _, tuned, unseen = program_gains.table(gains_of(*rows, CALLS), gains_of(*rows, NO_CALLS)).splitlines()
-    assert tuned == f"| R: a large matrix, few columns | {TUNED} | 1 | 2.00 | 2.00 | 2.00 | 2.00 | 2.00 | 0 % |"
-    assert unseen == f"| R: a large matrix, few columns | {UNSEEN} | 3 | 2.78 | 1.93 | 2.00 | 0.90 | 0.90 | 33 % |"
-    rows = [], [product(102.9, 100.0), product(103.05, 100.0)]  # slower counts from 3 % on
-    assert last_line(program_gains.table(gains_of(*rows, CALLS), gains_of(*rows, NO_CALLS)))[-1] == "50 %"
-    with pytest.raises(InputError, match="no product with right answers"):
-        program_gains.table({}, {})
 
 
 # Shapes that were not tuned
