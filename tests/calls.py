@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ A, B, C = 1 << 40, 1 << 50, 1 << 60  # addresses that nobody reads
 ACROSS = str.maketrans("NTCJ", "TNJC")  # operation -> the one of the same memory read as the transpose
 Array = np.ndarray[Any, np.dtype[Any]]
 Ops = Mapping[str, Sequence[str]]  # type -> operations of calls with a column-major C
+
+OPS: Ops = {dtype: tuple(map("".join, product("NTC"[: 3 if dtype[0] == "c" else 2], repeat=2))) for dtype in TYPES}
 
 # Few and equal examples in each run.
 few = settings(
@@ -192,7 +195,7 @@ def _by_itself(rng: random.Random, call: Call, ops: Ops) -> Call:
     return replace(found, ldb=found.leading[0] + rng.choice((0, 1)))
 
 
-def sequences(ops: Ops, extents: Sequence[int] = EXTENTS) -> st.SearchStrategy[list[Call]]:
+def sequences(ops: Ops, extents: Sequence[int] = EXTENTS, most: int = 12) -> st.SearchStrategy[list[Call]]:
     """Draw a few calls, each like an earlier one or new: caches must tell them apart."""
 
     def drawn(rng: random.Random, count: int) -> list[Call]:
@@ -202,7 +205,7 @@ def sequences(ops: Ops, extents: Sequence[int] = EXTENTS) -> st.SearchStrategy[l
             found.append(random_call(rng, ops, extents) if new else similar_call(rng, rng.choice(found), ops))
         return found
 
-    return st.builds(drawn, st.randoms(use_true_random=False), st.integers(0, 12))
+    return st.builds(drawn, st.randoms(use_true_random=False), st.integers(0, most))
 
 
 # What a kernel must be given

@@ -17,11 +17,12 @@ from typing import Any, Protocol
 import pytest
 
 from tests import claims, databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything
+from tests.calls import TYPES
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
 from tests.forked_workers import fork_workers
 from tests.kept_objects import keep_objects
-from tests.library_calls import SPLIT, TYPES, InProcess, fabricated_library, recording_process, tried
+from tests.library_calls import SPLIT, InProcess, fabricated_library, problems_of_all, recording_process, tried
 from tests.one_dialect import compile_once
 from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
@@ -351,6 +352,12 @@ def plain(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
     trials = [tried(Problem(6, 2, 3, dtype)) for dtype in TYPES]
     trials.append(tried(Problem(6, 2, 3, "f32", "tn"), SPLIT))
     return str(fabricated_library(tmp_path_factory.mktemp("plain"), *trials))
+
+
+@pytest.fixture(scope="module")
+def library_of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """A C library with a plain kernel for each type and each of BLAS's operations."""
+    return fabricated_library(tmp_path_factory.mktemp("of_all"), *map(tried, problems_of_all()))
 
 
 @pytest.fixture(scope="session")

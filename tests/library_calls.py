@@ -17,9 +17,10 @@ from typing import Any
 
 import numpy as np
 
+from tests.calls import OPS, TYPES, Call
 from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
 from tsm2_tune.generator.config import Launch
-from tsm2_tune.generator.problem import ELEMENT_TYPES, Problem
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.tuner.export.cubins import compiled_cubins
 from tsm2_tune.tuner.export.library import BESIDE, SOURCES, library_bytes
@@ -29,11 +30,6 @@ from tsm2_tune.tuner.results.trial import Trial, TuningRun
 SUCCESS, INVALID_VALUE, NOT_SUPPORTED, NO_DRIVER, NO_CONTEXT = range(5)
 DRIVER_ERROR, OUT_OF_MEMORY, WORKSPACE_TOO_SMALL, WRONG_DIGEST = range(5, 9)
 OPERATIONS = "NTC"
-TYPES = tuple(ELEMENT_TYPES)  # in the order of tsm2_type
-FACTORS = {
-    "f32": np.float32, "f64": np.float64, "c64": np.complex64, "c128": np.complex128, "bf16": np.float32,
-    "f16": np.float32,
-}  # fmt: skip
 H200 = tuning_run()
 A100 = tuning_run("NVIDIA A100", compute_capability="8.0", flags="-arch=sm_80")
 OTHERS = ("NVIDIA A100", 8, 0)  # name and compute capability
@@ -41,32 +37,6 @@ PLAIN = Launch(threads=128, rows_per_block=128, smem_bytes=4096)
 SPLIT = Launch(threads=64, rows_per_block=32, smem_bytes=50000, columns_per_block=4, splits=3)
 InProcess = Callable[..., Any]
 SKINNY = Problem(6, 2, 3, "f32")
-A, B, C = 0x1000, 0x100000, 0x200000  # addresses that nobody reads
-
-
-@dataclass(frozen=True)
-class Call:
-    """A product of a library's caller, leading dimensions the least where they are 0."""
-
-    dtype: str
-    ops: str  # for A and B, of OPERATIONS
-    m: int
-    n: int
-    k: int
-    lda: int = 0
-    ldb: int = 0
-    ldc: int = 0
-    alpha: complex = 1
-    beta: complex = 0
-    a: int = A
-    b: int = B
-    c: int = C
-
-    @property
-    def leading(self) -> tuple[int, int, int]:
-        least_a, least_b = self.m if self.ops[0] == "N" else self.k, self.k if self.ops[1] == "N" else self.n
-        given = zip((self.lda, self.ldb, self.ldc), (least_a, least_b, self.m), strict=True)
-        return tuple(ld or max(1, least) for ld, least in given)  # type: ignore[return-value]
 
 
 PRODUCT = Call("f32", "NN", 6, 2, 3)
@@ -89,7 +59,7 @@ class Handle:
     def gemm(self, call: Call) -> int:
         operations = [OPERATIONS.index(letter) for letter in call.ops]
         lda, ldb, ldc = map(ctypes.c_int64, call.leading)
-        alpha, beta = (np.array([factor]).astype(FACTORS[call.dtype]) for factor in (call.alpha, call.beta))
+        alpha, beta = (np.array([factor]) for factor in call.factors)
         a, b, c = (ctypes.c_void_p(address) for address in (call.a, call.b, call.c))
         extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
         pointers = [ctypes.c_void_p(factor.ctypes.data) for factor in (alpha, beta)]
@@ -154,6 +124,11 @@ def tried(
     text = f'const char *made_for = "{problem.text} {launch} {run.identity.name}";\n'
     own = replace(source(configuration(), problem.dtype_name, text), launch=launch)
     return run, trial(problem=problem, source=own, **changes)
+
+
+def problems_of_all() -> list[Problem]:
+    """Return a problem for each type and each of BLAS's operations."""
+    return [Problem(6, 2, 3, dtype, op.lower()) for dtype, ops in OPS.items() for op in ops]
 
 
 def fabricated_library(

@@ -65,6 +65,22 @@ def matmul(
     return [MATMUL, values | {"operation": transposes | changes.get("operation", {})}]
 
 
+# Operation on column-major memory -> each transposition of a matrix and the matrix's order that is the same
+AS_LAYOUTS = {"N": ((0, "c"), (1, "r")), "T": ((1, "c"), (0, "r")), "C": ((2, "c"),), "J": ((2, "r"),)}
+
+
+def ways_to_ask(call: Any, type_: int, alpha: list[float], beta: list[float]) -> list[Any]:
+    """Return calls of cublasLtMatmul for a tests.calls.Call."""
+    named = {"alpha": alpha, "beta": beta, "stream": call.stream or 0}
+    named |= {"A": call.a, "B": call.b, "C": call.c, "D": call.c}
+    leading = {name: {"ld": ld} for name, ld in zip("abd", call.leading, strict=True)}
+    return [
+        matmul(call.m, call.n, call.k, type_, transa, transb, order_a + order_b + "cr"[call.order == "C"],
+               **leading, **named)
+        for transa, order_a in AS_LAYOUTS[call.ops[0]] for transb, order_b in AS_LAYOUTS[call.ops[1]]
+    ]  # fmt: skip
+
+
 def random_matmuls(count: int, seed: int) -> list[Any]:
     """Calls of every kind; in most of them one thing or none is unusual."""
     rng = random.Random(seed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,12 @@ ON_HOST = [
     pytest.mark.host,
     pytest.mark.usefixtures("session_cache"),
     pytest.mark.skipif(not has_compiler(), reason=f"no C++ compiler: none of {', '.join(COMPILERS)} in PATH"),
+]
+
+IN_C = [  # for what is built of C
+    pytest.mark.host,
+    pytest.mark.usefixtures("toolchain", "session_cache"),
+    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
 ]
 
 SHARED = "extern __shared__ __align__(16) unsigned char shared_bytes[];"

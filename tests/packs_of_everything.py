@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 
+from tests.calls import TYPES
 from tests.fabricated import Winners, exported, imported, winners
 from tests.fake_tensors import Tensor
 from tests.kept_objects import keep
-from tests.library_calls import A100, H200, PLAIN, SPLIT, TYPES, tried
+from tests.library_calls import A100, H200, PLAIN, SPLIT, tried
 from tests.random_calls import PLACES, Driver, tensor
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem

@@ -10,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from tests import lt_calls
+from tests.calls import A, B, C, Call
 from tests.cublas_program import WIDE, names_of
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import REASONS, Seen, written_in
@@ -34,7 +36,6 @@ ROUTINES = (
     *HERK,
     *(name + wide for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx") for wide in ("", WIDE)),
 )
-A, B, C = 1 << 40, 1 << 50, 1 << 60  # addresses that nobody reads
 ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
 
 
@@ -112,6 +113,36 @@ def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **
     strides = {"stride_a": 10**6, "stride_b": 10**6, "stride_c": 10**6}
     values = {**least, **strides, **values}
     return [routine, {name: values[name] for name in names_of(routine)}]
+
+
+CUDA_TYPES = {"f32": 0, "f64": 1, "c64": 4, "c128": 5, "f16": 2, "bf16": 14}  # cudaDataType_t
+
+
+def ways_to_ask(call: Call) -> list[tuple[list[Any], Call]]:
+    """Return steps that ask for the call, each with the call as it asks the library for it."""
+    of_columns = call.in_columns()
+    (lda, ldb, ldc), type_ = of_columns.leading, CUDA_TYPES[call.dtype]
+    alpha, beta = ([complex(factor).real, complex(factor).imag] for factor in call.factors)
+    transa, transb = map("NTC".index, of_columns.ops)
+    at = {"A": of_columns.a, "B": of_columns.b, "C": of_columns.c, "alpha": alpha, "beta": beta}
+    m, n, k = of_columns.m, of_columns.n, of_columns.k
+    of_gemm = {"m": m, "n": n, "k": k, "transa": transa, "transb": transb, "lda": lda, "ldb": ldb, "ldc": ldc, **at}
+    types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {
+        "compute": lt_calls.COMPUTE_OF[type_] if type_ != 1 else 70
+    }
+    found = [(gemm(f"cublas{name}{wide}", **of_gemm, **types), of_columns)
+             for name in ("GemmEx", "GemmStridedBatchedEx") for wide in ("", WIDE)]  # fmt: skip
+    if type_ < 2 or type_ in (4, 5):
+        letter = LETTERS[(0, 1, 4, 5).index(type_)]
+        names = (f"{letter}gemm_v2", f"{letter}gemmStridedBatched")
+        found += [(gemm(f"cublas{name}{wide}", **of_gemm), of_columns) for name in names for wide in ("", WIDE)]
+        step = 1 if of_columns.ops[1] == "N" else ldb
+        if n == 1 and of_columns.ops[1] != "C" and (step > 1) == (of_columns.ops[1] == "T"):
+            rows, columns = (m, k) if transa == 0 else (k, m)
+            named = {"trans": transa, "lda": lda, "incx": step, **at, "x": of_columns.b, "y": of_columns.c}
+            own = replace(of_columns, ldb=step if step > 1 else 0, ldc=0)
+            found += [(gemm(f"cublas{letter}gemv_v2{wide}", rows, columns, **named), own) for wide in ("", WIDE)]
+    return found + [(matmul, of_columns) for matmul in lt_calls.ways_to_ask(call, type_, alpha, beta)]
 
 
 def random_calls(count: int, seed: int) -> list[Any]:

@@ -7,7 +7,6 @@ import errno
 import hashlib
 import json
 import pickle
-import shutil
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,15 +17,12 @@ from typing import Any
 import pytest
 
 from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
+from tests.on_host import IN_C
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import core_library
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 
 
 @pytest.fixture

@@ -15,18 +15,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.calls import FACTORS, TYPES, Call
 from tests.fabricated import configuration, handmade, kernel, trial
-from tests.library_calls import (
-    FACTORS,
-    INVALID_VALUE,
-    NOT_SUPPORTED,
-    SUCCESS,
-    TYPES,
-    WORKSPACE_TOO_SMALL,
-    Call,
-    Handle,
-    real_library,
-)
+from tests.library_calls import INVALID_VALUE, NOT_SUPPORTED, SUCCESS, WORKSPACE_TOO_SMALL, Handle, real_library
 from tests.on_gpu import ON_GPU, Memory
 from tsm2_tune.generator.problem import Problem
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
 
+from tests.calls import FACTORS, OPS, A, B, C, Call, few, is_launch_of, sequences
 from tests.fabricated import GPU
 from tests.library_calls import (
     DRIVER_ERROR,
-    FACTORS,
     INVALID_VALUE,
     NO_CONTEXT,
     NO_DRIVER,
@@ -23,31 +23,25 @@ from tests.library_calls import (
     PRODUCT,
     SPLIT,
     SUCCESS,
-    TYPES,
     WORKSPACE_TOO_SMALL,
     WRONG_DIGEST,
-    A,
-    B,
-    C,
-    Call,
     InProcess,
     Record,
+    Started,
     beside_each_other,
     choices,
     created,
     fabricated_library,
     in_threads,
     play,
+    problems_of_all,
     tried,
 )
+from tests.on_host import IN_C
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 SPLIT_PRODUCT = Call("f32", "TN", 70, 9, 3)  # 3 x 3 tiles
 SPLIT_BYTES = 3 * 9 * 32 * 4 * 4
 
@@ -66,14 +60,26 @@ def test_the_launch_is_as_the_kernel_expects(there: InProcess, plain: str) -> No
     assert record.brief[1:] == ["function tsm2_v3", "launch", "launch"] or record.brief[2:] == ["launch", "launch"]
 
 
-@pytest.mark.parametrize("dtype", TYPES)
-def test_factors_have_the_type_of_sums(there: InProcess, plain: str, dtype: str) -> None:
-    alpha, beta = (2 - 3j, 0.5 + 4j) if dtype.startswith("c") else (2.5, -0.5)
-    record = there(play, plain, [Call(dtype, "NN", 6, 2, 3, alpha=alpha, beta=beta)])
-    (launch,) = record.launches
-    for place, factor in ((3, alpha), (8, beta)):
-        raw = np.array([factor]).astype(FACTORS[dtype]).tobytes()
-        assert launch.arguments[place] == raw + bytes(16 - len(raw))
+def test_each_call_is_launched_as_it_is(there: InProcess, library_of_all: Path) -> None:
+    @few
+    @given(sequences(OPS, most=40))
+    def each_is(calls: list[Call]) -> None:
+        steps = [step for call in calls for step in (("set_stream", call.stream or 0), call.in_columns())]
+        record = there(play, str(library_of_all), steps)
+        assert record.statuses == [SUCCESS] * len(calls)
+        for call, launch in zip(calls, record.launches, strict=True):
+            assert is_launch_of(launched(launch, problems[launch.binary.split()[0]]), call), (call, launch)
+
+    problems = {tried(problem)[1].source.digest[:8]: problem for problem in problems_of_all()}
+    each_is()
+
+
+def launched(launch: Started, problem: Problem) -> Call:
+    """Return what the problem's kernel was given as a call."""
+    values = launch.values(int(launch.binary.split()[1]), np.dtype(FACTORS[problem.dtype_name]).str)
+    m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *_ = values
+    ops = problem.op.upper()
+    return Call(problem.dtype_name, ops, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c, stream=launch.stream)
 
 
 def test_wide_matrices_get_wide_indices(there: InProcess, plain: str) -> None:

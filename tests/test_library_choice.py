@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.calls import TYPES, Call
 from tests.fabricated import GPU, vendor_measurement, winners
 from tests.library_calls import (
     NOT_SUPPORTED,
     OTHERS,
     PRODUCT,
     SUCCESS,
-    TYPES,
-    Call,
     InProcess,
     choices,
     compared,
@@ -23,17 +21,14 @@ from tests.library_calls import (
     random_calls,
     tried,
 )
+from tests.on_host import IN_C
 from tests.packs_of_everything import everything, kernels_of_everything, pack_of_everything
 from tsm2_tune.runtime.choice.core import NO_KERNEL, CoreProduct
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 from tsm2_tune.tuner.packs.core_pack import core_of
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 
 
 def core_product(call: Call) -> CoreProduct:

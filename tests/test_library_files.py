@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from tests.calls import Call
 from tests.fabricated import GPU, PROBLEM, configuration, fake_binary, host_run, kernel, trial, winners
 from tests.fake_compilers import fake_toolkit
-from tests.library_calls import H200, PRODUCT, SUCCESS, Call, InProcess, choices, play, tried
+from tests.library_calls import H200, PRODUCT, SUCCESS, InProcess, choices, play, tried
+from tests.on_host import IN_C
 from tsm2_tune.cli import main
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
@@ -22,11 +24,7 @@ from tsm2_tune.tuner.export.library import SOURCES, export_library, library_byte
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 from tsm2_tune.tuner.results.store import Store
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ from click.testing import CliRunner
 from benchmarks import programs as bench
 from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
+from tests.on_host import IN_C
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune.api.parse import problems_of
 from tsm2_tune.commands.run import FUNCTION
@@ -30,11 +30,7 @@ from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.interpose.build import SOURCES
 from tsm2_tune.interpose.journal import HEAD, LINE, MAGIC, REASONS, UNCOUNTED, Seen, Written, written_in
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 NONE = (0,) * len(REASONS)

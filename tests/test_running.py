@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,15 +13,12 @@ from typing import Any
 
 import pytest
 
+from tests.on_host import IN_C
 from tests.standin_calls import TESTS
 from tsm2_tune.errors import InputError
 from tsm2_tune.interpose.preload import PASSED_ON, Standing, ran
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 BY_ITSELF = ("env",)
 WAYS = ("run --library {library}", "run --report --library {library}", "record --output {folder}/products.txt")
 # Writes down each signal as it comes; ends at SIGTERM.

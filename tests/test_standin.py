@@ -2,103 +2,64 @@
 
 from __future__ import annotations
 
-import shutil
+import random
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from tests.library_calls import TYPES, Call, InProcess, fabricated_library, tried
+from tests.calls import OPS, TYPES, A, B, Call, few, sequences
+from tests.cublas_program import WIDE
+from tests.library_calls import InProcess
 from tests.library_calls import play as play_library
+from tests.lt_calls import MATMUL
+from tests.on_host import IN_C
 from tests.quick import FOLDER_VARIABLE
-from tests.standin_calls import ONE, A, B, C, by_reason, gemm, of_the_program, play
-from tsm2_tune.generator.problem import Problem
+from tests.standin_calls import by_reason, gemm, of_the_program, play, ways_to_ask
 from tsm2_tune.interpose.build import HEADER, SOURCES, command
 from tsm2_tune.interpose.journal import SLOWER
 from tsm2_tune.interpose.preload import Standing
 from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 TF32_MATH = 3
 
 
-def test_what_is_started_is_what_the_library_starts(there: InProcess, fakes: Path, pack: Path) -> None:
-    """Each routine launches what the library launches for the same product, on the handle's stream."""
-    letters = {"S": "f32", "D": "f64", "C": "c64", "Z": "c128"}
-    cases = list[tuple[list[Any], Call]]()
-    for letter, dtype in letters.items():
-        alpha, beta = ([2.0, -3.0], [0.5, 4.0]) if letter in "CZ" else ([2.5, 0.0], [-0.5, 0.0])
-        factors = {"alpha": alpha, "beta": beta}
-        own = Call(dtype, "NN", 6, 2, 3, alpha=complex(*alpha), beta=complex(*beta), a=A, b=B, c=C, ldc=9)
-        for wide in ("", "_64"):
-            cases.append((gemm(f"cublas{letter}gemm_v2{wide}", **factors, ldc=9), own))
-            cases.append((gemm(f"cublas{letter}gemmStridedBatched{wide}", **factors, ldc=9), own))
-            wider = {"count": 4, "stride_a": 0, "stride_b": 6, "stride_c": 18}
-            cases.append(
-                (gemm(f"cublas{letter}gemmStridedBatched{wide}", **factors, ldc=9, **wider), replace(own, n=8))
-            )
-            vector = gemm(f"cublas{letter}gemv_v2{wide}", 6, 3, lda=7, **factors)
-            cases.append((vector, replace(own, n=1, lda=7, ldc=6)))
-    for type_, compute, dtype in ((2, 68, "f16"), (14, 68, "bf16"), (5, 70, "c128")):
-        types = {"type_a": type_, "type_b": type_, "type_c": type_, "compute": compute}
-        cases.append((gemm("cublasGemmEx", **types, beta=ONE), Call(dtype, "NN", 6, 2, 3, beta=1, a=A, b=B, c=C)))
-    expected = there(play_library, str(pack), [("set_stream", 77), *(own for _, own in cases)])
-    played = play(fakes, [["cublasSetStream_v2", 77], *(step for step, _ in cases)], pack=pack)
-    assert played.told == ""
-    assert played.left == []
-    assert expected.statuses == [0] * len(cases)
+def check_launches(there: InProcess, fakes: Path, pack: Path, asked: list[tuple[list[Any], Call]]) -> None:
+    """Each step launches what the library launches for its call, on the same stream."""
+    own = [step for _, call in asked for step in (("set_stream", call.stream or 0), call)]
+    steps = [step for one, call in asked for step in (["cublasSetStream_v2", call.stream or 0], one)]
+    expected, played = there(play_library, str(pack), own), play(fakes, steps, pack=pack)
+    assert (played.told, played.left, expected.statuses) == ("", [], [0] * len(asked))
     assert played.launches == [line for line in expected.log if line.startswith("launch ")]
 
 
-def test_an_x_with_gaps_is_a_row_that_is_transposed(there: InProcess, fakes: Path, tmp_path: Path) -> None:
-    pack = fabricated_library(tmp_path, tried(Problem(6, 1, 3, "f64", "nt")))
-    played = play(fakes, [gemm("cublasDgemv_v2", 6, 3, incx=5)], pack=pack)
-    own = Call("f64", "NT", 6, 1, 3, ldb=5, a=A, b=B, c=C)
-    expected = there(play_library, str(pack), [own])
-    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
-    assert len(played.launches) == 1
+def test_each_product_is_launched_as_the_library_launches_it(
+    there: InProcess, fakes: Path, library_of_all: Path
+) -> None:
+    """By each routine of cuBLAS that computes it, and by cublasLtMatmul."""
+
+    @settings(few, max_examples=6)
+    @given(sequences(OPS, most=40), st.randoms(use_true_random=False))
+    def each_is(calls: list[Call], rng: random.Random) -> None:
+        check_launches(there, fakes, library_of_all, [rng.choice(ways_to_ask(call)) for call in calls])
+
+    each_is()
 
 
-def test_operations_and_extents_of_64_bits_are_the_librarys(there: InProcess, fakes: Path, tmp_path: Path) -> None:
-    problems = [
-        Problem(6, 1, 3, dtype, op)
-        for dtype in ("c64", "f32")
-        for op in ("nn", "tn", "cn")
-        if op != "cn" or dtype == "c64"
-    ]
-    pack = fabricated_library(tmp_path, *map(tried, problems))
+@pytest.mark.parametrize("ops", ["NN", "TN", "CN"])
+def test_each_way_to_ask_for_a_long_product(there: InProcess, fakes: Path, library_of_all: Path, ops: str) -> None:
     long = 2**33 + 6
-    cases = [
-        (
-            gemm("cublasCgemv_v2", 6, 3, trans=trans),
-            Call("c64", f"{'NTC'[trans]}N", rows, 1, depth, lda=6, a=A, b=B, c=C),
-        )
-        for trans, rows, depth in ((0, 6, 3), (1, 3, 6), (2, 3, 6))
-    ]
-    cases += [
-        (
-            gemm("cublasSgemv_v2_64", long, 3, trans=trans),
-            Call("f32", f"{'NT'[trans]}N", rows, 1, depth, lda=long, a=A, b=B, c=C),
-        )
-        for trans, rows, depth in ((0, long, 3), (1, 3, long))
-    ]
-    cases.append(
-        (
-            gemm("cublasSgemm_v2_64", long, 1, 3, ldc=long + 1),
-            Call("f32", "NN", long, 1, 3, ldc=long + 1, a=A, b=B, c=C),
-        )
-    )
-    expected = there(play_library, str(pack), [own for _, own in cases])
-    played = play(fakes, [step for step, _ in cases], pack=pack)
-    assert (played.left, expected.statuses) == ([], [0] * len(cases))
-    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
+    m, k = (long, 3) if ops == "NN" else (3, long)
+    call = Call("c64", ops, m, 1, k, lda=long + 1, alpha=2 - 1j, beta=0.5j)
+    asked = ways_to_ask(call)
+    wide = [one for one in asked if one[0][0].endswith(WIDE) or one[0][0] == MATMUL]
+    assert {step[0] for step, _ in wide} >= {"cublasCgemm_v2_64", "cublasCgemv_v2_64", MATMUL}
+    check_launches(there, fakes, library_of_all, wide)
 
 
 def test_a_context_has_its_kernels_and_workspaces(fakes: Path, pack: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.on_host import IN_C
 from tests.standin_calls import TESTS
 from tsm2_tune.commands import run
 from tsm2_tune.console.shapes_file import recorded
@@ -19,11 +20,6 @@ from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOAD
 from tsm2_tune.interpose.preload import LOADED
 
 RECORD = ("record", "--output", "-", "--")
-host = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
 
 
 def journal(rng: np.random.Generator) -> bytearray:
@@ -85,7 +81,7 @@ def in_cache(cache: Path, *command: str) -> subprocess.CompletedProcess[str]:
 
 
 class TestLoader:
-    pytestmark = host
+    pytestmark = IN_C
 
     @pytest.mark.parametrize("name", ["a;b", "100%", "a$b", "$", "é", "a,b", "a\nb"])
     def test_a_folder_that_the_loader_takes_as_it_is(self, tmp_path: Path, name: str) -> None:

@@ -11,16 +11,13 @@ from typing import Any
 
 import pytest
 
+from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, TESTS, gemm, play
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import written_in
 from tsm2_tune.interpose.preload import LOADED, Standing
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 PROGRAM = f"{sys.executable} -m tests.cublas_program"
 
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.calls import A, B, C
 from tests.fabricated import vendor_measurement, winners
 from tests.library_calls import fabricated_library, tried
+from tests.on_host import IN_C
 from tests.standin_calls import (
     ROUTINES,
     ZERO,
-    A,
-    B,
-    C,
     by_reason,
     gemm,
     of_the_program,
@@ -29,11 +27,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.library import library_bytes
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 TENSOR_OP_MATH, TF32_MATH, BF16X9_MATH, FP64_EMULATED_MATH = 1, 3, 4, 8
 WIDE_BATCH: dict[str, Any] = {"routine": "cublasSgemmStridedBatched_64", "count": 2, "stride_a": 0}
 

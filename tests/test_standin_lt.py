@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.library_calls import Call, InProcess, fabricated_library, tried
+from tests.calls import Call
+from tests.library_calls import InProcess
 from tests.library_calls import play as play_library
 from tests.lt_calls import (
     BATCHES,
@@ -29,14 +29,10 @@ from tests.lt_calls import (
     matmul,
     random_matmuls,
 )
+from tests.on_host import IN_C
 from tests.standin_calls import ONE, by_reason, gemm, play, run_with_standin
-from tsm2_tune.generator.problem import Problem
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 LONG = 2**33 + 6
 # Words of a line that may be addresses of host memory: the handle, descriptors, alpha and beta. On the
 # device these two are at small addresses.
@@ -107,9 +103,11 @@ def test_an_attribute_that_is_not_known_is_not_passed_over(fakes: Path, narrow: 
 
 @pytest.mark.parametrize("operation", [3, 4, -1])
 @pytest.mark.parametrize("orders", ["ccc", "rcc", "crc", "rrr"])
-def test_what_is_no_operation_of_a_kernels_is_left(fakes: Path, wide_pack: Path, operation: int, orders: str) -> None:
+def test_what_is_no_operation_of_a_kernels_is_left(
+    fakes: Path, library_of_all: Path, operation: int, orders: str
+) -> None:
     steps = [matmul(6, 2, 3, 0, *ops, orders) for ops in ((operation, 0), (0, operation))]
-    played = play(fakes, steps, pack=wide_pack)
+    played = play(fakes, steps, pack=library_of_all)
     assert (played.launches, len(played.left), played.told) == ([], 2, "")
 
 
@@ -159,69 +157,6 @@ def test_what_is_missing_is_for_cublaslt_to_tell(fakes: Path, narrow: Path) -> N
 
 
 # Products that it takes
-
-OTHER = {"N": "T", "T": "N", "C": "J", "J": "C"}  # J: conjugated, and not transposed
-
-
-def own_call(dtype: str, transa: str, transb: str, orders: str, **changes: Any) -> Call | None:
-    """The column-major product of the same memory that C = op(A) op(B) of such orders is; None: there is none."""
-    m, n, k = 6, 2, 3
-    ops = [OTHER[op] if order == "r" else op for op, order in zip((transa, transb), orders, strict=False)]
-    lds = [
-        {"c": shape[0], "r": shape[1]}[order]
-        for shape, order in zip(
-            ((m, k) if transa == "N" else (k, m), (k, n) if transb == "N" else (n, k), (m, n)), orders, strict=True
-        )
-    ]
-    lda, ldb, ldc = lds
-    if "J" in ([OTHER[op] for op in ops] if orders[2] == "r" else ops):
-        return None
-    if orders[2] == "r":
-        return Call(
-            dtype, OTHER[ops[1]] + OTHER[ops[0]], n, m, k, a=B, b=A, c=D, lda=ldb, ldb=lda, ldc=ldc, **changes
-        )
-    return Call(dtype, ops[0] + ops[1], m, n, k, a=A, b=B, c=D, lda=lda, ldb=ldb, ldc=ldc, **changes)
-
-
-@pytest.fixture(scope="module")
-def wide_pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
-    """Return a pack of every operation, for both shapes of one product."""
-    ops = {"f32": ("nn", "tn", "nt", "tt"), "c64": ("nn", "tn", "nt", "tt", "cn", "nc", "cc")}
-    problems = [Problem(*mnk, dtype, op) for dtype in ops for op in ops[dtype] for mnk in ((6, 2, 3), (2, 6, 3))]
-    return fabricated_library(tmp_path_factory.mktemp("wide"), *map(tried, problems))
-
-
-@pytest.mark.parametrize("orders", ["ccc", "rcc", "crc", "rrc", "ccr", "rcr", "crr", "rrr"])
-@pytest.mark.parametrize("dtype", ["f32", "c64"])
-def test_what_is_started_is_what_the_library_starts(
-    there: InProcess, fakes: Path, wide_pack: Path, dtype: str, orders: str
-) -> None:
-    letters = "NT" if dtype == "f32" else "NTC"
-    type_, factors = {"f32": 0, "c64": 4}[dtype], {"alpha": [2.0, 0.0], "beta": [0.5, 0.0]}
-    cases = [(transa, transb) for transa in letters for transb in letters]
-    steps = [
-        matmul(6, 2, 3, type_, "NTC".index(transa), "NTC".index(transb), orders, stream=77, **factors)
-        for transa, transb in cases
-    ]
-    own = [own_call(dtype, *ops, orders, alpha=2, beta=0.5) for ops in cases]
-    played = play(fakes, steps, pack=wide_pack)
-    expected = there(play_library, str(wide_pack), [("set_stream", 77), *(one for one in own if one is not None)])
-    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
-    assert len(played.launches) == expected.statuses.count(0)
-    assert len(played.launches) >= len(cases) // 3
-    assert len(played.launches) + len(played.left) == len(cases)
-    assert by_reason(played).get(MORE, 0) == own.count(None)
-
-
-def test_extents_of_64_bits_and_leading_dimensions_are_the_librarys(
-    there: InProcess, fakes: Path, narrow: Path
-) -> None:
-    step = matmul(LONG, 1, 3, stream=7, a={"ld": LONG + 1}, b={"ld": 4}, d={"ld": LONG + 2}, D=D, C=D, alpha=ONE)
-    own = Call("f32", "NN", LONG, 1, 3, a=A, b=B, c=D, lda=LONG + 1, ldb=4, ldc=LONG + 2)
-    expected = there(play_library, str(narrow), [("set_stream", 7), own])
-    played = play(fakes, [step], pack=narrow)
-    assert (expected.statuses, len(played.launches)) == ([0], 1)
-    assert played.launches == [line for line in expected.log if line.startswith("launch ")]
 
 
 def test_where_beta_is_0_c_may_be_elsewhere_and_is_not_read(there: InProcess, fakes: Path, narrow: Path) -> None:

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import random
-import shutil
 import sys
 from collections import Counter
 from pathlib import Path
 
-import pytest
-
 from tests.lt_calls import BIAS, EPILOGUE, LEFT, A, C, matmul
+from tests.on_host import IN_C
 from tests.standin_calls import by_reason, play, run_with_standin
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 
 
 def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from functools import partial
@@ -11,17 +10,14 @@ from pathlib import Path
 import pytest
 
 from tests.library_calls import fabricated_library, tried
+from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, TESTS, compiled_c, launches_and_routines, run_with_standin
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import written_in
 from tsm2_tune.interpose.preload import Standing
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 DECLARED = """
 #define _GNU_SOURCE
 #include <dlfcn.h>

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -30,6 +29,7 @@ from tests.lt_calls import (
     WRONG,
     matmul,
 )
+from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, ONE, Played, by_reason, play
 from tsm2_tune.interpose.build import standin_path
 
@@ -44,9 +44,7 @@ def library() -> Path | None:
 
 
 pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
+    *IN_C,
     pytest.mark.skipif(library() is None, reason="no libcublasLt: pip install nvidia-cublas, or set TSM2_CUBLASLT"),
 ]
 # It stands behind the stand-in, and before the real one, which would need a GPU.

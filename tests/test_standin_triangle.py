@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.library_calls import Call, InProcess, fabricated_library, tried
+from tests.calls import A, C, Call
+from tests.library_calls import InProcess, fabricated_library, tried
 from tests.library_calls import play as play_library
-from tests.standin_calls import ONE, ZERO, A, C, by_reason, gemm, play
+from tests.on_host import IN_C
+from tests.standin_calls import ONE, ZERO, by_reason, gemm, play
 from tsm2_tune.generator.problem import Problem
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 SIZES = {"f32": 4, "f64": 8, "c64": 8, "c128": 16}
 LETTERS = {"S": "f32", "D": "f64", "C": "c64", "Z": "c128"}
 OPERATIONS = {"syrk": ("NT", "TN"), "herk": ("NC", "CN")}

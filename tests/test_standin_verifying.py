@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,11 @@ import numpy as np
 import pytest
 
 from tests.library_calls import fabricated_library, tried
+from tests.on_host import IN_C
 from tests.standin_calls import ONE, Played, by_reason, gemm, play
 from tsm2_tune.generator.problem import Problem
 
-pytestmark = [
-    pytest.mark.host,
-    pytest.mark.usefixtures("toolchain", "session_cache"),
-    pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler"),
-]
+pytestmark = IN_C
 
 
 @pytest.fixture
