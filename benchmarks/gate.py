@@ -24,7 +24,7 @@ from pathlib import Path
 import click
 from elftools.elf.elffile import ELFFile
 
-from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.errors import Command, Group
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch, family_name_in
 from tsm2_tune.generator.families import family_named, parse_config
@@ -143,7 +143,7 @@ def all_recorded(kernels: list[Subject]) -> Iterator[Recorded | None]:
         yield from compilers.map(lambda kernel: recorded(kernel, toolchain), kernels)
 
 
-@click.group(cls=click.Group)
+@click.group(cls=Group)
 def main() -> None:
     """Compare the machine code of kernels with that of an earlier version."""
 

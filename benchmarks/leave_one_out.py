@@ -34,7 +34,7 @@ from benchmarks.headline import markdown
 from benchmarks.measured import ROOT, cells, recorded
 from benchmarks.result_file import read_json, require_new
 from benchmarks.timed_pairs import time_pairs
-from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.errors import Command, Group
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
@@ -200,7 +200,7 @@ def of_each(chosen: Callable[[Problem], Choices], of: Iterable[Problem]) -> dict
         return dict(zip(every, pool.map(chosen, every, chunksize=8), strict=True))
 
 
-@click.group()
+@click.group(cls=Group)
 def main() -> None:
     """Check whether first choices are fast for problems that were not measured."""
 

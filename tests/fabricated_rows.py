@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, cast
 
 import pytest
@@ -31,7 +30,6 @@ FACTS = {
     "complete": False,
 }
 RIGHT = Verdict(True, 0.1, "every element right")
-WRONG = Verdict(False, math.inf, "C[0, 0] is wrong")
 BIG = Cell("R", "column", Problem(20480, 8, 20480, "f32"))
 SMALL = Cell("L", "row", Problem(10_000, 8, 8, "f64", "ttt"))
 

@@ -56,8 +56,7 @@ def refused(command: click.Command, *arguments: object) -> str:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_each_command_starts_and_knows_its_options(name: str) -> None:
     command = command_named(name)
-    assert started(command, "--help").exit_code == 0
-    for part in [[one] for one in getattr(command, "commands", ())] or [[]]:
+    for part in ([], *([one] for one in getattr(command, "commands", ()))):
         assert started(command, *part, "--help").exit_code == 0
         assert "--nonsense" in refused(command, *part, "--nonsense")
 
@@ -219,7 +218,6 @@ REFUSED = """
     gemv --device cpu --output new | cuBLAS has no host
     gemv --dtype f8 --output new | unknown dtype 'f8'
     gemv --layout diagonal --output new | unknown layout
-    gemv --trials 0 --output new | is not in the range
     general --device cpu --output new | cuBLAS has no host
     join there --output new | is no result file
     plot there new | is no result file
@@ -246,17 +244,14 @@ REFUSED = """
     versus_cublas --output there | there exists: name another --output, or go on with --resume
     versus_cublas --resume --output there | is no result file
     versus_cublas --output no/new | is in no folder that exists
-    versus_cublas --seconds x | is not a valid float
     versus_cublas --seconds -1 | --seconds -1: expected a number above 0
     versus_cublas --seconds nan | --seconds nan: expected a number above 0
     versus_cublas --time-limit nan | --time-limit nan: expected a number above 0
-    versus_cublas --shapes-of none | is not one of
     versus_cublas --regime R,X | unknown regime 'X': expected one of R, L, T, G
     versus_cublas --dtype f31 | unknown dtype 'f31'
     versus_cublas --layout , | no layout in ','
     versus_cublas --part 4/3 | expected such as 1/4
     versus_cublas --part 9999/9999 | part 9999/9999 of the selection has no cell
-    versus_cublas more | unexpected extra argument
 """
 
 

@@ -37,7 +37,6 @@ from benchmarks import (
 )  # fmt: skip
 from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.contest import CONTESTANTS, Contest
-from benchmarks.join import joined
 from benchmarks.recorded_spaces import FILE, rows_in, rows_of, space_of
 from benchmarks.redraw import REGRET
 from benchmarks.result_file import ResultFile, read
@@ -177,20 +176,6 @@ def test_a_run_goes_on_where_another_ended(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(OSError, match="No space"):
         second.add(row(SMALL))
     assert ([path.name for path in tmp_path.iterdir()], first.path.read_bytes()) == (["result.json"], before)
-
-
-def test_the_later_of_two_files_replaces_rows(tmp_path: Path) -> None:
-    paths = (tmp_path / "one.json", tmp_path / "two.json", tmp_path / "three.json")
-    for path, cells in zip(paths, ((BIG,), (BIG, SMALL), (SMALL,)), strict=True):
-        result = ResultFile(path, {**FACTS, "command": path.name})
-        for cell in cells:
-            result.add(row(cell))
-    result = joined(paths, tmp_path / "all.json")
-    assert [(item["m"], item["run"]) for item in result.rows] == [(BIG.problem.m, 0), (SMALL.problem.m, 1)]
-    assert ([run["command"] for run in result.earlier_runs], result.facts["command"]) == (["two.json"], "three.json")
-    ResultFile(paths[2], {**FACTS, "driver": "600"}).add(row(SMALL))
-    with pytest.raises(InputError, match="measured with driver '600', not '580'"):
-        joined(paths, tmp_path / "all.json")
 
 
 # The run beside cuBLAS

@@ -9,10 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import (
-    measured,
-    unseen_tables,
-)
+from benchmarks import measured, unseen_tables
 from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, SMALL_EXTENT, Cell, cells, in_set, shapes_of
 from benchmarks.claims import outcome
 from benchmarks.gains import Calls, gains_of
@@ -28,7 +25,7 @@ from benchmarks.headline import (
 )
 from benchmarks.leave_one_out import outcome as outcome_of_choices
 from benchmarks.leave_one_out import pairs_to_time, regime
-from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, groups_of, long_text, narrow_text, shown
+from benchmarks.plot import DOTS_PER_INCH, POINTS, draw, long_text, narrow_text
 from benchmarks.scale_simulation import Load, simulated
 from benchmarks.unseen_run import ratios
 from benchmarks.unseen_shapes import OWNERS, UNSEEN_REGIMES, Ranges, drawn
@@ -166,24 +163,17 @@ def test_means_are_geometric_and_leave_small_cells_apart() -> None:
 
 
 @pytest.mark.slow
-def test_the_picture_has_panels_and_letters_that_can_be_read(tmp_path: Path) -> None:
+def test_the_letters_of_the_picture_can_be_read(tmp_path: Path) -> None:
     """A code host shows the picture 860 pixels wide."""
     pytest.importorskip("matplotlib")
-    other = row(Cell("R", "column", Problem(20480, 3, 20480, "f32")))
-    assert (shown([row(), other]), shown([other])) == ([row()], [other])
-    wider, narrow, wide = (
-        row(Cell(regime, "column", Problem(m, n, k, "f32")))
-        for regime, m, n, k in (("R", 20480, 16, 20480), ("R", 15360, 3, 1920), ("L", 10**7, 64, 8))
-    )
-    groups = groups_of([wider, row(SMALL), row(BIG)])
-    assert groups.keys() == {("f32", "column"), ("f64", "row")}
-    assert [item["n"] for item in groups["f32", "column"]["R"]] == [8, 16]
-    texts = [(narrow_text(found), long_text(found)) for found in (row(), row(SMALL), narrow, wide)]
-    assert texts == [("8", "20480"), ("8", "$10^{4}$"), ("3", "15360 x 1920"), ("8x64", "$10^{7}$")]
     draw({**FACTS, "rows": [row(BIG), row(SMALL)]}, tmp_path / "picture.foo")
     picture = (tmp_path / "picture.foo").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert (POINTS - 1) * DOTS_PER_INCH / 72 * 860 / int.from_bytes(picture[16:20], "big") >= 9.5
+    shapes = ("R", 20480, 8, 20480), ("R", 15360, 3, 1920), ("L", 10**7, 64, 8)
+    rows = [row(Cell(regime, "column", Problem(m, n, k, "f32"))) for regime, m, n, k in shapes]
+    texts = [(narrow_text(found), long_text(found)) for found in rows]
+    assert texts == [("8", "20480"), ("3", "15360 x 1920"), ("8x64", "$10^{7}$")]
 
 
 # A program's gain, with the cost of the call
@@ -281,28 +271,6 @@ def test_wrong_answers_are_no_times() -> None:
     assert ratios(of_unseen(search_verified=False, cublas_verified=False)) == {
         "x_vendor": 1.2, "x_search": 0.95, "x_search_of_plan": 0.9896, "x_expected": 1.25,
     }  # fmt: skip
-
-
-def test_goals_are_of_both_states_of_the_l2_and_of_what_is_started() -> None:
-    """Ours takes 960 us clean and 970 dirty; left to the library it takes 500 and 410, the search's 380 and 400."""
-
-    def goals(*rows: dict[str, Any]) -> list[list[str]]:
-        return [
-            [cell.strip() for cell in line.split("|")[1:-1]] for line in unseen_tables.goals(rows).splitlines()[2:]
-        ]
-
-    alone = {"ours_dirty_us": None, "plan_us": None}
-    assert goals(of_unseen(search_us=400.0, **alone)) == [["`gemm`", "clean", "1", "**1.000**", *["**0.0 %**"] * 4]]
-    bad = of_unseen(search_us=300.0, ours_us=600.0, cublas_verified=False, **alone)
-    assert goals(bad) == [["`gemm`", "clean", "1", "0.500", "100.0 %", "100.0 %", "100.0 %", "–"]]
-    dirty = {"ours_dirty_us": 970.0, "plan_dirty_us": 404.0, "search_dirty_us": 400.0, "fallback_dirty_us": 410.0}
-    left = of_unseen(ours_us=960.0, falls_back=True, fallback_us=500.0, fallback_verified=True, **dirty)
-    assert [line[3] for line in goals(left)] == ["0.760", "**0.976**", "**0.990**", "**0.990**"]
-    wrong = goals(left | {"fallback_verified": False})
-    assert [line[3] for line in wrong] == ["–", "–", "**0.990**", "**0.990**"]
-    assert [line[:2] for line in wrong] == [
-        [f"`{name}`", l2] for name in ("gemm", "measure=True") for l2 in ("clean", "dirty")
-    ]
 
 
 # What a search knows before
