@@ -62,7 +62,7 @@ WITHOUT_UNIT_FILES = """
     planted_bugs_staged_complex_dmma planted_bugs_staged_f32_dmma planted_bugs_staged_runs
     planted_bugs_staged_symmetric planted_bugs_staged_wgmma planted_bugs_stream_a planted_bugs_stream_a_mma16
     planted_bugs_stream_a_mma16_ring predictions programs rate_fit reference running staged_symmetric standin
-    standin_journal standin_left standin_loaded standin_lt standin_lt_descriptors standin_lt_loaded standin_lt_real
+    standin_journal standin_left standin_loaded standin_lt standin_lt_descriptors standin_lt_real
     standin_triangle standin_verifying tune without_gpu worker
 """
 WITHOUT_UNIT = SLOW | {f"tests/test_{name}.py" for name in WITHOUT_UNIT_FILES.split()}

@@ -1,11 +1,11 @@
-"""Tests that the stand-in finds a program's cuBLAS, however it is linked, loaded and asked for functions."""
+"""Tests that the stand-in finds a program's cuBLAS and cuBLASLt, however they are linked, loaded and asked for."""
 
 from __future__ import annotations
 
 import os
 import subprocess
 import sys
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -15,68 +15,239 @@ from tests.on_host import IN_C
 from tests.standin_calls import FLAGS, TESTS, compiled_c, launches_and_routines, run_with_standin
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
+from tsm2_tune.interpose.journal import written_in
 from tsm2_tune.interpose.preload import Standing
 
 pytestmark = IN_C
-DECLARED = """
+HEADERS = """
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+const char *fake_log(void);
+void fake_note(const char *);
+static const double one = 1, zero = 0;
+static void *const A = (void *)(1l << 40), *const B = (void *)(1l << 50), *const C = (void *)(1l << 60);
+"""
+GEMM = """
 int cublasCreate_v2(void **);
 int cublasDestroy_v2(void *);
 int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
                    const double *, double *, int);
-const char *fake_log(void);
 static int multiply_by(void *handle, int transa)
 {
-    const double one = 1, zero = 0;
-    return cublasDgemm_v2(handle, transa, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &zero,
-                          (double *)(1l << 60), 6);
+    return cublasDgemm_v2(handle, transa, 0, 6, 2, 3, &one, A, 6, B, 3, &zero, C, 6);
 }
-"""
-
-
-built = partial(compiled_c, DECLARED)
-
-
-def other_cublas(fakes: Path, path: Path, prefix: str) -> Path:
-    """A second cuBLAS, whose calls are noted with the prefix."""
-    command = ["cc", *FLAGS, f'-DPREFIX="{prefix}"', f"-Wl,-soname,{path.name}", str(TESTS / "fake_cublas.c")]
-    subprocess.run([*command, f"-L{fakes}", "-l:libcuda.so.1", "-o", str(path)], check=True)
-    return path
-
-
-@pytest.fixture
-def narrow(tmp_path: Path) -> Path:
-    """A pack of one kernel, for A as it is."""
-    (tmp_path / "narrow").mkdir()
-    return fabricated_library(tmp_path / "narrow", tried(Problem(6, 2, 3, "f64")))
-
-
-LINKED = """
-int main(void)
+static int multiply_once(int transa)
 {
-    void *handle;
-    cublasCreate_v2(&handle);
-    const int status = multiply_by(handle, 0);
-    void *next = dlsym(RTLD_NEXT, "main"), *standard = dlsym(RTLD_DEFAULT, "cublasDgemm_v2");
-    printf("%d %d %d %d\\n%s", status, next == NULL, standard == (void *)cublasDgemm_v2,
-           dlsym(RTLD_NEXT, "printf") != NULL, fake_log());
-    return cublasDestroy_v2(handle);
+    static void *handle;
+    if (handle == NULL)
+        cublasCreate_v2(&handle);
+    return multiply_by(handle, transa);
 }
 """
+LT = """
+int cublasLtMatmulDescCreate(void **, int, int);
+int cublasLtMatmulDescSetAttribute(void *, int, const void *, size_t);
+int cublasLtMatrixLayoutCreate(void **, int, uint64_t, uint64_t, int64_t);
+int cublasLtMatmul(void *, void *, const void *, const void *, void *, const void *, void *, const void *,
+                   const void *, void *, void *, void *, const void *, void *, size_t, void *);
+static void *operation, *a, *b, *c;
+static void prepare(int transa)
+{
+    cublasLtMatmulDescCreate(&operation, 70, 1);
+    cublasLtMatmulDescSetAttribute(operation, 3, &transa, sizeof transa);
+    cublasLtMatrixLayoutCreate(&a, 1, transa ? 3 : 6, transa ? 6 : 3, transa ? 3 : 6);
+    cublasLtMatrixLayoutCreate(&b, 1, 3, 2, 3);
+    cublasLtMatrixLayoutCreate(&c, 1, 6, 2, 6);
+}
+#define MULTIPLY cublasLtMatmul((void *)1, operation, &one, A, a, B, b, &zero, C, c, C, c, NULL, NULL, 0, NULL)
+static int multiply_once(int transa)
+{
+    prepare(transa);
+    return MULTIPLY;
+}
+"""
+
+
+PLUGIN = """
+int multiply(int transa) { return multiply_once(transa); } /* which an optimising compiler makes a jump */
+"""
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library that is stood in for."""
+
+    name: str
+    routine: str
+    declared: str
+    options: tuple[str, ...] = ()  # of another version
+    tool: str = ""  # passes on, or not, what a preloaded tool sees
+
+    @property
+    def so(self) -> str:
+        return f"lib{self.name}.so"
+
+    def built(self, folder: Path, name: str, text: str, *options: str) -> Path:
+        return compiled_c(HEADERS + self.declared, folder, name, text, *options)
+
+    def plugin(self, folder: Path, at: Path, library: str, text: str = PLUGIN, *options: str) -> str:
+        """A library that multiplies by the one of this name in a folder."""
+        made = self.built(folder, f"plugin-{library}.so", text, "-shared", *options, f"-L{at}", f"-l:{library}")
+        return str(made)
+
+    def other(self, fakes: Path, path: Path, prefix: str, *options: str) -> None:
+        """Make a second one, whose calls are noted with the prefix."""
+        source = str(TESTS / f"fake_{self.name.lower()}.c")
+        command = ["cc", *FLAGS, f'-DPREFIX="{prefix}"', f"-Wl,-soname,{path.name}", source, *self.options, *options]
+        subprocess.run([*command, f"-L{fakes}", "-l:libcuda.so.1", "-o", str(path)], check=True)
+
+    def two(self, fakes: Path, folder: Path, text: str = PLUGIN, *options: str) -> list[str]:
+        """Return plugins for version 13 and for another version 12."""
+        self.other(fakes, folder / f"{self.so}.12", "of 12: ")
+        return [
+            self.plugin(folder, at, f"{self.so}.{number}", text, *options)
+            for number, at in ((13, fakes), (12, folder))
+        ]
+
+
+PASSED_ON = """
+int cublasDgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const double *alpha, const double *A,
+                   int lda, const double *B, int ldb, const double *beta, double *C, int ldc)
+{
+    int (*next)(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
+                const double *, double *, int) = dlsym(RTLD_NEXT, "cublasDgemm_v2");
+    fake_note("the tool");
+    return next(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
+}
+"""
+KEPT = """
+int cublasLtMatmul(void *handle, void *operation, const void *alpha, const void *A, void *layout_a, const void *B,
+                   void *layout_b, const void *beta, const void *C, void *layout_c, void *D, void *layout_d,
+                   const void *algorithm, void *workspace, size_t bytes, void *stream)
+{
+    fake_note("the tool");
+    return 0;
+}
+"""
+CUBLAS = Library("cublas", "cublasDgemm_v2", GEMM, tool=PASSED_ON)
+CUBLASLT = Library("cublasLt", "cublasLtMatmul", LT, ("-DREVERSED",), KEPT)
+of_both = pytest.mark.parametrize("library", [CUBLAS, CUBLASLT], ids=lambda library: library.name)
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """A pack of one kernel, for A as it is."""
+    return fabricated_library(tmp_path_factory.mktemp("narrow"), tried(Problem(6, 2, 3, "f64")))
 
 
 def linked(fakes: Path, library: str = "libcublas.so.13") -> list[str]:
     return [f"-L{fakes}", f"-l:{library}", "-l:libcuda.so.1"]
 
 
-def test_a_program_that_is_linked_with_cublas_is_reached(fakes: Path, pack: Path, tmp_path: Path) -> None:
-    first, *log = run_with_standin([str(built(tmp_path, "linked", LINKED, *linked(fakes)))], [fakes], pack)
+LINKED = """
+int main(void)
+{
+    const int status = multiply_once(0);
+    void *next = dlsym(RTLD_NEXT, "main"), *standard = dlsym(RTLD_DEFAULT, ROUTINE_NAME);
+    printf("%d %d %d %d\\n%s", status, next == NULL, standard == (void *)ROUTINE, dlsym(RTLD_NEXT, "printf") != NULL,
+           fake_log());
+    return 0;
+}
+"""
+DRIVEN = """
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+driver.fake_log.restype = ctypes.c_char_p
+for path in sys.argv[1:]:
+    assert [ctypes.CDLL(path).multiply(transa) for transa in (0, 1)] == [0, 0]
+print(driver.fake_log().decode())
+"""
+
+
+@of_both
+def test_a_program_that_is_linked_is_reached(fakes: Path, narrow: Path, tmp_path: Path, library: Library) -> None:
+    """With cuBLASLt it is linked with names that have a version."""
+    text = LINKED.replace("ROUTINE_NAME", f'"{library.routine}"').replace("ROUTINE", library.routine)
+    program = library.built(tmp_path, "linked", text, *linked(fakes, f"{library.so}.13"))
+    if library is CUBLASLT:
+        names = subprocess.run(["nm", "-D", str(program)], capture_output=True, text=True, check=True).stdout
+        assert "cublasLtMatmul@libcublasLt.so.13" in names
+    first, *log = run_with_standin([str(program)], [fakes], narrow)
     assert first == "0 1 1 1"
     assert launches_and_routines(log) == (1, [])
+
+
+@of_both
+@pytest.mark.parametrize("name", ["lib{}-5b5fe7f9.so.12", "libalgebra.so"])
+@pytest.mark.parametrize("optimised", ["-O0", "-O2"])
+def test_one_of_another_name_is_found(
+    fakes: Path, tmp_path: Path, narrow: Path, library: Library, name: str, optimised: str
+) -> None:
+    """Wheels carry one under a name with a hash, local to the library that needs it."""
+    named = name.format(library.name)
+    library.other(fakes, tmp_path / named, "of another: ")
+    plugin = library.plugin(tmp_path, tmp_path, named, PLUGIN, optimised)
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, plugin], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (1, [f"of another: {library.routine}"])
+
+
+@of_both
+def test_each_of_two_libraries_gets_its_own_calls(
+    fakes: Path, tmp_path: Path, narrow: Path, library: Library
+) -> None:
+    """Descriptors, which differ, are read by the library that made them."""
+    plugins = library.two(fakes, tmp_path)
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, *plugins * 2], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (4, [library.routine, f"of 12: {library.routine}"] * 2)
+
+
+@of_both
+def test_another_preloaded_tool_sees_what_is_left(
+    fakes: Path, tmp_path: Path, narrow: Path, library: Library
+) -> None:
+    tool = library.built(tmp_path, "tool.so", library.tool, "-shared", f"-L{fakes}", "-l:libcuda.so.1")
+    program = library.built(tmp_path, "tooled", TOOLED, *linked(fakes, f"{library.so}.13"))
+    lines = run_with_standin([str(program)], [fakes], narrow, preloaded=f":{tool}")
+    assert lines.count("the tool") == 1
+    assert launches_and_routines(lines) == (1, [library.routine] if library is CUBLAS else [])
+
+
+TOOLED = """
+int main(void)
+{
+    const int status = multiply_once(0) | multiply_once(1);
+    puts(fake_log());
+    return status;
+}
+"""
+ASKING = """
+int main(void)
+{
+    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
+    printf("%d ", dlsym(RTLD_DEFAULT, ROUTINE) == NULL);
+    printf("%d ", dlerror() != NULL);
+    printf("%d ", dlsym(handle, ROUTINE) == NULL);
+    printf("%d\\n", dlsym(dlopen(SO, RTLD_NOW | RTLD_GLOBAL), ROUTINE) != NULL);
+    printf("%d\\n", dlsym(RTLD_DEFAULT, ROUTINE) != NULL);
+    return 0;
+}
+"""
+
+
+@of_both
+def test_without_the_library_its_function_is_not_there(
+    fakes: Path, tmp_path: Path, narrow: Path, library: Library
+) -> None:
+    defined = f'-DROUTINE="{library.routine}"', f'-DSO="{library.so}.13"'
+    program = compiled_c(HEADERS, tmp_path, "asking", ASKING, *defined, "-O2", "-ldl")
+    assert run_with_standin([str(program)], [fakes], narrow) == ["1 1 1 1", "1"]
+
+
+# cuBLAS
 
 
 CLEARED = """
@@ -95,9 +266,9 @@ int main(int count, char **arguments)
 """
 
 
-def test_a_program_may_write_over_its_environment(fakes: Path, pack: Path, tmp_path: Path) -> None:
+def test_a_program_may_write_over_its_environment(fakes: Path, narrow: Path, tmp_path: Path) -> None:
     assert launches_and_routines(
-        run_with_standin([str(built(tmp_path, "cleared", CLEARED, *linked(fakes)))], [fakes], pack)
+        run_with_standin([str(CUBLAS.built(tmp_path, "cleared", CLEARED, *linked(fakes)))], [fakes], narrow)
     ) == (1, [])
 
 
@@ -120,18 +291,18 @@ int main(void)
 """
 
 
-def test_products_in_constructors_of_libraries_are_reached(fakes: Path, pack: Path, tmp_path: Path) -> None:
-    built(tmp_path, "libearly.so", EARLY, "-shared", *linked(fakes))
-    program = built(tmp_path, "after", AFTER_EARLY, f"-L{tmp_path}", "-l:libearly.so", *linked(fakes))
-    assert launches_and_routines(run_with_standin([str(program)], [fakes, tmp_path], pack)) == (1, [])
+def test_products_in_constructors_of_libraries_are_reached(fakes: Path, narrow: Path, tmp_path: Path) -> None:
+    CUBLAS.built(tmp_path, "libearly.so", EARLY, "-shared", *linked(fakes))
+    program = CUBLAS.built(tmp_path, "after", AFTER_EARLY, f"-L{tmp_path}", "-l:libearly.so", *linked(fakes))
+    assert launches_and_routines(run_with_standin([str(program)], [fakes, tmp_path], narrow)) == (1, [])
 
 
-PLUGIN = """
-int create(void **handle) { return cublasCreate_v2(handle); } /* which an optimising compiler makes a jump */
+CREATING = """
+int create(void **handle) { return cublasCreate_v2(handle); }
 int destroy(void *handle) { return cublasDestroy_v2(handle); }
 int multiply(void *handle, int transa) { return multiply_by(handle, transa); }
 """
-DRIVEN = """
+OF_HANDLES = """
 import ctypes, sys
 driver = ctypes.CDLL("libcuda.so.1")
 driver.fake_log.restype = ctypes.c_char_p
@@ -143,128 +314,177 @@ def create(of):
     handle = ctypes.c_void_p()
     assert of.create(ctypes.byref(handle)) == 0
     return handle.value
-def ended():
-    print(driver.fake_log().decode())
+first, second = ctypes.CDLL("libcublas.so.13"), ctypes.CDLL("libcublas.so.12")
+handle = ctypes.c_void_p()
+second.cublasCreate_v2(ctypes.byref(handle))
+assert second.cublasSetStream_v2(handle, ctypes.c_void_p(9)) == 0
+first, second = map(plugin, sys.argv[1:])
+old = create(second)
+second.destroy(old)
+assert create(first) == old  # its memory is given again
+assert first.multiply(old, 1) == 0
+many = [create(second) for _ in range(3000)]
+assert [second.multiply(one, 1) for one in (many[0], many[-1])] == [0, 0]
+print(driver.fake_log().decode())
 """
-
-
-def plugin_of(folder: Path, fakes: Path, library: str, *options: str) -> str:
-    """A library that multiplies by the cuBLAS of this name in the folder."""
-    name = f"plugin-{library}.so"
-    return str(built(folder, name, PLUGIN, "-shared", *options, f"-L{fakes}", f"-l:{library}"))
-
-
-def test_each_of_two_cublas_libraries_gets_its_own_calls(fakes: Path, tmp_path: Path, narrow: Path) -> None:
-    other_cublas(fakes, tmp_path / "libcublas.so.12", "of 12: ")
-    plugins = [plugin_of(tmp_path, fakes, "libcublas.so.13"), plugin_of(tmp_path, tmp_path, "libcublas.so.12")]
-    program = DRIVEN + (
-        'first, second = ctypes.CDLL("libcublas.so.13"), ctypes.CDLL("libcublas.so.12")\n'
-        "for one in map(plugin, sys.argv[1:] * 2):\n"
-        "    handle = create(one)\n"
-        "    assert [one.multiply(handle, transa) for transa in (0, 1)] == [0, 0]\n"
-        "handle = ctypes.c_void_p()\n"
-        "second.cublasCreate_v2(ctypes.byref(handle))\n"
-        "assert second.cublasSetStream_v2(handle, ctypes.c_void_p(9)) == 0\n"
-        "ended()\n"
-    )
-    lines = run_with_standin([sys.executable, "-c", program, *plugins], [fakes, tmp_path], narrow)
-    assert launches_and_routines(lines) == (4, ["cublasDgemm_v2", "of 12: cublasDgemm_v2"] * 2)
 
 
 def test_a_handle_of_a_second_cublas_is_forgotten_when_it_is_destroyed(
     fakes: Path, tmp_path: Path, narrow: Path
 ) -> None:
-    other_cublas(fakes, tmp_path / "libcublas.so.12", "of 12: ")
-    plugins = [plugin_of(tmp_path, fakes, "libcublas.so.13"), plugin_of(tmp_path, tmp_path, "libcublas.so.12")]
-    program = DRIVEN + (
-        'ctypes.CDLL("libcublas.so.13")\n'
-        "first, second = map(plugin, sys.argv[1:])\n"
-        "old = create(second)\n"
-        "second.destroy(old)\n"
-        "assert create(first) == old\n"  # its memory is given again
-        "assert first.multiply(old, 1) == 0\n"
-        "many = [create(second) for _ in range(3000)]\n"
-        "assert [second.multiply(one, 1) for one in (many[0], many[-1])] == [0, 0]\n"
-        "ended()\n"
-    )
-    lines = run_with_standin([sys.executable, "-c", program, *plugins], [fakes, tmp_path], narrow)
+    plugins = CUBLAS.two(fakes, tmp_path, CREATING)
+    lines = run_with_standin([sys.executable, "-c", OF_HANDLES, *plugins], [fakes, tmp_path], narrow)
     assert launches_and_routines(lines) == (0, ["cublasDgemm_v2", *["of 12: cublasDgemm_v2"] * 2])
-
-
-@pytest.mark.parametrize("name", ["libcublas-5b5fe7f9.so.12", "libalgebra.so"])
-@pytest.mark.parametrize("optimised", ["-O0", "-O2"])
-def test_a_cublas_of_another_name_is_found(
-    fakes: Path, tmp_path: Path, narrow: Path, name: str, optimised: str
-) -> None:
-    """Wheels carry one under a name with a hash, local to the library that needs it."""
-    other_cublas(fakes, tmp_path / name, "of another: ")
-    plugin = plugin_of(tmp_path, tmp_path, name, optimised)
-    program = DRIVEN + (
-        "one = plugin(sys.argv[1])\n"
-        "handle = create(one)\n"
-        "assert [one.multiply(handle, transa) for transa in (0, 1)] == [0, 0]\n"
-        "ended()\n"
-    )
-    lines = run_with_standin([sys.executable, "-c", program, plugin], [fakes, tmp_path], narrow)
-    assert launches_and_routines(lines) == (1, ["of another: cublasDgemm_v2"])
-
-
-TOOL = """
-void fake_note(const char *);
-int cublasDgemm_v2(void *handle, int transa, int transb, int m, int n, int k, const double *alpha, const double *A,
-                   int lda, const double *B, int ldb, const double *beta, double *C, int ldc)
-{
-    int (*next)(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
-                const double *, double *, int) = dlsym(RTLD_NEXT, "cublasDgemm_v2");
-    fake_note("the tool");
-    return next(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc);
-}
-"""
-TOOLED = """
-int main(void)
-{
-    void *handle;
-    cublasCreate_v2(&handle);
-    multiply_by(handle, 1);
-    puts(fake_log());
-    return 0;
-}
-"""
-
-
-def test_another_preloaded_tool_sees_what_is_left(fakes: Path, tmp_path: Path, narrow: Path) -> None:
-    tool = built(tmp_path, "tool.so", TOOL, "-shared", f"-L{fakes}", "-l:libcuda.so.1")
-    program = built(tmp_path, "tooled", TOOLED, *linked(fakes))
-    lines = run_with_standin([str(program)], [fakes], narrow, preloaded=f":{tool}")
-    assert lines[0] == "the tool"
-    assert launches_and_routines(lines) == (0, ["cublasDgemm_v2"])
-
-
-ASKING = """
-int main(void)
-{
-    void *handle = dlopen("libcuda.so.1", RTLD_NOW);
-    printf("%d ", dlsym(RTLD_DEFAULT, "cublasDgemm_v2") == NULL);
-    printf("%d ", dlerror() != NULL);
-    printf("%d ", dlsym(handle, "cublasDgemm_v2") == NULL);
-    printf("%d\\n", dlopen("libcublas.so.13", RTLD_NOW | RTLD_GLOBAL) != NULL);
-    printf("%d\\n", dlsym(RTLD_DEFAULT, "cublasDgemm_v2") != NULL);
-    return 0;
-}
-"""
-
-
-def test_without_cublas_its_functions_are_not_there(fakes: Path, tmp_path: Path, narrow: Path) -> None:
-    program = built(tmp_path, "asking", ASKING, "-O2", "-ldl")
-    assert run_with_standin([str(program)], [fakes], narrow) == ["1 1 1 1", "1"]
 
 
 def test_a_sentence_that_nobody_reads_ends_no_program(fakes: Path, tmp_path: Path) -> None:
     """Standard error is a pipe whose other end is closed."""
-    program = built(tmp_path, "tooled", TOOLED, *linked(fakes))
+    program = CUBLAS.built(tmp_path, "tooled", TOOLED, *linked(fakes))
     told = Standing(standin_path(), tmp_path / "missing.so").environment(None) | {"LD_LIBRARY_PATH": str(fakes)}
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run([program], env=told, stdout=subprocess.PIPE, stderr=writing, timeout=60)
     os.close(writing)
     assert done.returncode == 0
+
+
+# cuBLASLt
+
+
+ONE_BY_ONE = """
+#include <link.h>
+int main(int count, char **paths)
+{
+    for (int at = 1; at < count; ++at) {
+        void *plugin = dlopen(paths[at], RTLD_NOW | RTLD_LOCAL);
+        int (*multiply)(int);
+        struct link_map *map;
+        *(void **)&multiply = dlsym(plugin, "multiply");
+        dlinfo(plugin, RTLD_DI_LINKMAP, &map);
+        printf("%lx %d\\n", (long)map->l_addr, multiply(1));
+        dlclose(plugin);
+    }
+    puts(fake_log());
+    return 0;
+}
+"""
+
+
+def test_code_that_comes_to_where_other_code_was_calls_its_own_library(
+    fakes: Path, tmp_path: Path, narrow: Path
+) -> None:
+    """A plugin was closed, and one that was linked with another library lies where it lay."""
+    plugins = CUBLASLT.two(fakes, tmp_path)
+    program = CUBLASLT.built(tmp_path, "program", ONE_BY_ONE, "-O1", f"-L{fakes}", "-l:libcuda.so.1", "-ldl")
+    first, second, third, *lines = run_with_standin([str(program), *plugins, plugins[0]], [fakes, tmp_path], narrow)
+    assert first == second == third
+    assert launches_and_routines(lines) == (0, ["cublasLtMatmul", "of 12: cublasLtMatmul", "cublasLtMatmul"])
+
+
+ASKING_ITSELF = """
+#define FOUND(name, ...) \\
+    (((int (*)(__VA_ARGS__))dlsym(dlopen("libcublasLt.so.13", RTLD_NOW), name)))
+int cublasLtMatmulDescCreate(void **made, int compute, int scale)
+{
+    return FOUND("cublasLtMatmulDescCreate", void **, int, int)(made, compute, scale);
+}
+int cublasLtMatmulDescSetAttribute(void *of, int number, const void *value, size_t bytes)
+{
+    return FOUND("cublasLtMatmulDescSetAttribute", void *, int, const void *, size_t)(of, number, value, bytes);
+}
+int cublasLtMatrixLayoutCreate(void **made, int type, uint64_t rows, uint64_t columns, int64_t ld)
+{
+    return FOUND("cublasLtMatrixLayoutCreate", void **, int, uint64_t, uint64_t, int64_t)(made, type, rows, columns,
+                                                                                          ld);
+}
+int cublasLtMatmul(void *handle, void *of, const void *alpha, const void *A, void *a, const void *B, void *b,
+                   const void *beta, const void *C, void *c, void *D, void *d, const void *algorithm, void *workspace,
+                   size_t bytes, void *stream)
+{
+    return FOUND("cublasLtMatmul", void *, void *, const void *, const void *, void *, const void *, void *,
+                 const void *, const void *, void *, void *, void *, const void *, void *, size_t, void *)(
+        handle, of, alpha, A, a, B, b, beta, C, c, D, d, algorithm, workspace, bytes, stream);
+}
+"""
+
+
+def test_a_library_may_have_functions_that_ask_for_cublaslts(fakes: Path, tmp_path: Path, narrow: Path) -> None:
+    plugin = CUBLASLT.built(tmp_path, "plugin.so", ASKING_ITSELF + PLUGIN, "-shared", "-O0", "-Wl,-Bsymbolic")
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [fakes], narrow)
+    assert launches_and_routines(lines) == (1, ["cublasLtMatmul"])
+
+
+@pytest.mark.parametrize(
+    "missing",
+    ["cublasLtMatmulDescInit_internal", "cublasLtMatrixLayoutInit_internal", "cublasLtMatmulDescGetAttribute"],
+)
+def test_without_functions_for_descriptors_all_is_left(
+    fakes: Path, tmp_path: Path, narrow: Path, missing: str
+) -> None:
+    other = f"-D{missing}={missing}_of_another_version", "-UREVERSED"
+    CUBLASLT.other(fakes, tmp_path / "libcublasLt.so.13", "of another: ", *other)
+    plugin = CUBLASLT.plugin(tmp_path, tmp_path, "libcublasLt.so.13")
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, str(plugin)], [tmp_path, fakes], narrow)
+    assert launches_and_routines(lines) == (0, ["of another: cublasLtMatmul"] * 2)
+
+
+MANY = """
+#define FOUR(x) x x x x
+#define MANY(x) FOUR(FOUR(FOUR(FOUR(FOUR(x)))))
+int multiply(int transa)
+{
+    int status = 0;
+    prepare(transa);
+    MANY(status |= MULTIPLY;)
+    return status;
+}
+"""
+
+
+def test_of_more_calling_places_than_are_kept_each_is_known(fakes: Path, tmp_path: Path, narrow: Path) -> None:
+    """1024 of each of two libraries, some of which would be kept in the same place."""
+    plugins = CUBLASLT.two(fakes, tmp_path, MANY, "-O0")
+    lines = run_with_standin([sys.executable, "-c", DRIVEN, *plugins], [fakes, tmp_path], narrow)
+    assert launches_and_routines(lines) == (2048, ["cublasLtMatmul"] * 1024 + ["of 12: cublasLtMatmul"] * 1024)
+
+
+# cuBLAS multiplies by cuBLASLt, in a routine that is not stood in for, and in one that is.
+CUBLAS_ITSELF = """
+#include <stdlib.h>
+int cublasCreate_v2(void **handle) { return (*handle = malloc(64)) == NULL; }
+int cublasGetStream_v2(void *handle, void **stream) { return *stream = NULL, 0; }
+int cublasHgemm(void *handle) { prepare(0); return MULTIPLY; }
+int cublasDgemm_v2(void *handle)
+{
+    prepare(0);
+    return MULTIPLY;
+}
+"""
+PROGRAM = """
+import ctypes
+from tests.cublas_program import call
+from tests.standin_calls import gemm
+driver, cublas, handle, kept = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("CUBLAS"), ctypes.c_void_p(), []
+driver.fake_log.restype = ctypes.c_char_p
+assert cublas.cublasCreate_v2(ctypes.byref(handle)) == 0
+assert cublas.cublasHgemm(handle) == 0
+name, values = gemm("cublasDgemm_v2", transa=1)
+assert call(cublas, handle, name, values, kept, {}) == 0
+print(driver.fake_log().decode())
+"""
+
+
+@pytest.mark.parametrize("name", ["libcublas.so.13", "libalgebra.so"])
+def test_what_cublas_multiplies_by_cublaslt_is_no_product_of_the_programs(
+    fakes: Path, tmp_path: Path, narrow: Path, name: str
+) -> None:
+    cublas = CUBLASLT.built(tmp_path, name, CUBLAS_ITSELF, "-shared", *linked(fakes, "libcublasLt.so.13"))
+    (tmp_path / "journal").mkdir()
+    told = Standing(standin_path(), narrow).environment(tmp_path / "journal") | {"LD_LIBRARY_PATH": str(fakes)}
+    command = [sys.executable, "-c", PROGRAM.replace("CUBLAS", str(cublas))]
+    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert launches_and_routines(done.stdout.splitlines()) == (0, ["cublasLtMatmul"] * 2)
+    written = written_in(tmp_path / "journal")
+    assert {one.routine: one.calls for one in written.seen} == {"gemm": 1}
+    assert written.uncounted == (0, 0, 0)
