@@ -88,6 +88,7 @@ CHECKS = (
     gains.OF_A_TUNED_SHAPE,
 )  # fmt: skip
 NULL = {name for checks in CHECKS for name, check in checks.items() if check(None)} | {*DIRTY, *GRAPHS}
+MAY_BE_ZERO = ("run", "search_seconds", "seed", "each", "winners", "kernels")
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,7 @@ def hostile(reader: Reader) -> Iterator[tuple[str, str]]:
             right = at(reader.content, (*place, name))
             nothing = [None] if name not in NULL or name in reader.never_none else []
             nothing += [...] if name not in DIRTY else []
+            nothing += [0] if type(right) in (int, float) and name not in MAY_BE_ZERO else []
             for wrong in (*nothing, *wrong_values(right)):
                 content = copy.deepcopy(reader.content)
                 if wrong is ...:
