@@ -205,7 +205,7 @@ def sequences(ops: Ops, extents: Sequence[int] = EXTENTS, most: int = 12) -> st.
             found.append(random_call(rng, ops, extents) if new else similar_call(rng, rng.choice(found), ops))
         return found
 
-    return st.builds(drawn, st.randoms(use_true_random=False), st.integers(0, most))
+    return st.builds(drawn, st.randoms(use_true_random=True), st.integers(0, most))
 
 
 # What a kernel must be given
