@@ -237,13 +237,21 @@ def is_launch_of(launched: Call, call: Call) -> bool:
 
 def operands(call: Call, seed: int = 1) -> list[Array]:
     """Return a, b and out of small whole numbers. Each is a part of a larger matrix, its `base`."""
-    rng, found = np.random.default_rng(seed), []
+    rng, wholes = np.random.default_rng(seed), list[Array]()
     for (rows, columns), ld, order in zip(call.shapes, call.leading, call.orders, strict=True):
-        elements, lines = (rows, columns) if order == "F" else (columns, rows)
-        whole = np.empty((lines + 2) * ld, np.float16 if call.dtype == "f16" else FACTORS[call.dtype])
+        whole = np.empty(((columns if order == "F" else rows) + 2) * ld, FACTORS[call.dtype])
         whole[...] = rng.integers(-3, 4, whole.shape)
         if whole.dtype.kind == "c":
             whole += 1j * rng.integers(-3, 4, whole.shape)
+        wholes.append(whole.astype(np.float16) if call.dtype == "f16" else whole)
+    return parts(call, wholes)
+
+
+def parts(call: Call, wholes: Sequence[Any]) -> list[Any]:
+    """Return the matrices of a call within 1-d arrays of any library. Before and behind each is one line more."""
+    found = []
+    for whole, (rows, columns), ld, order in zip(wholes, call.shapes, call.leading, call.orders, strict=True):
+        elements, lines = (rows, columns) if order == "F" else (columns, rows)
         part = whole.reshape(lines + 2, ld)[1:-1, :elements]
         found.append(part.T if order == "F" else part)
     return found

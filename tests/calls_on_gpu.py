@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import faulthandler
 import inspect
+import random
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -24,6 +25,7 @@ import numpy as np
 import pytest
 
 from tests.array_libraries import LIBRARIES, Arrays, Matrix
+from tests.calls import Call, Ops, operands, parts, random_call, result, similar_call
 from tests.fabricated import imported, trial, tuning_run
 from tests.right_on_host import subject
 from tests.tensors_on_gpu import bits, gradients
@@ -72,6 +74,7 @@ SHAPES = (
     ("f64", "CFF", (15, 13, 50_001)),
     ("c64", "FFF", (1000, 4, 1500)),
 )
+DRAWN: Ops = {"f32": ("NN", "TN"), "f64": ("TN",), "c64": ("NN", "CN")}  # as the kernels' matrices lie
 LONG = 500  # from here on an extent is a long one
 
 
@@ -341,8 +344,33 @@ def own_memory(arrays: Arrays, best: ModuleType, *, shrink: int = 1) -> None:
         check(arrays, made, case)
 
 
+def drawn(arrays: Arrays, best: ModuleType, *, shrink: int = 1, repeats: int = 500) -> None:
+    """Calls that tests on a fake GPU and on the host draw too: results are exact, and no other memory is written."""
+    rng, call = random.Random(5), Call("f32", "NN", 6, 2, 3)
+    extents, stream = tuple(-(-extent // shrink) for extent in (1, 2, 8, 33, 500)), arrays.stream()
+    for turn in range(repeats):
+        new = turn % 5 == 0
+        call = random_call(rng, DRAWN, extents) if new else similar_call(rng, call, DRAWN)
+        plain = replace(call, stream=None, is_vector=False)
+        whole = operands(plain, turn)
+        conj_a, conj_b = plain.conjugates
+        wholes = [arrays.put(one.base) for one in whole]
+        a, b, out = parts(plain, wholes)
+        named = {"alpha": plain.alpha, "beta": plain.beta, "conj_a": conj_a, "conj_b": conj_b}
+        arrays.synchronize()
+        with arrays.at(stream):
+            made = best.gemm(a, b, out=out if plain.has_out else None, fallback="error", **named)
+        arrays.synchronize()
+        expected = result(plain, *whole)
+        np.testing.assert_array_equal(arrays.get(made), expected, err_msg=str(plain))
+        if plain.has_out:
+            whole[2][...] = expected
+        for one, array in zip(whole, wholes, strict=True):
+            np.testing.assert_array_equal(arrays.get(array), one.base, err_msg=str(plain))
+
+
 CHECKS: dict[str, Callable[..., None]] = {
-    **{f.__name__: f for f in (stress, same_bits, first_call_captured, two_devices, own_memory)},
+    **{f.__name__: f for f in (stress, same_bits, first_call_captured, two_devices, own_memory, drawn)},
     **{f.__name__: f for f in (bits, gradients)},  # for PyTorch's tensors alone
 }
 

@@ -115,11 +115,9 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
     best.gemm(a[5:], b, out=c[5:])
     torch.cuda.synchronize()
     check(c[5:].cpu().numpy(), EXPECTED[5:])
-    in_many_streams(best, a, b, c)
     in_current_streams(best, a, b, c)
     conjugates(best)
     in_a_graph(best, a, b, c)
-    many_at_once(best, a, b)
     gradients(best, a, b, c)
     if best.launcher() is not None and hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
         assert torch.Tensor in best.launchers
@@ -169,24 +167,6 @@ def by_timing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     for _ in range(2):
         check(on_host(best.gemm(a, b, measure=True)))
     check(on_host(best.gemm(a, b[:, 0], measure=True)), EXPECTED[:, 0])
-
-
-def in_many_streams(best: ModuleType, a: Any, b: Any, c: Any) -> None:
-    """Products of growing size at the same time, by two threads on each of two streams."""
-    import torch
-
-    streams = [torch.cuda.Stream() for _ in range(2)]
-    outs = [torch.zeros_like(c) for _ in range(4)]
-    torch.cuda.synchronize()
-
-    def work(out: Any, stream: Any) -> None:
-        for rows in (*range(100, M, M // ROUNDS), M):
-            best.gemm(a[:rows], b, out=out[:rows], stream=stream)
-
-    in_threads([lambda out=out, at=at: work(out, streams[at % 2]) for at, out in enumerate(outs)])  # type: ignore[misc]
-    torch.cuda.synchronize()
-    for out in outs:
-        check(out.cpu().numpy())
 
 
 SLOW_CYCLES = 20_000_000  # of a GPU's clock: ten milliseconds, far longer than a launch takes to come through
@@ -278,30 +258,6 @@ def gradients(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     with torch.no_grad():
         best.gemm(a, wanted, out=c)
     check(c.cpu().numpy())
-
-
-PRODUCTS_AT_ONCE, STREAMS_AT_ONCE = 100, 8
-
-
-def many_at_once(best: ModuleType, a: Any, b: Any) -> None:
-    """Eight threads, each with eight streams: every result is compared with that of one thread, bit for bit."""
-    import torch
-
-    rows = [M - 64 * turn for turn in range(STREAMS_AT_ONCE)]
-    expected = [best.gemm(a[:count], b) for count in rows]
-    torch.cuda.synchronize()
-
-    def work() -> None:
-        streams = [torch.cuda.Stream() for _ in rows]
-        outs = [torch.empty_like(one) for one in expected]
-        for _ in range(PRODUCTS_AT_ONCE):
-            for stream, count, out in zip(streams, rows, outs, strict=True):
-                with torch.cuda.stream(stream):
-                    best.gemm(a[:count], b, out=out)
-        torch.cuda.synchronize()
-        assert all(torch.equal(one, out) for one, out in zip(expected, outs, strict=True))
-
-    in_threads([work] * 8)
 
 
 def in_a_graph(best: ModuleType, a: Any, b: Any, c: Any) -> None:

@@ -14,7 +14,7 @@ from tsm2_tune.tuner.device.cuda import cuda_device_count
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 LIMIT_SECONDS = 540  # limit of a process: libraries compile kernels of their own
-OF_ARRAYS = ("stress", "same_bits", "first_call_captured", "own_memory")
+OF_ARRAYS = ("stress", "same_bits", "first_call_captured", "own_memory", "drawn")
 OF_TENSORS = ("bits", "gradients")
 
 
