@@ -20,7 +20,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Rows, parts_of, places
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.launch_table import LaunchTable
-from tsm2_tune.generator.space.order import FAR_BEHIND, ordered
+from tsm2_tune.generator.space.order import MOST_PREDICTED, ordered
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace, rules_of, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
@@ -76,7 +76,7 @@ def test_each_op_has_all_types() -> None:
 def one_by_one(space: SearchSpace, times_us: dict[str, float], seed: int) -> list[str]:
     """The order of a search, of candidates each for itself, whose times by the model these are."""
     choices = first_choices(map(family_named, space.families), space.problem, space.limits, candidate_times_us)
-    within_us = FAR_BEHIND * min(times_us.values())
+    within_us = MOST_PREDICTED * min(times_us.values())
     first = [one.text for one in choices if times_us.get(one.text, within_us + 1) <= within_us]
     preferred = set(first)
     rest = [text for text in times_us if text not in preferred]

@@ -9,7 +9,7 @@ from tests.times_between import shape
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.space.intermediate_shapes import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
-from tsm2_tune.generator.space.order import FAR_BEHIND
+from tsm2_tune.generator.space.order import MOST_PREDICTED
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
 H200 = PROFILES["h200"]
@@ -84,6 +84,6 @@ def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) 
 def test_what_is_expected_far_behind_the_first_choice_is_no_kernel() -> None:
     tuned = [shape(3, 5, 10**6, op="tn"), shape(40, 3, 10**5, op="tn"), shape(64, 64, 10**6, op="tn")]
     first = kernels_between(tuned, H200, candidate_times_us)
-    found = kernels_between(tuned, H200, lambda every: (1.01 * FAR_BEHIND) ** np.arange(len(every)))
+    found = kernels_between(tuned, H200, lambda every: (1.01 * MOST_PREDICTED) ** np.arange(len(every)))
     assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
     assert len(first) > len(found)

@@ -216,18 +216,19 @@ double core_predict(const struct core_pack *pack, int index, const struct core_p
    predicted. */
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us);
 
-/* Blocks per multiprocessor with which a kernel waits for latency as much as for throughput. */
-struct core_latency_blocks {
+/* Resident blocks per multiprocessor with which latency limits a kernel as much as a rate does: the memory rate, and the
+   arithmetic rate. */
+struct core_balance_blocks {
     double memory, arithmetic;
 };
 
-/* Set us[i] to the predicted time of kernels[i], which has no measured times, at the shape and launch of times[i].
-   Infinite: it cannot be predicted. Where a pack derives from measured shapes how many blocks reach the rates of
-   devices[kernels[i].device], latency_blocks[i] tells it. The caller has checked the records. Members of a kernel that
-   are read: how it divides its work, its launch, device, type, orders and is_gram. */
+/* Set us[i] to the predicted time of kernels[i], which has no measured times, for a product with its own shape and
+   launch. Infinite: it cannot be predicted. For measured kernels, the own shape says how many blocks reach the rates of
+   the device, devices[kernels[i].device]. Here they are balance_blocks[i] / ENOUGH_BLOCKS, at most `resident`. The
+   caller has checked the records. The function reads these members of a kernel: m, n, k, how it divides its work,
+   rows_per_block, columns_per_block, splits, is_persistent, has_workspace, device, type, orders and is_gram. */
 void core_unmeasured_us(const struct core_device *devices, const struct core_kernel *kernels,
-                        const struct core_latency_blocks *latency_blocks, const struct core_time *times, int count,
-                        double *us);
+                        const struct core_balance_blocks *balance_blocks, int count, double *us);
 
 /* Write a sentence about the choice to `text`, at most `bytes` with the terminating zero. `device` is the name of the
    GPU for which the kernel was chosen. */

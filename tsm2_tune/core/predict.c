@@ -471,6 +471,14 @@ static double rates_us_at(const struct core_pack *pack, int index, const struct 
     return launch_rates_us(pack, index, &tiles, work, &launch);
 }
 
+/* Return the kernel's time at its own shape. */
+static struct core_time own_time(const struct core_kernel *kernel)
+{
+    const struct core_time own = {kernel->m,     kernel->n, kernel->k, kernel->us, kernel->rows_per_block,
+                                  kernel->splits};
+    return own;
+}
+
 static int set_time(const struct core_pack *pack, int index, struct core_point *point, const struct core_time *time)
 {
     struct work work;
@@ -486,19 +494,19 @@ void core_rates_us(const struct core_pack *pack, int index, const struct core_ti
 }
 
 void core_unmeasured_us(const struct core_device *devices, const struct core_kernel *kernels,
-                        const struct core_latency_blocks *latency_blocks, const struct core_time *times, int count,
-                        double *us)
+                        const struct core_balance_blocks *balance_blocks, int count, double *us)
 {
     for (int i = 0; i < count; ++i) {
+        const struct core_time own = own_time(&kernels[i]);
         struct core_derived derived;
-        struct core_pack pack;
+        struct core_pack pack; /* of one kernel, with the members that rates_us_at reads */
         struct work work;
         memset(&derived, 0, sizeof derived);
         memset(&pack, 0, sizeof pack);
-        derived.loading_blocks = smaller(latency_blocks[i].memory / ENOUGH_BLOCKS, kernels[i].resident);
-        derived.busy_blocks = smaller(latency_blocks[i].arithmetic / ENOUGH_BLOCKS, kernels[i].resident);
+        derived.loading_blocks = smaller(balance_blocks[i].memory / ENOUGH_BLOCKS, kernels[i].resident);
+        derived.busy_blocks = smaller(balance_blocks[i].arithmetic / ENOUGH_BLOCKS, kernels[i].resident);
         pack.devices = devices, pack.kernels = &kernels[i], pack.derived = &derived;
-        us[i] = is_predicted(&pack, 0) ? rates_us_at(&pack, 0, &times[i], &work) : HUGE_VAL;
+        us[i] = is_predicted(&pack, 0) ? rates_us_at(&pack, 0, &own, &work) : HUGE_VAL;
     }
 }
 
@@ -539,8 +547,7 @@ const char *derive_kernel(const struct core_pack *pack, int index, int *next_poi
     derived->first_point = *next_point;
     derived->first_vendor_point = *next_vendor_point;
     if (is_predicted(pack, index)) {
-        const struct core_time own = {kernel->m,     kernel->n, kernel->k, kernel->us, kernel->rows_per_block,
-                                      kernel->splits};
+        const struct core_time own = own_time(kernel);
         set_blocks(pack, index, derived);
         is_finite &= set_time(pack, index, &pack->points[(*next_point)++], &own);
         for (uint32_t i = 0; i < kernel->time_count; ++i)

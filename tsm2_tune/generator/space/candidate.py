@@ -16,6 +16,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.tiling import Tiling
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+Predictor = Callable[[Sequence["Candidate"]], Floats]  # candidates -> their predicted times in microseconds
+
 
 class Design(Protocol):
     """Protocol of a kernel family: the methods that rules and models call."""
@@ -62,10 +65,6 @@ class Candidate:
             registers=self.resources.registers,
             smem_bytes=self.resources.smem_bytes,
         )
-
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-Predictor = Callable[[Sequence[Candidate]], Floats]  # candidates -> their predicted times in microseconds
 
 
 def tunable(candidate: Candidate, name: str) -> int:

@@ -14,7 +14,8 @@ from tsm2_tune.generator.space.seed_table import Measured
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace
 
-FAR_BEHIND = 2.0  # most predicted time of a first choice over the least; winners on an H200 are below 1.8
+# The most predicted time of a first choice, divided by the least of all candidates. Of winners on an H200: below 1.8.
+MOST_PREDICTED = 2.0
 
 
 def ordered(space: SearchSpace, seed: int, predict: Predictor) -> Sequence[Candidate]:
@@ -31,16 +32,15 @@ def first_and_rest(
     """Return two sequences: the first choices, and all other candidates by predicted time.
 
     `seed` determines the order of candidates with equal predicted times. `near` contains measured problems for
-    `first_choices`. A first choice moves to the second sequence if its predicted time exceeds FAR_BEHIND times the
-    least predicted time of all candidates.
+    `first_choices`. If several families are searched, a first choice moves to the second sequence if its predicted
+    time exceeds MOST_PREDICTED times the least predicted time of all candidates.
     """
     preferred = first_choices(map(family_named, space.families), space.problem, space.limits, predict, near)
-    at = places(space.kept, frozenset(preferred))
+    index = places(space.kept, frozenset(preferred))
     times_us = predict(space.kept)
-    alone = len(space.families) == 1  # a search of one family keeps all first choices
-    far_us = np.inf if alone else FAR_BEHIND * float(times_us.min(initial=np.inf))
-    first = [at[config] for config in preferred if config in at and times_us[at[config]] <= far_us]
+    most_us = np.inf if len(space.families) == 1 else MOST_PREDICTED * float(times_us.min(initial=np.inf))
+    first = [index[config] for config in preferred if config in index and times_us[index[config]] <= most_us]
     rest = np.delete(np.arange(len(space.kept)), first).tolist()
-    random.Random(seed).shuffle(rest)
+    random.Random(seed).shuffle(rest)  # and sort stably: equal times stay in random order
     by_time = np.array(rest, int)[np.argsort(times_us[rest], kind="stable")]
     return [space.kept[place] for place in first], Chosen(space.kept, by_time)

@@ -1,8 +1,10 @@
 """First choices of a search: configurations that were the fastest for similar problems.
 
-The first choices are ordered by the product of three numbers: the predicted time for the new problem, the ratio of
-measured to predicted time for the similar problem, and a penalty for the distance between the two problems. Some
-families propose first choices by a formula instead. Then the similar problems only correct the predicted times.
+Configurations that were measured for the problem itself come first. The others are ordered by a product: the
+predicted time for the new problem, the ratio of measured to predicted time for the similar problem, a penalty for the
+distance between the two problems, and a penalty for each further division of one kernel. Times of another kind of GPU
+give no ratio and no penalty for the distance. Some families propose first choices by a formula instead. Then the
+similar problems only correct the predicted times.
 """
 
 from __future__ import annotations
@@ -56,7 +58,7 @@ def first_choices(
     own_us, similar_us = np.split(predict([*firsts, *(seed.similar or seed.variants[0] for seed in seeds)]), 2)
     times: dict[KernelConfig, float] = {}
     for seed, us, predicted_us in zip(seeds, own_us.tolist(), similar_us.tolist(), strict=True):
-        us *= seed.penalty * (seed.measured_us / predicted_us if seed.similar else 1.0)
+        us *= seed.penalty * (seed.measured_us / predicted_us or 1.0)  # 0: not measured, or it cannot be predicted
         for place, variant in enumerate(seed.variants):
             later_us = us * (1 + LATER * place)
             times[variant.config] = min(later_us, times.get(variant.config, later_us))
@@ -69,8 +71,8 @@ class _Seed(NamedTuple):
 
     variants: Sequence[Candidate]  # best first
     penalty: float  # factor on the predicted times
-    similar: Candidate | None = None  # for a similar problem; None: nothing was measured on this kind of GPU
-    measured_us: float = 0.0  # of `similar`
+    similar: Candidate | None = None  # None: a proposal, or measured on another kind of GPU
+    measured_us: float = 0.0  # of `similar`; 0 if there is none
 
 
 def _seeds(
@@ -145,8 +147,8 @@ def _kept(
 ) -> list[Candidate]:
     """Return the configurations that fulfil all rules as candidates.
 
-    If no configuration fulfils all rules, try all configurations again with so few splits that all blocks are
-    resident on the device at once.
+    If no configuration fulfils all rules, and the family has the rule ONE_WAVE, try all configurations again with so
+    few splits that all blocks are resident on the device at once.
     """
 
     def kept(configs: Iterable[KernelConfig]) -> list[Candidate]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from functools import lru_cache
 from operator import attrgetter
@@ -18,22 +18,22 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, Floats
 from tsm2_tune.generator.space.columnar import Rows, parts_of
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import TYPES_IN_C, CoreTime
+from tsm2_tune.runtime.choice.core import TYPES_IN_C
 from tsm2_tune.tuner.compile.core_library import core_library
 from tsm2_tune.tuner.packs.core_pack import DeviceRecord, KernelRecord
 
-BUSY_THREADS = 128  # a warp for each partition of a multiprocessor: its independent FMAs hide their latency
+BALANCED_THREADS = 128  # threads per multiprocessor with which FMAs take as long as their latency
 
-# Members of a kernel's record, which have the names of a Tiling, a Launch and a Problem.
+# Members of core_kernel. A Tiling has the same names, and a Launch lacks the prefix "is_".
 TILING = tuple(field.name for field in fields(Tiling) if field.name != "arithmetic_rate")
 LAUNCH = ("rows_per_block", "columns_per_block", "splits", "is_persistent", "has_workspace")
 PRODUCT = ("m", "n", "k", "type", "orders", "is_gram")
 _of_tiling = attrgetter(*TILING)
-_of_launch = attrgetter(*(name.replace("is_", "") for name in LAUNCH))
+_of_launch = attrgetter(*(name.removeprefix("is_") for name in LAUNCH))
 
 
-class LatencyBlocks(ctypes.Structure):
-    """struct core_latency_blocks."""
+class BalanceBlocks(ctypes.Structure):
+    """struct core_balance_blocks."""
 
     _fields_ = (("memory", ctypes.c_double), ("arithmetic", ctypes.c_double))
 
@@ -44,42 +44,42 @@ def candidate_times_us(candidates: Sequence[Candidate]) -> Floats:
     The time is infinite if no block fits on a multiprocessor. Raise ToolMissing if there is no C compiler.
     """
     count = len(candidates)
-    kernels, latencies, times = (
-        np.zeros(count, np.dtype(record)) for record in (KernelRecord, LatencyBlocks, CoreTime)
-    )
+    kernels, balances = np.zeros(count, np.dtype(KernelRecord)), np.zeros(count, np.dtype(BalanceBlocks))
     names = (*TILING, *LAUNCH, *PRODUCT, "arithmetic_rate", "device")
-    columns = [*(kernels[name] for name in names), latencies["memory"], latencies["arithmetic"]]
+    members = [*(kernels[name] for name in names), balances["memory"], balances["arithmetic"]]  # views
     devices: dict[DeviceLimits, int] = {}
     for first, part in parts_of(candidates):
-        rows = [part.wide] if isinstance(part, Rows) else part  # the only row is a table
-        for column, values in zip(columns, zip(*(_values(one, devices) for one in rows), strict=True), strict=False):
-            column[first : first + len(part)] = values[0] if isinstance(part, Rows) else values
-    for name in ("m", "n", "k", "rows_per_block", "splits"):
-        times[name] = kernels[name]
+        if isinstance(part, Rows):
+            columns: Iterable[Any] = _members(part.wide, devices)
+        else:
+            columns = zip(*(_members(one, devices) for one in part), strict=True)
+        for member, column in zip(members, columns, strict=len(part) > 0):
+            member[first : first + len(part)] = column
     device_records, us = (DeviceRecord * len(devices))(*map(_device, devices)), np.empty(count)
-    kernels_at, latencies_at, times_at, us_at = (
-        ctypes.c_void_p(array.ctypes.data) for array in (kernels, latencies, times, us)
-    )
+    kernels_at, balances_at, us_at = (ctypes.c_void_p(array.ctypes.data) for array in (kernels, balances, us))
     predict = core_library().core_unmeasured_us
     predict.restype = None
-    predict(device_records, kernels_at, latencies_at, times_at, count, us_at)
+    predict(device_records, kernels_at, balances_at, count, us_at)
     return us
 
 
-def _values(candidate: Candidate, devices: dict[DeviceLimits, int]) -> tuple[Any, ...]:
-    """Return the members of the candidate's records. A device that is not in `devices` gets the next index."""
+def _members(candidate: Candidate, devices: dict[DeviceLimits, int]) -> tuple[Any, ...]:
+    """Return the members of the candidate's records. A device that is not in `devices` gets the next index.
+
+    For a table of candidates, some members are arrays.
+    """
     problem, limits, family, resources = candidate.problem, candidate.limits, candidate.family, candidate.resources
     latency_us = architecture_of(limits.compute_capability).memory_latency_clocks / limits.sm_clock_mhz
     bytes_per_us_per_sm = limits.dram_gbytes_per_s * 1e3 / limits.sms
-    bytes_in_flight = resources.threads * np.maximum(resources.bytes_in_flight, 1)
+    block_bytes = resources.threads * np.maximum(resources.bytes_in_flight, 1)  # at least 1: it is a divisor
     return (
         *_of_tiling(family.tiling(candidate.config, problem, candidate.occupancy.blocks_per_sm)),
         *_of_launch(candidate.launch),
         *_of_product(problem),
         _arithmetic_rate(limits, problem.dtype_name, family.on_tensor_cores),
         devices.setdefault(limits, len(devices)),
-        bytes_per_us_per_sm * latency_us / bytes_in_flight,  # by Little's law
-        BUSY_THREADS / resources.threads,
+        bytes_per_us_per_sm * latency_us / block_bytes,  # by Little's law
+        BALANCED_THREADS / resources.threads,
     )
 
 
@@ -91,7 +91,7 @@ def _of_product(problem: Problem) -> tuple[Any, ...]:
 
 @lru_cache(maxsize=64)
 def _arithmetic_rate(limits: DeviceLimits, dtype_name: str, on_tensor_cores: bool) -> float:
-    """Return the share of the device's arithmetic rate that the kernel's unit has: tensor cores or FMA units."""
+    """Return the rate of the kernel's unit (tensor cores or FMA units), divided by the device's rate for the type."""
     return 1.0 if on_tensor_cores else peak_gflops(limits, dtype_name) / dict(data_sheet(limits).gflops)[dtype_name]
 
 

@@ -20,7 +20,7 @@ KEY_DIGITS = 16  # of the SHA-256; if two paragraphs had equal keys, the digest 
 _PARAGRAPH, _SOURCE = schema.paragraph.c, schema.source.c
 _OF_KEYS = select(_PARAGRAPH.key, _PARAGRAPH.text).where(_PARAGRAPH.key.in_(bindparam("keys", expanding=True)))
 _KNOWN = select(_PARAGRAPH.key).where(_PARAGRAPH.key.in_(bindparam("keys", expanding=True)))
-_OF_DIGEST = select(schema.source).where(_SOURCE.digest == bindparam("key"))
+_OF_DIGEST = select(schema.source).where(_SOURCE.digest == bindparam("digest"))
 
 
 def source_row(connection: Connection, digest: str) -> Row:
@@ -29,7 +29,7 @@ def source_row(connection: Connection, digest: str) -> Row:
     Raise KeyError if there is no such row. Raise TypeError or ValueError if a paragraph is missing, or is no text, or
     if the text is too long.
     """
-    row = connection.execute(_OF_DIGEST, {"key": digest}).mappings().first()
+    row = connection.execute(_OF_DIGEST, {"digest": digest}).mappings().first()
     if row is None:
         raise KeyError(f"no source {digest}")
     return {**row, "text": _text(connection, checked(row, [_SOURCE.paragraphs])["paragraphs"].split(" "))}
@@ -37,7 +37,7 @@ def source_row(connection: Connection, digest: str) -> Row:
 
 def add_source(connection: Connection, values: Row) -> None:
     """Insert a row of `source` with these values and the text `text`, unless a row with its digest exists."""
-    if connection.execute(_OF_DIGEST, {"key": values["digest"]}).first() is None:
+    if connection.execute(_OF_DIGEST, {"digest": values["digest"]}).first() is None:
         row = {one.name: values[one.name] for one in _SOURCE if one is not _SOURCE.paragraphs}
         add_once(connection, schema.source, {**row, "paragraphs": add_text(connection, values["text"])})
 
@@ -48,7 +48,7 @@ def add_text(connection: Connection, text: str) -> str:
     keys = [hashlib.sha256(one.encode()).hexdigest()[:KEY_DIGITS] for one in paragraphs]
     by_key = dict(zip(keys, paragraphs, strict=True))
     known = set(connection.execute(_KNOWN, {"keys": list(by_key)}).scalars())
-    for key in sorted(by_key.keys() - known):  # in one order, so that fewer transactions wait for each other
+    for key in sorted(by_key.keys() - known):  # sorted, so that concurrent transactions do not deadlock
         add_once(connection, schema.paragraph, {"key": key, "text": by_key[key]})
     return " ".join(keys)
 
@@ -62,12 +62,12 @@ def unused(connection: Connection) -> list[str]:
 
 def _text(connection: Connection, keys: list[str]) -> str:
     """Return the text of the paragraphs with these keys. Raise TypeError or ValueError if it is damaged."""
-    found, characters, times = dict[str, str](), 0, Counter(keys)
-    for key, text in connection.execute(_OF_KEYS, {"keys": list(times)}):
+    found, characters, counts = dict[str, str](), 0, Counter(keys)
+    for key, text in connection.execute(_OF_KEYS, {"keys": list(counts)}):
         if not isinstance(text, str):
             raise TypeError(f"paragraph {key} of the kernel's text is not of type str")
         found[key] = text
-        characters += len(text) * times[key]
+        characters += len(text) * counts[key]
         if characters > MOST_KERNEL:
             raise ValueError(f"the kernel's text has more than {MOST_KERNEL} characters")
     missing = [key for key in keys if key not in found]
