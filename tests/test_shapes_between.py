@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from math import exp
+
 import numpy as np
 import pytest
 
 from tests.times_between import shape
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
-from tsm2_tune.generator.space.intermediate_shapes import APART, KERNELS_OF_A_SHAPE, kernels_between, shapes_between
+from tsm2_tune.generator.space.intermediate_shapes import (
+    KERNELS_OF_A_SHAPE,
+    LEAST_DISTANCE,
+    kernels_between,
+    shapes_between,
+)
 from tsm2_tune.generator.space.order import MOST_PREDICTED
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 
@@ -55,7 +62,7 @@ def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None
 
 
 def test_shapes_that_lie_side_by_side_have_none_between() -> None:
-    near = int(1000 * APART**2 * 0.98)
+    near = int(1000 * exp(2 * LEAST_DISTANCE) * 0.98)
     assert shapes_between([shape(1000, 8, 1000), shape(near, 8, 1000)]) == []
     assert shapes_between([shape(1000, 8, 1000)]) == []
 
