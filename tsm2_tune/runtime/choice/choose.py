@@ -206,8 +206,9 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
     third letter, t, means that C is row-major; "gram" means any op with x. `dtype` is a NumPy dtype, or a name in
     DTYPES or MATHS. Kernels tuned on this GPU are preferred to those tuned on other GPUs. For a tuned shape the
     result is the kernel that was fastest there. For another shape it is the kernel with the least predicted time,
-    which may compute the transposed product; if times cannot be predicted, the kernel of the nearest tuned shape, by
-    the Euclidean distance of the logarithms of m, n and k. Raise LookupError if no kernel has this element type,
+    which may compute the transposed product; if the rates of the device or the occupancy of a kernel are unknown,
+    the kernel of the nearest tuned shape, by the Euclidean distance of the logarithms of m, n and k. If the core does
+    not load, only tuned shapes have a kernel. Raise LookupError if no kernel has this element type,
     ValueError if no kernel has this op.
     """
     m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))

@@ -53,9 +53,7 @@ def _loaded() -> tuple[bytes, ctypes.CDLL]:
         binary = built_core(texts)
         library = loaded_core(binary)
     except OSError as error:
-        raise ToolMissing(
-            f"times cannot be predicted: the core does not load ({error}): install a C compiler"
-        ) from None
+        raise ToolMissing(f"the C code that predicts times does not load ({error}): install a C compiler") from None
     with workplace(cache.working_parent()) as work:
         output = work.folder / "core"
         output.write_bytes(binary)
