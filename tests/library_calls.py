@@ -127,8 +127,10 @@ def tried(
 
 
 def problems_of_all() -> list[Problem]:
-    """Return a problem for each type and each of BLAS's operations."""
-    return [Problem(6, 2, 3, dtype, op.lower()) for dtype, ops in OPS.items() for op in ops]
+    """Return a problem for each type and each of BLAS's operations: of f64 and c128 the transposed one."""
+    calls = [Call(dtype, op, 6, 2, 3) for dtype, ops in OPS.items() for op in ops]
+    calls = [call.transposed() if call.dtype in ("f64", "c128") else call for call in calls]
+    return [Problem(one.m, one.n, one.k, one.dtype, one.ops.lower() + "t" * (one.order == "C")) for one in calls]
 
 
 def fabricated_library(

@@ -132,6 +132,9 @@ def ways_to_ask(call: Call) -> list[tuple[list[Any], Call]]:
     }
     found = [(gemm(f"cublas{name}{wide}", **of_gemm, **types), of_columns)
              for name in ("GemmEx", "GemmStridedBatchedEx") for wide in ("", WIDE)]  # fmt: skip
+    if n % 2 == 0 and of_columns.ops[1] == "N":  # two products with one A, whose other columns follow each other
+        half = {"n": n // 2, "count": 2, "stride_a": 0, "stride_b": ldb * n // 2, "stride_c": ldc * n // 2}
+        found.append((gemm("cublasGemmStridedBatchedEx", **of_gemm | types | half), of_columns))
     if type_ < 2 or type_ in (4, 5):
         letter = LETTERS[(0, 1, 4, 5).index(type_)]
         names = (f"{letter}gemm_v2", f"{letter}gemmStridedBatched")

@@ -78,8 +78,11 @@ def launched(launch: Started, problem: Problem) -> Call:
     """Return what the problem's kernel was given as a call."""
     values = launch.values(int(launch.binary.split()[1]), np.dtype(FACTORS[problem.dtype_name]).str)
     m, n, k, alpha, a, lda, b, ldb, beta, c, ldc, *_ = values
-    ops = problem.op.upper()
-    return Call(problem.dtype_name, ops, m, n, k, lda, ldb, ldc, alpha, beta, a, b, c, stream=launch.stream)
+    ops, order = problem.op[:2].upper(), "C" if problem.op[2:] else "F"
+    factors = {"alpha": alpha, "beta": beta}
+    return Call(
+        problem.dtype_name, ops, m, n, k, lda, ldb, ldc, **factors, a=a, b=b, c=c, order=order, stream=launch.stream
+    )
 
 
 def test_wide_matrices_get_wide_indices(there: InProcess, plain: str) -> None:

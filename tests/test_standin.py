@@ -51,11 +51,13 @@ def test_each_product_is_launched_as_the_library_launches_it(
     each_is()
 
 
-@pytest.mark.parametrize("ops", ["NN", "TN", "CN"])
-def test_each_way_to_ask_for_a_long_product(there: InProcess, fakes: Path, library_of_all: Path, ops: str) -> None:
+@pytest.mark.parametrize(("ops", "ldb"), [("NN", 0), ("TN", 0), ("CN", 0), ("NT", 5)])
+def test_each_way_to_ask_for_a_long_product(
+    there: InProcess, fakes: Path, library_of_all: Path, ops: str, ldb: int
+) -> None:
     long = 2**33 + 6
-    m, k = (long, 3) if ops == "NN" else (3, long)
-    call = Call("c64", ops, m, 1, k, lda=long + 1, alpha=2 - 1j, beta=0.5j)
+    m, k = (long, 3) if ops[0] == "N" else (3, long)
+    call = Call("c64", ops, m, 1, k, lda=long + 1, ldb=ldb, alpha=2 - 1j, beta=0.5j)
     asked = ways_to_ask(call)
     wide = [one for one in asked if one[0][0].endswith(WIDE) or one[0][0] == MATMUL]
     assert {step[0] for step, _ in wide} >= {"cublasCgemm_v2_64", "cublasCgemv_v2_64", MATMUL}
