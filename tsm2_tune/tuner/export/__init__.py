@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.tuner.compile.core_library import core_library
 from tsm2_tune.tuner.export.autotuner_formats import EXCHANGE, export_exchange
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
@@ -104,12 +105,13 @@ def export(
     for cubins that cannot be verified on this machine. With `launcher` a module contains the compiled launcher.
 
     Raise InputError if there is no winner, StoreError if a stored kernel differs from the kernel that this program
-    generates, and ToolMissing if a tool that builds the launcher is missing.
+    generates, and ToolMissing if a compiler is missing that the core or the launcher needs.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     compiled: bytes | None = None
-    if launcher and rows and format_name == "module":
-        compiled = launcher_binary()  # before what may take long
+    if rows and format_name == "module":  # missing tools are told before what may take long
+        core_library()
+        compiled = launcher_binary() if launcher else None
     rows = among(rows)
     winning = store.winning(rows) if format_name == "module" else {}
     sources = {trial_id: record.trial.source for trial_id, record in winning.items()}
