@@ -1,4 +1,4 @@
-"""What the benchmarks compute from the rows of their files: means, quantiles, who is faster, and the tables."""
+"""Tests of what benchmarks compute from the rows of their files: means, quantiles, the faster side, and tables."""
 
 from __future__ import annotations
 
@@ -247,7 +247,7 @@ def test_a_summary_is_of_times_over_ours() -> None:
     assert [unseen_tables.ranked(values, 0.95) for values in ([], list(range(100, 0, -1)), [3.0])] == [None, 95, 3.0]
 
 
-def test_slower_is_by_more_than_3_percent_and_what_falls_back_takes_the_vendors_time() -> None:
+def test_slower_is_by_over_3_percent_and_a_fallback_takes_the_vendors_time() -> None:
     assert [summary_of(of_unseen(ours_us=480.0 * times)).slower for times in (1.029, 1.031)] == [0, 1]
     left = summary_of(of_unseen(ours_us=960.0, falls_back=True, fallback_us=485.0))
     assert (left.slower, left.slower_with_fallback) == (1, 0)

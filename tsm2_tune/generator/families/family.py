@@ -13,8 +13,6 @@ from functools import cached_property
 from itertools import chain
 from typing import Any, ClassVar, Generic, TypeVar
 
-import numpy as np
-
 from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources, Traffic
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.occupancy import Occupancy, occupancy
@@ -101,7 +99,7 @@ class Family(ABC, Generic[C]):
             k_step=step,
             k_per_pass=self.k_per_pass(config),
             odd_lines=self.odd_lines,
-            k_padding=step if isinstance(step, np.ndarray) or step <= MOST_DEPTH else 1,
+            k_padding=step ** (step <= MOST_DEPTH),  # 1 for a long step; of a table, an array
             has_vectors_of_c=self.has_vectors_of_c,
         )
 
