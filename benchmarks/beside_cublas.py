@@ -13,7 +13,6 @@ import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from typing import Any
 import click
 
 from benchmarks.gpu import gpu
-from benchmarks.result_file import program_facts, require_new
+from benchmarks.result_file import require_new, run_facts
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import Seconds
 from tsm2_tune.generator.config import KernelConfig
@@ -170,21 +169,9 @@ def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> N
                 f"{problem.text:24} {row['version']:7} {row['us']:9.1f} us {row['tflops']:6.2f} TFLOP/s "
                 f"{100 * floor_us / row['us']:5.1f} % of the floor  {row['configuration'] or ''}"
             )
-    identity = target.identity
     options = f"--shapes {shapes} --dtype {dtypes} --seconds {seconds:g}"
-    facts = {
-        "command": f"python -m benchmarks.beside_cublas {options}",
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": identity.name,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "flags": identity.flags,
-        "cublas": cublas.version,
-        **program_facts(),
-        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
-        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
-        "gflops": dict(ceilings.gflops),
-    }
+    facts = run_facts(f"python -m benchmarks.beside_cublas {options}", target, ceilings)
+    facts["cublas"] = cublas.version
     output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n")
     device.close()
     if not all(row["verified"] in (True, None) and math.isfinite(row["us"]) for row in rows):

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
-from datetime import UTC, datetime
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -32,7 +31,7 @@ from benchmarks.cells import Cell
 from benchmarks.contest import Contest
 from benchmarks.general_tables import GLOBAL_SIZE, STENCIL, tables
 from benchmarks.gpu import gpu
-from benchmarks.result_file import ResultFile, program_facts, require_new
+from benchmarks.result_file import ResultFile, require_new, run_facts
 from benchmarks.turns import COMPILE_SECONDS, TIMED, compiled_support
 from benchmarks.versus_cublas import refuse_less_precision
 from benchmarks.winner import Skipped, Winner
@@ -157,22 +156,8 @@ def command_of(*, quick: bool, variants: int, time_limit: float) -> str:
 
 def facts_of(target: Target, contest: Contest, command: str) -> dict[str, Any]:
     """Return the facts of the run: device, driver, compiler, measured peak rates."""
-    identity, ceilings = target.identity, contest.ceilings
-    return {
-        "command": command,
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": identity.name,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "flags": identity.flags,
-        "cublas": contest.cublas.version,
-        "cublaslt": contest.cublaslt.version,
-        **program_facts(),
-        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
-        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
-        "gflops": dict(ceilings.gflops),
-        "variants": [],
-    }
+    versions = {"cublas": contest.cublas.version, "cublaslt": contest.cublaslt.version}
+    return {**run_facts(command, target, contest.ceilings), **versions, "variants": []}
 
 
 def measure_cells(

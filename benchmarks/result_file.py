@@ -9,13 +9,16 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import tsm2_tune
 from benchmarks.cells import CELL_KEY, LAYOUTS, REGIMES, cell_key
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.problem import DTYPES
+from tsm2_tune.tuner.device.target import Target
 
 # Facts that must be equal for the rows of two runs to share a file.
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
@@ -82,6 +85,23 @@ def sources_digest() -> str:
 def program_facts() -> dict[str, str]:
     """Return the facts of the measuring program."""
     return {"tsm2_tune": tsm2_tune.__version__, "sources": sources_digest()}
+
+
+def run_facts(command: str, target: Target, ceilings: Ceilings) -> dict[str, Any]:
+    """Return the facts of a run: command, date, device, driver, compiler, program, measured peak rates."""
+    identity = target.identity
+    return {
+        "command": command,
+        "date": datetime.now(UTC).date().isoformat(),
+        "device": identity.name,
+        "driver": identity.driver,
+        "toolkit": identity.toolkit,
+        "flags": identity.flags,
+        **program_facts(),
+        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
+        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
+        "gflops": dict(ceilings.gflops),
+    }
 
 
 class ResultFile:

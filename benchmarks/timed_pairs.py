@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from benchmarks.gpu import gpu
-from benchmarks.result_file import ResultFile, program_facts, require_new
+from benchmarks.result_file import ResultFile, require_new, run_facts
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.limits import DeviceLimits
@@ -19,7 +18,7 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.tuner.device.target import HOST, Target, find_target
+from tsm2_tune.tuner.device.target import HOST, find_target
 from tsm2_tune.tuner.results.trial import Cache, Outcome, Trial
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.loop import Options, Tuner
@@ -31,24 +30,6 @@ Listed = Sequence[tuple[Problem, Sequence[KernelConfig]]]
 
 def candidates_of(problem: Problem, configs: Sequence[KernelConfig], limits: DeviceLimits) -> list[Candidate]:
     return [Candidate(family_named(one.family), one, problem, limits, Guidelines()) for one in configs]
-
-
-def facts_of(target: Target, tuner: Tuner, command: str) -> dict[str, Any]:
-    """Return the facts of the run: device, driver, compiler."""
-    identity, ceilings = target.identity, tuner.ceilings
-    return {
-        "command": command,
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": identity.name,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "flags": identity.flags,
-        **program_facts(),
-        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
-        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
-        "gflops": dict(ceilings.gflops),
-        "complete": False,
-    }
 
 
 def row_of(problem: Problem, trial: Trial) -> dict[str, Any]:
@@ -70,7 +51,8 @@ def time_pairs(listed: Listed, spec: str, output: Path, *, time_limit: float | N
     every = [candidates_of(problem, configs, target.limits) for problem, configs in listed]
     options = Options(cache=Cache.CLEAN)
     with Tuner(target, options) as tuner:
-        result = ResultFile(output, facts_of(target, tuner, "python -m benchmarks.leave_one_out run"))
+        facts = run_facts("python -m benchmarks.leave_one_out run", target, tuner.ceilings)
+        result = ResultFile(output, {**facts, "complete": False})
         for of in every[:COMPILED_AHEAD]:
             tuner.compile_ahead(of)
         for place, (problem, _) in enumerate(listed):

@@ -20,7 +20,6 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -31,7 +30,7 @@ from benchmarks.contest import Contest
 from benchmarks.gpu import gpu
 from benchmarks.headline import means_text
 from benchmarks.plot import draw, matplotlib
-from benchmarks.result_file import ResultFile, program_facts, read, require_folder, require_new
+from benchmarks.result_file import ResultFile, read, require_folder, require_new, run_facts
 from benchmarks.turns import Turns, compiled_support
 from benchmarks.winner import Skipped, planned, planners, tuned
 from tsm2_tune.commands.errors import Command
@@ -124,22 +123,12 @@ class Selection:
 
 def facts_of(command: str, target: Target, contest: Turns[Any], sm_clock_mhz: float | None) -> dict[str, Any]:
     """Return the facts of the run: device, driver, compiler, measured peak rates."""
-    identity, ceilings = target.identity, contest.ceilings
     return {
-        "command": command,
-        "date": datetime.now(UTC).date().isoformat(),
-        "device": identity.name,
-        "driver": identity.driver,
-        "toolkit": identity.toolkit,
-        "flags": identity.flags,
+        **run_facts(command, target, contest.ceilings),
         **contest.versions,
-        **program_facts(),
         "most_sm_clock_mhz": target.limits.sm_clock_mhz,
         "sm_clock_mhz": sm_clock_mhz,
         "dram_gbytes_per_s": target.limits.dram_gbytes_per_s,
-        "read_gbytes_per_s": ceilings.read_gbytes_per_s,
-        "copy_gbytes_per_s": ceilings.copy_gbytes_per_s,
-        "gflops": dict(ceilings.gflops),
         "complete": False,
     }
 
