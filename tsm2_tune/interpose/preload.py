@@ -101,15 +101,19 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
     def start(path: str, words: Sequence[str]) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, executable=path, env=environment, close_fds=False)
 
-    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # else the child's exit status would be lost
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     before = _handled(pass_on, is_ignored=False)
+    # An ignored SIGCHLD would lose the program's exit status.
+    before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
     try:
-        started = _started(program, start)
-        before |= _handled(pass_on, is_ignored=True)  # only now, so that the program inherits that they are ignored
-        for number in early:
-            started.send_signal(number)
-        status = started.wait()
+        with _signal_pipe() as signals:
+            started = _started(program, start)
+            # Only now: the program inherits that signals are ignored.
+            before |= _handled(pass_on, is_ignored=True)
+            for number in early:
+                started.send_signal(number)
+            # waitpid would delay a signal that comes just before it, until the next signal.
+            while (status := started.poll()) is None:
+                os.read(signals, 1)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -117,6 +121,20 @@ def ran(program: Sequence[str], standing: Standing, journal: Path) -> int:
             for number in early:
                 signal.raise_signal(number)
     return status if status >= 0 else OF_A_SIGNAL - status
+
+
+@contextmanager
+def _signal_pipe() -> Iterator[int]:
+    """Yield the reading end of a pipe, to which one byte is written for each signal that has a handler."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    try:
+        yield reading
+    finally:
+        signal.set_wakeup_fd(before)
+        os.close(reading)
+        os.close(writing)
 
 
 def _handled(handler: Callable[[int, object], None], *, is_ignored: bool) -> dict[int, Any]:

@@ -14,7 +14,8 @@ from tsm2_tune.generator.space.seed_table import Measured
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import SearchSpace
 
-# The most predicted time of a first choice, divided by the least of all candidates. Of winners on an H200: below 1.8.
+# The greatest predicted time of a first choice, divided by the least of all candidates. Of 1,033 winners on an H200,
+# 99 % are below 1.5 and three above 2.
 MOST_PREDICTED = 2.0
 
 
