@@ -25,7 +25,6 @@ from typing import Any
 
 import pytest
 
-from tests.bugs_in_classes import Case
 from tests.planting import Bug
 
 LAYERS = {
@@ -53,17 +52,11 @@ SLOW_FILES = """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
 WITHOUT_UNIT_FILES = """
-    bugs_by_class complex device_memory exported_calls exported_dtypes gemm gemv general gpu gpu_arrays
-    gpu_calls
-    gpu_cluster gpu_device gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races
-    launcher launcher_export library library_files minplus odd_calls planted_bugs planted_bugs_inner
-    planted_bugs_inner_fma_ring planted_bugs_inner_mma16 planted_bugs_resident_b_dmma
-    planted_bugs_resident_b_fma_held planted_bugs_resident_b_fma_ring planted_bugs_row_lanes planted_bugs_staged
-    planted_bugs_staged_complex_dmma planted_bugs_staged_f32_dmma planted_bugs_staged_runs
-    planted_bugs_staged_symmetric planted_bugs_staged_wgmma planted_bugs_stream_a planted_bugs_stream_a_mma16
-    planted_bugs_stream_a_mma16_ring predictions programs rate_fit reference running staged_symmetric standin
-    standin_journal standin_left standin_loaded standin_lt standin_lt_descriptors standin_lt_real
-    standin_triangle standin_verifying tune without_gpu worker
+    device_memory exported_calls exported_dtypes gemm general gpu gpu_arrays gpu_calls gpu_cluster gpu_device
+    gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher launcher_export
+    library library_files minplus odd_calls planted_bugs predictions programs rate_fit reference running
+    staged_symmetric standin standin_journal standin_left standin_loaded standin_lt standin_lt_descriptors
+    standin_lt_real standin_triangle standin_verifying tune without_gpu worker
 """
 WITHOUT_UNIT = SLOW | {f"tests/test_{name}.py" for name in WITHOUT_UNIT_FILES.split()}
 
@@ -74,7 +67,7 @@ def layer_of(item: pytest.Item) -> str:
     marked = {mark.name for mark in item.iter_markers()}
     if "gpu" in marked:
         return "gpu"
-    if any(isinstance(one, (Bug, Case)) for one in given):
+    if any(isinstance(one, Bug) for one in given):
         return "planted"
     if "slow" in marked or item.nodeid.partition("::")[0] in SLOW:
         return "slow"

@@ -1,41 +1,71 @@
-"""Bugs to plant in a rendered kernel, and what verification must say of them."""
+"""The bugs of `planted_bugs.toml`, and how one is planted in the text of a kernel."""
 
 from __future__ import annotations
 
+import re
+import tomllib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import cache
+from pathlib import Path
 
+from tests.spelling import spelt
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.generator.source import code
 
-if TYPE_CHECKING:
-    from tests.conftest import TryKernel
+PATH = Path(__file__).with_name("planted_bugs.toml")
+STORE = "element = scalar(beta == 0 ?"  # the statement of parts.cu.jinja that stores an element of C
+# Ways that the file says; any other is a stage of the full verification.
+SHAPE, TRIAL, LAUNCHES, RACES, GPU = "shape", "trial", "launches", "races", "gpu"
 
-Shape = tuple[int, int, int]
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Bug:
-    """The configuration's text with `planted` wherever `original` stood."""
+    """A kernel in whose code `planted` replaces `original`."""
 
     name: str
     config: KernelConfig
+    problem: Problem
     original: str
     planted: str
-    dtype: str = "f32"
-    op: str = "nn"
-    shape: Shape | None = None  # at which it shows, where that is not the other bugs'
+    way: str
+
+    @property
+    def full_name(self) -> str:
+        """The name with the kernel's family, type and operations."""
+        return f"{self.name} ({self.config.family}, {self.problem.dtype_name}, {self.problem.op})"
+
+    @property
+    def kind(self) -> str:
+        """The class of the bug; empty if its name begins with none."""
+        return self.name.rpartition(": ")[0]
 
     def plant(self, text: str) -> str:
-        assert self.original in text, "the template changed: plant this bug anew"
-        return text.replace(self.original, self.planted)
+        """Return the code of the CUDA text with the bug."""
+        planted, places = re.subn(pattern(self.original), lambda found: found[1] + self.planted, code(text))
+        assert places, f"no kernel has this code any more, so plant the bug anew: {self.full_name}"
+        return planted
 
 
-def assert_rejected(try_kernel: TryKernel, bug: Bug, shape: Shape, *, probes: bool = False) -> None:
-    """Verification on the host finds the bug at the shape, or on the probes if asked, and says what it found."""
-    problem = Problem(*(bug.shape or shape), bug.dtype, bug.op)
-    result = try_kernel(bug.config, problem, bug.plant, probes)
-    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED), f"accepted: {result}"
-    assert result.detail
-    assert result.measurement is None
+def pattern(original: str) -> str:
+    """Return a pattern of the code's tokens, with any spaces between them. What the first group matches stays."""
+    if original == "at the start":
+        return r"(__global__[^{]*\{)"
+    if original == "before the store":
+        return f"()(?={pattern(STORE)})"
+    tokens = re.findall(r"\w+|[^\w\s]", original)
+    return "()" + r"\s*".join(rf"\b{one}\b" if re.match(r"\w", one) else re.escape(one) for one in tokens)
+
+
+@cache
+def bugs() -> tuple[Bug, ...]:
+    """Return the bugs of the file."""
+    found = tuple(
+        Bug(name, spelt(config), Problem.parse(problem), original, planted, way)
+        for way, kernels in tomllib.loads(PATH.read_text()).items()
+        for kernel, planted_bugs in kernels.items()
+        for config, problem in (kernel.split(),)
+        for name, (original, planted) in planted_bugs.items()
+    )
+    assert len({one.full_name for one in found}) == len(found), "two bugs have one name"
+    return found

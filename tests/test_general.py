@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from tests.conftest import TryKernel
-from tests.planting import Bug, assert_rejected
 from tests.staged_kernels import SPLIT_DMMA
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
@@ -57,42 +57,34 @@ def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
     assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
 
 
-def bug(name: str, original: str, planted: str, *, op: str = "nn", dtype: str = "c128") -> Bug:
-    return Bug(name, SPLIT_DMMA[dtype], original, planted, dtype=dtype, op=op, shape=shape_of(dtype))
-
-
-BUGS = (
-    bug("every band the first", "above = band * tiles_down_band", "above = 0 * band"),
-    bug("a band before its turn", "band = tile / tiles_of_band", "band = (tile + 1) / tiles_of_band"),
-    bug(
-        "a band a tile short", "= tiles_across * work.tiles_down_band;", "= tiles_across * work.tiles_down_band - 1;"
-    ),
-    bug(
-        "the last band as high as the others", "below < tiles_down_band ? below : tiles_down_band", "tiles_down_band"
-    ),
-    bug("the edges of every tile those of the first", "Origin{corner, next", "Origin{Corner{0, 0}, next"),
+# Fewer tiles than blocks: k has two panels, and of its tail each other block has a turn and a stretch.
+PANELS = StagedDmmaConfig(
+    128, 128, 64, 32, 16, 3, 1, splits=13, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
 )
+IN_PANELS = (318, 32, 2552)
+IN_TURNS = (1725, 32, 64)  # two tiles for each block, and one for stretches: more than the workspace has slots for
 
 
-# Only the probes show bugs in this one, which has as many blocks as a host.
-PROBED = StagedDmmaConfig(
-    256, 256, 64, 64, 32, 4, 1, splits=16, min_blocks=1, strips=2, octets=2, fragment_prefetch=1
-)
-WIDE = StagedDmmaConfig(128, 128, 128, 64, 16, 3, 1, splits=16, min_blocks=1, strips=4, octets=4, fragment_prefetch=1)
-PROBED_BUGS = (
-    Bug("stretches that leave chunks over", PROBED,
-        "Index((in_stretches + work.tail_blocks - 1) / work.tail_blocks)",
-        "Index(in_stretches / work.tail_blocks)", dtype="f64"),
-    Bug("the last band a tile short where it is whole", WIDE, "below < tiles_down_band ? below : tiles_down_band",
-        "below <= tiles_down_band ? below : tiles_down_band - 1", dtype="f64"),
-)  # fmt: skip
+@pytest.mark.parametrize("shape", [IN_PANELS, IN_TURNS], ids=str)
+def test_panels_turns_and_stretches_are_right(try_kernel: TryKernel, shape: tuple[int, int, int]) -> None:
+    result = try_kernel(PANELS, Problem(*shape, "f64", "nn"), str)
+    assert result.outcome is Outcome.OK, result.detail
 
 
-@pytest.mark.parametrize("bug", PROBED_BUGS, ids=lambda bug: bug.name)
-def test_the_probes_find_a_wrong_walk(try_kernel: TryKernel, bug: Bug) -> None:
-    assert_rejected(try_kernel, bug, (1, 1, 1), probes=True)
+@pytest.mark.parametrize("op", ["nn", "ttt"])
+def test_with_a_short_k_nearly_every_block_has_a_whole_tile(try_kernel: TryKernel, op: str) -> None:
+    problem, config, family = (
+        Problem(954, 29, 300, "f64", op),
+        replace(PANELS, splits=16),
+        family_named("staged_dmma"),
+    )
+    assert family.has_whole_tiles(config, problem)  # type: ignore[attr-defined]
+    assert try_kernel(config, problem, crash_where_sums_meet, False).outcome is Outcome.OK
+    fewer = replace(problem, m=800)
+    assert not family.has_whole_tiles(config, fewer)  # type: ignore[attr-defined]
+    assert try_kernel(config, fewer, crash_where_sums_meet, False).outcome is Outcome.CRASHED
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_wrong_walk_is_found(try_kernel: TryKernel, bug: Bug) -> None:
-    assert_rejected(try_kernel, bug, (1, 1, 1))
+def crash_where_sums_meet(text: str) -> str:
+    assert "if (!alone) {" in text
+    return text.replace("if (!alone) {", "if (!alone) { __builtin_trap();")

@@ -10,8 +10,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tests.conftest import TryKernel, compiled
-from tests.planting import Bug
+from tests.conftest import compiled
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.gemv import GemvConfig
@@ -29,7 +28,7 @@ from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED, calls_for
 from tsm2_tune.tuner.worker.client import Worker
-from tsm2_tune.tuner.worker.protocol import AttemptResult, FullVerification, Run
+from tsm2_tune.tuner.worker.protocol import FullVerification, Run
 
 TSMR = StreamAFmaConfig(64, 1, 2, 8, 4, splits=3, row_tiles=1, min_blocks=1)
 TSMT = InnerFmaConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks=1)
@@ -106,17 +105,6 @@ def test_launches_are_one_few_more_than_at_once_and_the_configurations(config: K
     assert not launch_problems(replace(TSMR, splits=1), problem, most_products=1e12)
 
 
-def with_other_splits(worker: Worker, toolchain: Toolchain, bug: Bug) -> AttemptResult:
-    """Return the result of the kernel with the bug in the full verification's calls with other splits."""
-    problem = Problem(*(bug.shape or (512, 16, 96)), bug.dtype, bug.op)
-    source = render(problem, bug.config)
-    binary = compiled(bug.plant(source.text), source.kernel, toolchain, source.defines)
-    calls = [call for call in calls_for(problem, bug.config, EMULATED, problem.index_bits) if call.splits]
-    entry = Entry(binary.path, source.kernel, source.launch)
-    run = Run("with other splits", entry, problem.index_bits, tuple(calls))
-    return worker.verify_in_full(FullVerification(problem, (run,), seed=5))
-
-
 RIGHT = (
     (TSMR, "f32", "nn"),
     (TSMT, "f32", "tn"),
@@ -134,33 +122,14 @@ RIGHT = (
 def test_a_kernel_is_right_with_other_splits(
     worker: Worker, quick: Toolchain, config: KernelConfig, dtype: str, op: str
 ) -> None:
-    shape = (16, 16, 96) if op == "tx" else None
-    result = with_other_splits(worker, quick, Bug("none", config, "", "", dtype=dtype, op=op, shape=shape))
+    problem = Problem(16 if op == "tx" else 512, 16, 96, dtype, op)
+    source = render(problem, config)
+    binary = compiled(source.text, source.kernel, quick, source.defines)
+    calls = [call for call in calls_for(problem, config, EMULATED, problem.index_bits) if call.splits]
+    entry = Entry(binary.path, source.kernel, source.launch)
+    run = Run("with other splits", entry, problem.index_bits, tuple(calls))
+    result = worker.verify_in_full(FullVerification(problem, (run,), seed=5))
     assert result.outcome is Outcome.OK, result.detail
-
-
-# They show with no problem where the kernel is started as its configuration says.
-OTHER_LAUNCHES = (
-    Bug("sums of the configuration's splits", TSMR, "stride, splits, splits)", "stride, 3, 3)"),
-    Bug("one split that finds itself not the last", TSMR, "_acq_rel(counter, count - 1)", "_acq_rel(counter, 2)"),
-    Bug("the groups' sums elsewhere", TSMT, "last_sums += splits *", "last_sums += 16 *", op="tn"),
-    Bug("no groups of many splits", TSMT, "last_count = groups", "last_count = 1", op="tn"),
-    Bug("as many blocks as the configuration has", STAGED, "work.tail_blocks = splits - panel_blocks",
-        "work.tail_blocks = 20 - panel_blocks", dtype="f64", op="tn"),
-    Bug("chunks of as many blocks", STAGED, "one_tile ? splits : 1", "one_tile ? 20 : 1", dtype="f64", op="tn"),
-)  # fmt: skip
-
-
-@pytest.mark.host
-@pytest.mark.parametrize("bug", OTHER_LAUNCHES, ids=lambda bug: bug.name)
-def test_a_bug_of_other_launches_is_rejected_in_full(
-    worker: Worker, quickest: Toolchain, try_kernel: TryKernel, bug: Bug
-) -> None:
-    problem = Problem(*(bug.shape or (512, 16, 96)), bug.dtype, bug.op)
-    assert try_kernel(bug.config, problem, bug.plant, True).outcome is Outcome.OK
-    result = with_other_splits(worker, quickest, bug)
-    assert result.outcome in (Outcome.WRONG_RESULT, Outcome.CRASHED), f"accepted: {result}"
-    assert " splits" in result.detail
 
 
 def test_each_parameter_lies_at_a_multiple_of_its_size() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests import layers
-from tests.planting import Bug
+from tests.planting import TRIAL, Bug
 from tsm2_tune.generator.families.published import Tsm2Config
+from tsm2_tune.generator.problem import Problem
 
 ROOT = Path(__file__).parents[1]
 ARGS = pytest.Config.ArgsSource.ARGS
 TESTPATHS = pytest.Config.ArgsSource.TESTPATHS
-BUG = Bug("none", Tsm2Config("v0", 32, 1, 1), "", "")
+BUG = Bug("none", Tsm2Config("v0", 32, 1, 1), Problem(8, 8, 8, "f32"), "", "", TRIAL)
 
 
 def item_of(*marks: str, path: str = "tests/test_problem.py", fixtures: Any = (), **params: Any) -> Any:
