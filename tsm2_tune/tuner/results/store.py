@@ -377,7 +377,7 @@ class Store:
         values = {"device_name": device} if asked is None else conditions.values(device, asked)
         rows = self._database.rows(query, values)
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
-        in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: (pair[1]["stamp"], pair[1]["basis"]))
+        in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: trial_summaries.age(pair[1]))
         basis = {key: row["basis"] for key, row in in_time}  # the last row of a key determines its basis
         return tuple(
             trial_summaries.current_trial(row)

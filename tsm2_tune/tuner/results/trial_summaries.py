@@ -163,6 +163,13 @@ def device_name(row: Row) -> str:
         return str(checked(row, [schema.trial.c.device_name])["device_name"])
 
 
+def age(row: Row) -> tuple[int, str]:
+    """Return the key by which the rows of `trial` are sorted by age: time stamp and basis."""
+    with reading(row["id"]):
+        values = checked(row, [schema.trial.c.stamp, schema.trial.c.basis])
+        return values["stamp"], values["basis"]
+
+
 def config_text(row: Row) -> str:
     """Return the configuration's text in a row of `trial`."""
     with reading(row["id"]):

@@ -116,8 +116,10 @@ class Reader:
         problem = self._one(schema.problem, row["problem_id"])
         records.trial(row, problem=problem, source=source, first=first)  # raises for an invalid row
         others = tuple(one for number, one in sorted(firsts.items(), reverse=True) if number < 0)
-        tried = Tried(self._run(row["run_id"]), _values(row, schema.trial), firsts.get(0), others)
-        return tried, finals
+        run = self._run(row["run_id"])
+        if run[RUN.index("device_name")] != row["device_name"]:
+            raise ValueError("its run is on another device")
+        return Tried(run, _values(row, schema.trial), firsts.get(0), others), finals
 
     def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
         """Yield each measurement of a vendor library as a Round with this single measurement."""
