@@ -9,15 +9,14 @@ import sqlite3
 import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import fields, replace
-from functools import cache
+from dataclasses import replace
+from functools import cache, wraps
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 from tests.databases import LATE
 from tests.fabricated import (
-    GPU,
     ONE_STATE,
     PROBLEM,
     configuration,
@@ -28,7 +27,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tsm2_tune.generator.config import Launch
+from tests.hostile import COLUMNS, Edit, altered, wrong_of
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
@@ -63,17 +62,6 @@ TARGET = cast(
 )
 
 EVIL = 'extern "C" void evil() {}'
-ODD: tuple[object, ...] = (
-    *(None, 0, 1, -1, 2, 7, 2**31, 2**32, -(2**63), 2**63 - 1, 1e-320, 1e-9, -0.5, 0.5, 3.7, 1e9, 1e300, -1e300),
-    *(float("inf"), float("-inf"), float("nan"), "", " ", "0", "1", "64", "inf", "NaN", "1e400", "9" * 5000, "x"),
-    *("a\nb", "a\rb", "\x1b[2J\x1b]0;x\x07", "*/ " + EVIL, '"; ' + EVIL, "\\\n" + EVIL, "0.1\n" + EVIL),
-    *("\x00", "é", "\u202e", "=1+1", "'; DROP TABLE trial; --", "{{ 7 * 7 }}", "A" * 100_000, "{}", "[]", "null"),
-    *("[" * 100_000, '{"a":' * 50_000, '{"f32": Infinity}', '{"f32": 1e999}', '{"f32": -1}', '{"f32": true}'),
-    *(f'{{"f32": {"9" * 400}}}', f'{{"f32": {"9" * 5000}}}', '{"f32": [1]}', '{"\\ud800": 1}', '{"f32": 1e-300}'),
-    *('{"threads": NaN}', '{"threads": 1e999}', '{"version":"v9"}', "tsm2:version=v9", "gemm:m=0", "ladder:x"),
-    *(b"", b"\xff\xfe", b"x" * 100_000, "ok", "timed-out", "interrupted", "crashed", "nn", "tx", "cn", "ttt", "f64"),
-    *("c64", "minplus_f32", "tsm2", "gemm", "bygone", GPU, "2026-01-01T00:00:00+00:00", "2026-99-01T00:00:00+00:00"),
-)  # fmt: skip
 ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i FROM n) SELECT max(i) FROM n"
 SCHEMA = (
     "CREATE TRIGGER t AFTER INSERT ON trial BEGIN DELETE FROM sample; END",
@@ -148,23 +136,30 @@ def _make_good(path: Path) -> None:
         store.add_trials(RUN, [], hazards=[faulty, hanging])
 
 
-# Tamperings: each changes one thing of a database that is open without any check.
+# Tamperings: each changes one thing of a database.
 
 
-def odd_value(rng: random.Random, connection: sqlite3.Connection) -> None:
-    table = rng.choice(list(schema.metadata.tables.values()))
-    column, value = rng.choice(list(table.columns)).name, rng.choice(ODD)
-    where = rng.choice(("", *[f" WHERE rowid % {rng.randint(1, 3)} = 0"] * (table.name not in ("sample", "source"))))
-    connection.execute(f"UPDATE {table.name} SET {column} = ?{where}", (value,))
+def odd_value(rng: random.Random, path: Path) -> None:
+    """A value that its column may not have, or another one that it may."""
+    column = rng.choice(list(COLUMNS.values()))
+    stored = rng.choice(plain_sql(path, f"SELECT {column.name} FROM {column.table}"))[0]
+    values = rng.choice((wrong_of(column), altered(column, stored)))
+    Edit(column, rng.choice(values or (None,)), rng.choice((0, -1))).put(path)
 
 
-def odd_number(rng: random.Random, connection: sqlite3.Connection) -> None:
-    tables = schema.metadata.tables.values()
-    column = rng.choice([c for one in tables for c in one.columns if c.type.python_type is not str])
-    change = rng.choice(("+ 1", "- 1", "* 2", "* -1", "/ 2.0", "* 1e30", "* 1e-30", "+ 0.25", "* 0"))
-    connection.execute(f"UPDATE {column.table.name} SET {column.name} = {column.name} {change}")
+def in_sql(change: Callable[[random.Random, sqlite3.Connection], None]) -> Callable[[random.Random, Path], None]:
+    """Return the change of a file by one of a database that is open without any check."""
+
+    @wraps(change)
+    def tampered(rng: random.Random, path: Path) -> None:
+        with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error), connection:
+            connection.execute("PRAGMA synchronous = OFF")
+            change(rng, connection)
+
+    return tampered
 
 
+@in_sql
 def deleted_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
     table = rng.choice(list(schema.metadata.tables))
     key = rng.choice([c.name for c in schema.metadata.tables[table].columns])
@@ -174,6 +169,7 @@ def deleted_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
     )
 
 
+@in_sql
 def swapped_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
     table = rng.choice([name for name in schema.metadata.tables if name != "sample"])
     column = rng.choice([c.name for c in schema.metadata.tables[table].columns if c.name not in ("id", "digest")])
@@ -182,6 +178,7 @@ def swapped_rows(rng: random.Random, connection: sqlite3.Connection) -> None:
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (value, row))
 
 
+@in_sql
 def foreign_text(rng: random.Random, connection: sqlite3.Connection) -> None:
     """Another text, with its digest made anew, as whoever prepares a file does."""
     old, keys = rng.choice(connection.execute("SELECT digest, paragraphs FROM source").fetchall())
@@ -196,6 +193,7 @@ def foreign_text(rng: random.Random, connection: sqlite3.Connection) -> None:
         connection.execute("UPDATE run SET version = ?", (f"0.1.0\n{EVIL}",))
 
 
+@in_sql
 def other_config(rng: random.Random, connection: sqlite3.Connection) -> None:
     """Another configuration, text and tunables at one: of no space, of another family, or just another one."""
     ladder, gemm = ({one.name: 1 for one in declared(family_named(name).config_type)} for name in ("ladder", "gemm"))
@@ -220,56 +218,6 @@ def other_config(rng: random.Random, connection: sqlite3.Connection) -> None:
     )
 
 
-def other_launch(rng: random.Random, connection: sqlite3.Connection) -> None:
-    column = rng.choice([field.name for field in fields(Launch)])
-    connection.execute(
-        f"UPDATE source SET {column} = ?", (rng.choice((0, 1, 2, 32, 64, 128, 255, 1024, 4096, 65536)),)
-    )
-
-
-def contradiction(rng: random.Random, connection: sqlite3.Connection) -> None:
-    """Values that each may be stored, but not beside one another."""
-    statements = (
-        "UPDATE trial SET outcome = 'ok'", "UPDATE trial SET verdict_correct = 1",
-        "UPDATE trial SET verdict_correct = 0",
-        "UPDATE trial SET verdict_worst_ratio = 2.5", "UPDATE trial SET verdict_detail = NULL",
-        "UPDATE trial SET blocks_per_sm = NULL", "UPDATE trial SET verdict_correct = NULL",
-        "UPDATE measurement SET median_us = low_us - 1", "UPDATE measurement SET median_us = median_us / 10",
-        "UPDATE measurement SET low_us = high_us + 1", "UPDATE sample SET us = us / 10", "UPDATE sample SET us = -us",
-        "UPDATE problem SET flops = 1", "UPDATE problem SET least_bytes = 1", "UPDATE problem SET m = 20481",
-        "UPDATE run SET device_name = 'another'", "UPDATE trial SET device_name = 'another'",
-        "UPDATE source SET dtype = 'f64'", "UPDATE source SET kernel = 'ism2'", "UPDATE source SET kernel = 'evil'",
-        "UPDATE vendor_measurement SET verdict_correct = 1", "UPDATE vendor_sample SET us = us / 10",
-        "UPDATE measurement SET run_id = 99", "UPDATE trial SET problem_id = 3", "UPDATE problem SET op = 'tn'",
-    )  # fmt: skip
-    connection.execute(rng.choice(statements))
-
-
-def altered_schema(rng: random.Random, connection: sqlite3.Connection) -> None:
-    connection.execute(rng.choice(SCHEMA))
-
-
-def rewritten_schema(rng: random.Random, connection: sqlite3.Connection) -> None:
-    name, before, after = rng.choice(REWRITTEN)
-    connection.execute("PRAGMA writable_schema = ON")
-    connection.execute("UPDATE sqlite_master SET sql = replace(sql, ?, ?) WHERE name = ?", (before, after, name))
-
-
-def large_value(rng: random.Random, connection: sqlite3.Connection) -> None:
-    table = rng.choice(list(schema.metadata.tables.values()))
-    column = rng.choice([c.name for c in table.columns if not c.primary_key])
-    size = rng.choice((2**20 + 1, 3_000_000))
-    value = rng.choice((f"zeroblob({size})", f"cast(zeroblob({size}) AS TEXT)", f"hex(zeroblob({size}))"))
-    connection.execute(f"UPDATE {table.name} SET {column} = {value}")
-
-
-IN_SQL: tuple[Callable[[random.Random, sqlite3.Connection], None], ...] = (
-    *(odd_value,) * 10, *(odd_number,) * 4, *(deleted_rows,) * 2, *(swapped_rows,) * 2, *(foreign_text,) * 3,
-    *(other_config,) * 3, *(other_launch,) * 2, *(contradiction,) * 4, *(altered_schema,) * 2,
-    *(rewritten_schema,) * 2, large_value,
-)  # fmt: skip
-
-
 def corrupted_bytes(rng: random.Random, path: Path) -> None:
     """Other bytes, pages that have changed places, and an end that is gone."""
     content = bytearray(path.read_bytes())
@@ -292,17 +240,18 @@ def corrupted_bytes(rng: random.Random, path: Path) -> None:
     path.write_bytes(content)
 
 
+TAMPERINGS: tuple[Callable[[random.Random, Path], None], ...] = (
+    *(odd_value,) * 10, deleted_rows, swapped_rows, *(foreign_text,) * 2, *(other_config,) * 2,
+    *(corrupted_bytes,) * 2,
+)  # fmt: skip
+
+
 def tamper(path: Path, rng: random.Random) -> str:
     """Change one thing in the database; returns what kind of thing."""
-    if rng.random() < 0.12:
-        corrupted_bytes(rng, path)
-        return corrupted_bytes.__name__
-    change = rng.choice(IN_SQL)
+    change = rng.choice(TAMPERINGS)
     if rng.random() < 0.05:
         downgrade(path)
-    with closing(sqlite3.connect(path)) as connection, suppress(sqlite3.Error), connection:
-        connection.execute("PRAGMA synchronous = OFF")
-        change(rng, connection)
+    change(rng, path)
     return change.__name__
 
 

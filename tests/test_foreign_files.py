@@ -13,7 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.command import refused, run
-from tests.fabricated import GPU, PROBLEM, add_text, configuration, downgrade, plain_sql
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    PROBLEM,
+    add_text,
+    configuration,
+    downgrade,
+    final,
+    plain_sql,
+    trial,
+    tuning_run,
+)
 from tests.tampered import Compiling
 from tests.tampering import EVIL, REWRITTEN, SCHEMA, SKINNY, TARGET, good_database
 from tsm2_tune.errors import StoreError
@@ -24,7 +35,6 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.storage import database, schema, schema_versions
-from tsm2_tune.tuner.results.storage.schema import LAUNCH_OF_TRIAL
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search import session
@@ -140,29 +150,6 @@ def test_a_planted_text_is_not_exported(one_trial_database: Path, form: str) -> 
     assert f"or which it lacks: tune {PROBLEM.text} again on that device" in said
 
 
-@pytest.mark.parametrize("form", WITH_KERNELS)
-@pytest.mark.parametrize(
-    "edit",
-    [
-        "threads = 64",
-        "rows_per_block = 64",
-        "smem_bytes = 0",
-        "columns_per_block = 4",
-        "splits = 2",
-        "flat_splits = 1",
-        "persistent = 1",
-        "kernel = 'ism2'",
-        "dtype = 'f64'",
-    ],
-)
-def test_an_edited_launch_is_not_exported(one_trial_database: Path, form: str, edit: str) -> None:
-    assert C128.family in exported(form, one_trial_database)
-    plain_sql(one_trial_database, f"UPDATE {'trial' if edit.split()[0] in LAUNCH_OF_TRIAL else 'source'} SET {edit}")
-    assert "whose code changed in this tsm2-tune" in refused(
-        "export", "--format", form, "--output", "-", path=one_trial_database
-    )
-
-
 @pytest.mark.parametrize(
     "edit",
     [
@@ -201,11 +188,6 @@ def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
     assert tuner.compiled
 
 
-def test_a_version_of_two_lines_is_refused(one_trial_database: Path) -> None:
-    plain_sql(one_trial_database, "UPDATE run SET version = '0.1.0' || char(10) || 'int evil;'")
-    assert "version = '0.1.0\\nint evil;' is not a value of this column" in refused("best", path=one_trial_database)
-
-
 def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
     good_database(path)
     plain_sql(
@@ -219,6 +201,60 @@ def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
         today = (TARGET.identity.name, SKINNY, TARGET.basis(Cache.CLEAN))
         store.supersede(*today)
         assert plain_sql(path, "SELECT count(*) FROM trial WHERE superseded = 1") == [(1,)]
+
+
+# Rows
+
+
+@pytest.mark.parametrize(
+    ("change", "family", "config", "tunables"),
+    [
+        ("family = 'bygone'", "bygone", C128.text, C128.tunables),
+        (
+            'config = \'tsm2:version=v3,threads=128\', tunables = \'{"version": "v3", "threads": 128}\'',
+            "tsm2",
+            "tsm2:version=v3,threads=128",
+            {"version": "v3", "threads": 128},
+        ),
+    ],
+)
+def test_a_trial_of_another_version_is_shown_as_it_is_stored(
+    store: Store, path: Path, change: str, family: str, config: str, tunables: dict[str, object]
+) -> None:
+    trial_id = store.add_trial(tuning_run(), trial(500))
+    plain_sql(path, f"UPDATE trial SET {change}")
+    found = store.trial(trial_id).trial.config
+    assert (found.family, found.text, found.tunables) == (family, config, tunables)
+    assert [row.config for row in store.best()] == [line.config for line in store.listing()] == [config]
+
+
+def test_trial_after_a_stamp_that_is_no_number_is_refused(store: Store, path: Path) -> None:
+    store.add_trial(tuning_run(), trial(500))
+    plain_sql(path, "UPDATE trial SET stamp = 'x'")
+    with pytest.raises(StoreError, match="the database has the stamp 'x': restore a copy"):
+        store.add_trial(tuning_run(), trial(500, configuration(64)))
+
+
+def test_a_winner_without_samples_is_refused(one_trial_database: Path) -> None:
+    plain_sql(one_trial_database, "DELETE FROM sample")
+    assert "samples of round 0 are missing" in refused("best", path=one_trial_database)
+
+
+@pytest.mark.parametrize("value", ["'x'", "1.5", "9e999", "-5", "x'00'"])
+def test_a_final_after_a_round_that_is_none(one_trial_database: Path, value: str) -> None:
+    plain_sql(one_trial_database, f"UPDATE measurement SET round = {value}")
+    with (
+        Store.open(one_trial_database, create=True) as store,
+        pytest.raises(StoreError, match="has a final of the round"),
+    ):
+        store.add_final(tuning_run(), final((C128, 400.0)), ("tsm2",), BASIS)
+
+
+def test_a_device_without_its_run(one_trial_database: Path) -> None:
+    for table in ("sample", "measurement", "run"):
+        plain_sql(one_trial_database, f"DELETE FROM {table}")
+    said = refused("model", "--shapes", "64x64x64", "--device", GPU, path=one_trial_database)
+    assert f"has no run on '{GPU}'" in said
 
 
 # Tables, views and bytes

@@ -7,7 +7,6 @@ import hashlib
 import re
 import sqlite3
 import sys
-from collections import Counter
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +19,6 @@ from tests.command import refused, run
 from tests.databases import database_of
 from tests.fabricated import GPU, tuning_run
 from tests.reported import DETAIL, DEVICE, LIBRARY, OTHER, Page, data_of, page_of, read, tried
-from tests.tampered import case
-from tests.tampering import good_database
 from tsm2_tune.errors import pip_install
 from tsm2_tune.html.contents import Contents
 from tsm2_tune.html.page import page
@@ -229,31 +226,3 @@ def test_what_cannot_be_reported_is_one_sentence(
     before = {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()}
     assert sentence in refused("report", *arguments)
     assert {one: one.read_bytes() for one in tmp_path.iterdir() if one.is_file()} == before
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("without_charts")
-def test_a_tampered_database_gives_a_page_or_a_sentence(tmp_path: Path) -> None:
-    good = tmp_path / "good.db"
-    good_database(good)
-
-    def reported(path: Path, rng: object) -> str:
-        result = run("report", "--db", str(path), "--output", "-")
-        if result.exit_code == 2:
-            assert result.output.count("\n") == 1
-            return "refused"
-        assert result.exit_code == 0, result.output[:500]
-        Page(result.output)
-        return "read"
-
-    ended = Counter(case(good.read_bytes(), tmp_path, seed, reported)[1] for seed in range(40))
-    assert ended["refused"] > 5
-    assert ended["read"] > 5
-
-
-def test_a_row_that_no_version_stores_is_refused(path: Path) -> None:
-    tried(path)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE trial SET registers = 'many' WHERE id = 1")
-    with pytest.raises(tsm2_tune.StoreError, match="trial 1 is not as this tsm2-tune stores it"):
-        read(path)

@@ -21,7 +21,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize(("act", "first", "last"), [*((read, i, i + 40) for i in range(0, 160, 40)), (go_on, 0, 16)])
+@pytest.mark.parametrize(("act", "first", "last"), [(read, 0, 40), (read, 40, 80), (go_on, 0, 8)])
 def test_a_tampered_database_gives_a_result_or_a_sentence(
     good: bytes, tmp_path: Path, act: Act, first: int, last: int
 ) -> None:

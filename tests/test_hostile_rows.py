@@ -1,0 +1,234 @@
+"""Each column of a database with values that no row of this program has: who reads it refuses it in a sentence."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import nullcontext
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import Column, Float, Integer
+
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    PROBLEM,
+    configuration,
+    final,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
+from tests.hostile import COLUMNS, OF_JSON, OF_NAME, TABLES, Edit, altered, run_on, values_of, wrong_of
+from tests.tampering import SKINNY, TARGET, YESTERDAY, good_database
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.results import validation
+from tsm2_tune.tuner.results.merge import files
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import Database
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Outcome, TimeLimits, in_a_line
+from tsm2_tune.tuner.results.validation import BY_NAME, BY_TYPE, checked
+from tsm2_tune.tuner.search.quarantine import quarantined
+
+C128 = configuration(128)
+CHECKED: tuple[Column[Any], ...] = (
+    *(column for table in schema.metadata.tables.values() for column in table.columns),
+    *schema.best.columns,
+    *(Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer)),
+)
+
+# Domains
+
+
+@pytest.mark.parametrize("column", CHECKED, ids=str)
+def test_a_column_has_the_values_of_its_domain_and_no_others(column: Column[Any]) -> None:
+    for value in (*values_of(column).right, *([None] if column.nullable else [])):
+        assert checked({column.name: value}, [column]) == {column.name: value}
+    texts = OF_JSON.get(column.name, ())  # which are texts of the column, but of no right object
+    for value in (one for one in wrong_of(column) if one not in texts):
+        with pytest.raises(
+            (TypeError, ValueError), match=rf"^{column.name} = .* (of this column|of type)"
+        ) as refused:
+            checked({column.name: value}, [column])
+        assert len(str(refused.value)) < 250
+    for value in texts:
+        with pytest.raises((ValueError, RecursionError)):
+            (validation.rates if column.name == "gflops" else validation.tunables)(value)
+
+
+def test_every_domain_is_of_a_column_and_stated_twice() -> None:
+    assert BY_NAME.keys() <= {column.name for column in CHECKED}
+    assert OF_NAME.keys() == BY_NAME.keys()
+    assert {column.type.python_type for column in CHECKED} <= set(BY_TYPE)
+
+
+def test_what_is_stored_is_of_its_columns_domain(path: Path) -> None:
+    good_database(path)
+    with Database.open(path, create=False) as opened:
+        for table in (*TABLES, schema.best):
+            rows = opened.rows(table.select())
+            assert rows
+            for row in rows:
+                checked(row, table.columns)
+
+
+def test_names_are_stored_as_a_line() -> None:
+    assert in_a_line("a  b\tc\n\x1b[31md\u2028") == "a  b c  [31md "
+    assert len(in_a_line("x" * 10_000)) == MOST_TEXT
+
+
+# Readers
+
+
+@cache
+def _content() -> bytes:
+    """A database whose last row of each table is of one winner; one more trial failed before it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "results.db")
+        lost: dict[str, Any] = {"resources": None, "verdict": None, "measurement": None, "full_verdict": None}
+        with Store.open(path, create=True) as store:
+            failed = trial(1, C128, basis=YESTERDAY, outcome=Outcome.COMPILE_FAILED, **lost)
+            store.add_trial(tuning_run(), failed)
+            store.add_trial(tuning_run(), trial(500, C128, limits=TimeLimits(120.0, 60.0)))
+            times = final((C128, 495.0), vendor=(vendor_measurement(700),))
+            store.add_final(tuning_run(), times, ["tsm2"], BASIS)
+            fault = quarantined(TARGET, SKINNY, configuration(32), Outcome.CRASHED, "an illegal address")
+            store.add_trials(tuning_run(), [], hazards=[fault])
+        return path.read_bytes()
+
+
+def of(*names: str) -> set[str]:
+    """The columns of these names, such as trial.id, or all columns of a table."""
+    return {one for one in COLUMNS if one in names or one.partition(".")[0] in names}
+
+
+EVERY = set(COLUMNS)
+ROW_OF_VENDOR = of("vendor_measurement.run_id", "vendor_measurement.problem_id")  # by which it is found
+FINAL_OF_VENDOR = ROW_OF_VENDOR | of("vendor_measurement.round", "vendor_measurement.cache")
+PLACE = ("trial.problem_id", "problem.id")
+# By which a row is chosen as a winner, or is not.
+COMPETING = of(*PLACE, *(f"trial.{one}" for one in ("outcome", "cache", "superseded", "stamp")))
+OF_TRIAL = of("trial", *(f"problem.{one}" for one in ("op", "dtype", "m", "n", "k")), "measurement.median_us")
+DANGLING = of("run.id", "measurement.trial_id", "measurement.run_id")
+READERS: dict[str, set[str]] = {  # the columns that a command reads, none of which it may pass over
+    "best": EVERY - of("quarantine", "trial.verdict_correct") - FINAL_OF_VENDOR - COMPETING,
+    "export --output - --no-binaries --format module": EVERY - of("quarantine") - FINAL_OF_VENDOR,
+    "export --output - --format csv": EVERY - of("quarantine") - FINAL_OF_VENDOR,
+    "export --output - --format trials": EVERY - of("quarantine") - ROW_OF_VENDOR,
+    "export --output - --format t4": EVERY - of("quarantine", "trial.problem_id") - ROW_OF_VENDOR,
+    "show 2 --json": EVERY - of("quarantine", "vendor_measurement", "vendor_sample"),
+    "show": OF_TRIAL - of("trial.problem_id", "trial.tunables") | DANGLING,
+    f"space --audit --device {GPU.replace(' ', '_')}": OF_TRIAL | of("problem.id") | DANGLING,
+    f"model --shapes 64x64x64 --device {GPU.replace(' ', '_')}": of("run", "trial.device_name") | DANGLING,
+    "quarantine": of("quarantine") | DANGLING,
+    "db check": EVERY,
+    "import": EVERY - of(*PLACE) - ROW_OF_VENDOR,
+    "search": of("trial", "measurement.median_us", "measurement.high_us")
+    - of(*(f"trial.{one}" for one in ("device_name", "problem_id", "family", "basis", "superseded"))),
+    "report --output -": EVERY - of("quarantine", "trial.verdict_correct", "trial.stamp", *PLACE) - FINAL_OF_VENDOR,
+}
+
+
+LAUNCH = ("kernel", "dtype", "threads", "smem_bytes", "columns_per_block", "flat_splits", "persistent")
+OF_RESULT = ("family", "outcome", "verdict_correct", "superseded", "rows_per_block", "splits")
+TIMES = ("median_us", "low_us", "high_us", "summary_of")
+# Columns whose values follow from others, so that no other value of the domain is right in them.
+BOUND = of(
+    *(f"problem.{one}" for one in ("op", "m", "n", "k", "flops", "least_bytes")), "paragraph", "source.digest",
+    "source.paragraphs", *(f"trial.{one}" for one in ("run_id", "config", "tunables", "source_digest")), "run.id",
+    *(f"{table}.{one}" for table in ("measurement", "vendor_measurement") for one in ("id", *TIMES)),
+    "measurement.run_id", "run.gflops", "sample", "vendor_sample.us", "vendor_sample.measurement_id",
+)  # fmt: skip
+FOLLOWING: dict[str, set[str]] = {
+    "best": BOUND,
+    "show 2": BOUND - of("vendor_measurement", "vendor_sample"),
+    "export --output - --no-binaries --format module": BOUND
+    | of(*(f"source.{one}" for one in LAUNCH), *(f"trial.{one}" for one in OF_RESULT)),
+    "db check": BOUND | of(*PLACE, "run.device_name", "trial.device_name", "trial.basis")
+    | of("trial.cache", "measurement.cache", "vendor_measurement.cache") | ROW_OF_VENDOR,
+    "import": BOUND | of("run.device_name", "trial.device_name"),
+    "search": of("trial.config", "trial.tunables", "trial.verdict_correct"),
+}  # fmt: skip
+NULLS = {  # columns of which all are NULL or none, and values that are right alone
+    ("trial.rows_per_block", None), ("trial.splits", None),  # as the source has it
+    *((f"trial.{one}", None) for one in ("compile_limit_seconds", "run_limit_seconds")),
+}  # fmt: skip
+
+
+@pytest.fixture
+def victim(
+    path: Path, fake_nvcc: None, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A database, beside no packages and processes that a refusal needs not."""
+    monkeypatch.setitem(sys.modules, "vl_convert", SimpleNamespace(javascript_bundle=lambda snippet: snippet))
+    monkeypatch.setattr(
+        files, "workplace", lambda parent: nullcontext(SimpleNamespace(folder=tmp_path_factory.mktemp("copy")))
+    )
+    path.write_bytes(_content())
+    return path
+
+
+def ask(command: str, path: Path) -> str:
+    """Ask a command of the database, or a search. Return how it ended: "refused" or "read"."""
+    if command == "search":
+        return searched(path)
+    return run_on(path, *(one.replace("_", " ") for one in command.split()))
+
+
+def searched(path: Path) -> str:
+    """Read what a search reads before it goes on."""
+    said = ""
+    try:
+        with Store.open(path, create=False) as store:
+            store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
+            store.vendor_us(GPU, PROBLEM, Cache.CLEAN)
+    except StoreError as error:
+        said = str(error)
+    assert said.isprintable()
+    return "refused" if said else "read"
+
+
+def put(path: Path, *edits: Edit) -> Iterator[Edit]:
+    """Yield each edit that can be made, after making it in the database as it was at first."""
+    for one in edits:
+        path.write_bytes(_content())
+        if one.put(path):
+            yield one
+
+
+@pytest.mark.parametrize("command", READERS)
+def test_a_value_outside_its_domain_is_refused_where_it_is_read(command: str, victim: Path) -> None:
+    """Each column has one of its wrong values, for each command another one."""
+    assert ask(command, victim) == "read"
+    start, passed, seen = list(READERS).index(command), set[str](), set[str]()
+    row = 0 if command == "show" else -1  # the time of the search, not of the final
+    for name, column in COLUMNS.items():
+        values = wrong_of(column)
+        at = start * len(values) // len(READERS)
+        for _ in itertools.islice(put(victim, *(Edit(column, one, row) for one in values[at:] + values[:at])), 1):
+            seen.add(name)
+            if ask(command, victim) == "read":
+                passed.add(name)
+    assert seen == EVERY
+    assert READERS[command] & passed == set()
+
+
+@pytest.mark.parametrize("command", FOLLOWING)
+def test_a_value_that_contradicts_others_is_refused(command: str, victim: Path) -> None:
+    passed = set[str]()
+    for name, column in COLUMNS.items():
+        (*_, (stored,)) = plain_sql(victim, f"SELECT {column.name} FROM {column.table} ORDER BY 1")
+        every = [Edit(column, one, -1) for one in altered(column, stored)]
+        any_other = every[: command.startswith(("best", "show"))]
+        for edit in put(victim, *(every if name in FOLLOWING[command] else any_other)):
+            if ask(command, victim) == "read" and (name, edit.value) not in NULLS:
+                passed.add(name)
+    assert FOLLOWING[command] & passed == set()
