@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -139,6 +140,14 @@ def wrong_of(column: Column[Any]) -> tuple[Any, ...]:
     kind = column.type.python_type
     null = () if column.nullable else (None,)
     return (*values_of(column).wrong, *OF_JSON.get(column.name, ()), *OTHER_TYPES[kind], *null)
+
+
+# Values that are of no member of an object but a list, an object or a truth.
+ODD_MEMBERS: tuple[Any, ...] = (None, -1, 10**400, 0.5, math.nan, math.inf, "", "x", "\ud800", [], {}, [[]])
+
+
+def written_in_json(values: Iterable[Any]) -> tuple[Any, ...]:
+    return tuple(one for one in values if not isinstance(one, bytes))
 
 
 def altered(column: Column[Any], stored: Any) -> tuple[Any, ...]:

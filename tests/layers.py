@@ -39,7 +39,7 @@ PARTS = 3  # parts of the planted bugs
 SLOW_FILES = """
     contending_vendor cli_planning api_errors importing_refused shapes_between vendor_tables cache_size
     launcher_kernels
-    order contending bacugen tampered hostile_rows trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
+    order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace faults vendor_finals forget gate

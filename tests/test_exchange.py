@@ -20,7 +20,6 @@ from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, record
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.results.validation import MOST_SAMPLES
 
 # Written files
 
@@ -125,44 +124,22 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "a record that is a list": lambda d: d.update({NAME: []}),
     "a record that is null": lambda d: d.update({NAME: None}),
     "no runs": lambda d: d[NAME].update(runs=[]),
-    "runs that are a number": lambda d: d[NAME].update(runs=7),
     "a run more": lambda d: d[NAME]["runs"].append(d[NAME]["runs"][0]),
     "another device": lambda d: d[NAME]["runs"][0].update(device_name="another"),
-    "a device with an escape": lambda d: [one.update(device_name="\x1b[2J") for one in d[NAME]["runs"]],
     "no trials": lambda d: (d[NAME].update(trials=[], rounds=[]), d.update(results=[])),
     "a trial twice": lambda d: d[NAME]["trials"].append(d[NAME]["trials"][0]),
-    "no rounds": lambda d: d[NAME].pop("rounds"),
     "a round twice": lambda d: d[NAME]["rounds"].append(d[NAME]["rounds"][0]),
     "a round of nothing": lambda d: d[NAME]["rounds"][0].update(timed=[], vendor=[]),
     "a round below 1": lambda d: d[NAME]["rounds"][0].update(stamp=0),
-    "a huge round": lambda d: d[NAME]["rounds"][0].update(stamp=2**63),
-    "a round of no number": lambda d: d[NAME]["rounds"][0].update(stamp="1"),
-    "no such trial": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=99),
     "a trial counted from the end": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=-1),
-    "no such run": lambda d: d[NAME]["trials"][0].update(run=99),
-    "a run of no number": lambda d: d[NAME]["trials"][0].update(run={}),
-    "no configuration": lambda d: d[NAME]["trials"][0].update(config="tsm2:threads=banana"),
     "a family of no configuration": lambda d: d[NAME]["trials"][0].update(family="tsm9"),
     "tunables of others": lambda d: d[NAME]["trials"][0].update(tunables='{"block_size_x":32}'),
-    "a problem of no type": lambda d: d[NAME].update(problem="20480x16x20480:f99"),
-    "a problem that is none": lambda d: d[NAME].update(problem=None),
-    "a state that is none": lambda d: d[NAME].update(cache="cold"),
     "another state": lambda d: d[NAME].update(cache="dirty"),
     "a superseded trial": lambda d: d[NAME]["trials"][0].update(superseded=1),
     "interrupted": lambda d: d[NAME]["trials"][0].update(outcome="interrupted"),
     "right without a time": lambda d: d[NAME]["trials"][0].update(first=None),
     "right without a verdict": lambda d: d[NAME]["trials"][0].update(verdict_correct=0),
     "an error over the bound": lambda d: d[NAME]["trials"][0].update(verdict_worst_ratio=2.0),
-    "samples of another time": lambda d: d[NAME]["trials"][0]["first"].update(samples_us=[1.0, 2.0, 3.0]),
-    "no samples": lambda d: d[NAME]["trials"][0]["first"].update(samples_us=[]),
-    "samples that are a text": lambda d: d[NAME]["trials"][0]["first"].update(samples_us="123"),
-    "too many samples": lambda d: d[NAME]["trials"][0]["first"].update(samples_us=[500.0] * (MOST_SAMPLES + 1)),
-    "a time below 0": lambda d: d[NAME]["trials"][0]["first"].update(median_us=-1.0),
-    "a huge time": lambda d: d[NAME]["trials"][0]["first"].update(median_us=1e300),
-    "a huge number": lambda d: d[NAME]["trials"][0].update(registers=10**400),
-    "a text for a number": lambda d: d[NAME]["trials"][0].update(compile_seconds="2"),
-    "a vendor that is none": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(library="MKL"),
-    "a vendor's samples": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(samples_us=[1.0]),
     "a vendor's time in another state": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(cache="dirty"),
     "a basis that is not a digest": lambda d: d[NAME]["trials"][0].update(basis="=cmd|x"),
     "its own time in another state": lambda d: d[NAME]["trials"][0]["first"].update(cache="dirty"),
@@ -170,8 +147,6 @@ EDITS: dict[str, Callable[[Any], object]] = {
     "wrong with a right result": lambda d: d[NAME]["trials"][0].update(outcome="wrong-result"),
     "a run that is a truth": lambda d: d[NAME]["trials"][0].update(run=False),
     "a round that is a truth": lambda d: d[NAME]["rounds"][0].update(number=True),
-    "half of a pair": lambda d: d[NAME]["trials"][0].update(detail="\ud800"),
-    "a long detail": lambda d: d[NAME]["trials"][0].update(detail="x" * 2**20),
 }
 
 

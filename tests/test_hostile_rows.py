@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
@@ -161,6 +161,12 @@ NULLS = {  # columns of which all are NULL or none, and values that are right al
     ("trial.rows_per_block", None), ("trial.splits", None),  # as the source has it
     *((f"trial.{one}", None) for one in ("compile_limit_seconds", "run_limit_seconds")),
 }  # fmt: skip
+UNIT = {"best", "show", "show 2 --json", "quarantine", "search"}
+
+
+def by_layer(commands: Iterable[str]) -> list[Any]:
+    """Return the commands as parameters, of which the slow ones are marked."""
+    return [one if one in UNIT else pytest.param(one, marks=pytest.mark.slow) for one in commands]
 
 
 @pytest.fixture
@@ -204,7 +210,7 @@ def put(path: Path, *edits: Edit) -> Iterator[Edit]:
             yield one
 
 
-@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize("command", by_layer(READERS))
 def test_a_value_outside_its_domain_is_refused_where_it_is_read(command: str, victim: Path) -> None:
     """Each column has one of its wrong values, for each command another one."""
     assert ask(command, victim) == "read"
@@ -221,7 +227,7 @@ def test_a_value_outside_its_domain_is_refused_where_it_is_read(command: str, vi
     assert READERS[command] & passed == set()
 
 
-@pytest.mark.parametrize("command", FOLLOWING)
+@pytest.mark.parametrize("command", by_layer(FOLLOWING))
 def test_a_value_that_contradicts_others_is_refused(command: str, victim: Path) -> None:
     passed = set[str]()
     for name, column in COLUMNS.items():

@@ -1,0 +1,178 @@
+"""Each member of a text of trials and of an exchange file with values that this program does not write there."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Column
+
+import tsm2_tune
+from tests.exchanged import entry, tuned_database
+from tests.hostile import ODD_MEMBERS, altered, written_in_json, wrong_of
+from tsm2_tune.tuner.results.exchange.entry import LATER, entry_of, record_of
+from tsm2_tune.tuner.results.merge.serializer import LINES, TIME
+from tsm2_tune.tuner.results.merge.text_parser import WRONG, parse_file
+from tsm2_tune.tuner.results.storage import schema
+
+# Texts of trials
+
+RUN, TRIAL, TIMES, VENDOR = schema.run.c, schema.trial.c, schema.measurement.c, schema.vendor_measurement.c
+KEYS = ("", "x", "00000000", "0000000", "0" * 64, *ODD_MEMBERS)  # of no other line
+SPELT = ("", "x", "1x1:f32", "08x8x8:f32", "8x8x8:f8", "9" * 5000 + "x1x1:f32", *ODD_MEMBERS)
+OF_LINE: dict[str, tuple[Any, ...]] = {  # the columns of members by their kinds of lines; and of times
+    "tools": (RUN,),
+    "run": (RUN,),
+    "basis": (schema.source.c,),
+    "trial": (TRIAL,),
+    "vendor": (VENDOR, TIMES),
+    "times": (TIMES,),
+}
+OWN: dict[str, Any] = {"stamp": TRIAL.stamp, "key of final": TIMES.final, "samples": TIMES.summary_of}
+
+
+def wrong_members(kind: str, name: str) -> tuple[Any, ...]:
+    """Return values that no line of this kind has as the member."""
+    if name == "problem":
+        return SPELT
+    if name == "times":
+        return ([], 7, None, {}, "x", [[]], [7], 65 * [[None]])
+    if name in ("key", "run", "tools", "basis", "source") and (kind, name) != ("final", "key"):
+        return KEYS
+    column = OWN.get(f"{name} of {kind}", OWN.get(name))
+    column = next((one[name] for one in OF_LINE.get(kind, ()) if name in one), None) if column is None else column
+    assert column is not None, (kind, name)
+    null = (None,) if name == "samples" or kind == "final" or (kind, name) == ("vendor", "final") else ()
+    if (kind, name) in (("vendor", "verdict_worst_ratio"), ("trial", "stamp")):  # null: infinity, the run's date
+        return tuple(one for one in written_in_json(wrong_of(column)) if one is not None)
+    return (*written_in_json(wrong_of(column)), *null)
+
+
+def changed(text: str, kind: str, name: str, value: Any) -> tuple[str, int]:
+    """Return the text with this member in the last line of a kind, or in its first time, and the line's number."""
+    every = text.splitlines()
+    of_trial = "trial" if kind == "times" else kind
+    at = max(at for at, line in enumerate(every) if line.startswith(f'["{of_trial}"'))
+    line = json.loads(every[at])
+    if kind == "times":
+        line[-1][0][TIME.index(name)] = value
+    else:
+        line[1 + LINES[kind].index(name)] = value
+    every[at] = json.dumps(line)
+    return "\n".join(every), at + 1
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("texts") / "tuned.db"
+    tuned_database(path)
+    found = tsm2_tune.export(path, format="trials").text
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", [*LINES, "times"])
+def test_a_wrong_member_of_a_line_is_refused_by_its_number(kind: str, text: str, tmp_path: Path) -> None:
+    file, passed = tmp_path / "trials.jsonl", list[object]()
+    said = re.compile(re.escape(f"{file}, line ") + r"(\d+), is not as .{1,400}")
+    for name in LINES.get(kind, TIME):
+        for value in wrong_members(kind, name):
+            other, number = changed(text, kind, name, value)
+            file.write_text(other)
+            refusal = refusal_of(lambda: parse_file(file))
+            found = said.fullmatch(refusal)
+            if found is None or int(found[1]) < number:  # of a key, the first line that names it is told
+                passed.append((name, value, refusal))
+    assert passed == []
+
+
+def refusal_of(read: Callable[[], object]) -> str:
+    """Return why what is read is refused; "" if it is not."""
+    try:
+        read()
+    except WRONG as error:
+        return str(error) or type(error).__name__
+    return ""
+
+
+# Exchange files
+
+Place = tuple[tuple[str | int, ...], str, Column[Any] | None]  # way to an object, and its member
+
+
+def places(record: dict[str, Any]) -> Iterator[Place]:
+    """Yield the members of an exchange file's record, with the column whose value each has."""
+    timed = next(number for number, one in enumerate(record["trials"]) if one["first"])
+    tables: list[tuple[tuple[str | int, ...], Any]] = [
+        (("runs", 0), RUN), (("trials", timed), TRIAL), (("trials", timed, "first"), TIMES),
+        (("rounds", 0, "timed", 0), TIMES), (("rounds", 0, "vendor", 0), VENDOR),
+    ]  # fmt: skip
+    for way, columns in tables:
+        for name in at(record, way):
+            yield way, name, columns.get(name)
+    yield from ((("rounds", 0), name, column) for name, column in (("final", TIMES.final), ("stamp", TRIAL.stamp)))
+    yield from (((), name, TRIAL.get(name)) for name in record)
+
+
+def at(record: Any, way: tuple[str | int, ...]) -> Any:
+    for one in way:
+        record = record[one]
+    return record
+
+
+LISTS = tuple(one for one in ODD_MEMBERS if one != [])
+NO_COLUMNS: dict[str, tuple[Any, ...]] = {  # wrong values of members that no column has
+    **dict.fromkeys(("others", "rounds", "timed", "vendor"), LISTS),  # but some of these may be empty
+    "first": tuple(one for one in ODD_MEMBERS if one is not None),
+    "run": (99, *ODD_MEMBERS), "trial": (99, -10, *(one for one in ODD_MEMBERS if one != -1)), "problem": SPELT,
+    "samples_us": ((), 7, None, [], [500.0, -1.0, 500.0], [500.0, "x", 500.0], 4097 * [500.0], [[500.0]], "123"),
+    "version": (0, 3, *ODD_MEMBERS),
+}  # fmt: skip
+
+
+def is_refused(record: Any) -> bool:
+    refusal = refusal_of(lambda: entry_of(json.loads(json.dumps(record))))
+    assert len(refusal) < 1000
+    return bool(refusal)
+
+
+def test_a_wrong_member_of_a_record_is_refused() -> None:
+    good = record_of(entry("tsm2"))
+    passed = list[object]()
+    for way, name, column in places(good):
+        values = NO_COLUMNS.get(name, ODD_MEMBERS) if column is None else (*wrong_of(column), [], {})
+        for value in written_in_json(values):
+            record = copy.deepcopy(good)
+            at(record, way)[name] = value
+            if not is_refused(record):
+                passed.append((way, name, value))
+    assert passed == []
+
+
+def test_a_member_that_is_missing_is_refused_unless_older_versions_lack_it() -> None:
+    good = record_of(entry("tsm2"))
+    passed = set[str]()
+    for way, name, _ in places(good):
+        record = copy.deepcopy(good)
+        del at(record, way)[name]
+        if not is_refused(record):
+            passed.add(name)
+    assert passed <= LATER
+
+
+def test_times_of_a_record_that_contradict_its_samples_are_refused() -> None:
+    good = record_of(entry("tsm2"))
+    passed = list[object]()
+    for way, name, column in places(good):
+        if column is not None and name in ("median_us", "low_us", "high_us", "summary_of", "config", "gflops"):
+            for value in altered(column, at(good, way)[name]):
+                record = copy.deepcopy(good)
+                at(record, way)[name] = value
+                if not is_refused(record):
+                    passed.append((way, name, value))
+    assert passed == []
