@@ -191,22 +191,22 @@ class Edit:
 
 
 def run_on(path: Path, *command: str) -> str:
-    """Ask a command of a database. Return "refused" or "read". Raise AssertionError where it does neither.
+    """Ask a command of a database. Return why it refuses, or "". Raise AssertionError where it does neither well.
 
     What is refused is refused in one clear sentence with exit status 2, what is read is printed without controls, and
     the file is as it was. An import reads the file into a new database, and leaves none where it refuses.
     """
     before, new = path.read_bytes(), path.with_name("new.db")
     asked = (*command, str(path), "--db", str(new)) if command[0] == "import" else (*command, "--db", str(path))
-    found = ended(asked, run(*asked))
+    refusal = refusal_of(asked, run(*asked))
     assert path.read_bytes() == before, f"{command} changed the file"
-    assert not (found == "refused" and new.exists()), f"{command} made a database: {found}"
+    assert not (refusal and new.exists()), f"{command} made a database: {refusal}"
     new.unlink(missing_ok=True)
-    return found
+    return refusal
 
 
-def ended(command: tuple[str, ...], result: Result) -> str:
-    """Return how the command ended: "refused" or "read"."""
+def refusal_of(command: tuple[str, ...], result: Result) -> str:
+    """Return why the command refused what it was asked; "" if it did not. Raise AssertionError for anything else."""
     if result.exception is not None and not isinstance(result.exception, SystemExit):
         raise AssertionError(f"{command}: {result.exception!r}") from result.exception
     if result.exit_code == 2:
@@ -215,15 +215,15 @@ def ended(command: tuple[str, ...], result: Result) -> str:
         assert result.stdout == "", f"{command} printed before it refused: {result.stdout[:2000]!r}"
         assert sentence.isprintable(), f"{command}: no sentence, but {sentence[:2000]!r}"
         assert len(sentence) < 1000, f"{command}: no sentence, but {sentence!r}"
-        return "refused"
-    if result.exit_code == 1 and "check" in command:
-        return "refused"
-    assert result.exit_code == 0, f"{command}: exit status {result.exit_code}: {result.output[:500]}"
+        return sentence
     if "--json" in command or "json" in command:
         json.loads(result.stdout, parse_constant=_no_number)
     elif "csv" not in command and "report" not in command:
         assert not any(c < " " and c not in "\n\t" for c in result.output), f"{command}: {result.output[:500]!r}"
-    return "read"
+    if result.exit_code == 1 and "check" in command:
+        return result.stdout
+    assert result.exit_code == 0, f"{command}: exit status {result.exit_code}: {result.output[:500]}"
+    return ""
 
 
 def _no_number(text: str) -> None:

@@ -29,7 +29,7 @@ import click
 
 from tests.command import run
 from tests.fabricated import GPU, measurement, vendor_measurement
-from tests.hostile import ended
+from tests.hostile import refusal_of
 from tests.reported import Page
 from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
 from tsm2_tune.errors import TuneError
@@ -81,12 +81,13 @@ def read(path: Path, rng: random.Random) -> str:
     result = run(*command, "--db", str(path))
     seconds = time.monotonic() - started
     assert seconds < MOST_SECONDS, f"{command} took {seconds:.0f} s"
-    found = ended(command, result)
-    if found == "read" and "module" in command:
+    if refusal_of(command, result):
+        return "refused"
+    if "module" in command:
         check_module(result.stdout)
-    if found == "read" and "report" in command:
+    if "report" in command:
         Page(result.stdout)
-    return found
+    return "read"
 
 
 def check_module(text: str) -> None:

@@ -80,36 +80,34 @@ def test_what_was_found_elsewhere_is_told_and_not_used(processes: Processes, fil
 
 
 LINE = json.dumps(["owner", "product", [[0, 128, 1, False], 2.0, None]])
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{", "[" * 100_000, "null", "[1, 2, 3]", '["a", "b", [[0, 1, 1, false], 1e999, null]]', "\0\0", LINE[:-9],
-        '["a", "b", [[0, 1, 1, false], -1.0, null]]', '["a", "b", [3, 1.0, null]]',
-        '["a", "b", [null, 1.0]]', "\ufffd",
-    ],
+NO_CHOICES = (
+    "{", "[" * 100_000, "null", "[1, 2, 3]", '["a", "b", [[0, 1, 1, false], 1e999, null]]', "\0\0",
+    '["a", "b", [[0, 1, 1, false], -1.0, null]]', '["a", "b", [3, 1.0, null]]', '["a", "b", [null, 1.0]]', "\ufffd",
+    LINE[:-9],  # the end of the file is missing
 )  # fmt: skip
-def test_a_line_that_is_no_choice_is_left_out(processes: Processes, file: Path, text: str) -> None:
+
+
+def test_lines_that_are_no_choices_are_left_out(processes: Processes, file: Path) -> None:
     first, second = processes.new(), processes.new()
-    file.write_text(text)  # the end of the file is missing
-    with pytest.warns(RuntimeWarning, match="1 lines are not choices"):
+    file.write_text("\n".join(NO_CHOICES))
+    with pytest.warns(RuntimeWarning, match=f"{len(NO_CHOICES)} lines are not choices"):
         first.remember(file)
     assert is_timed(first)
-    with pytest.warns(RuntimeWarning, match="1 lines are not choices"):
+    with pytest.warns(RuntimeWarning, match=f"{len(NO_CHOICES)} lines are not choices"):
         second.remember(file)
     assert not is_timed(second)
 
 
-@pytest.mark.parametrize("way", [[9, 128, 1, False], [0, 64, 1, False], [0, 128, 7, False], [-1, 128, 1, True]])
-def test_a_launch_that_this_module_has_not_is_not_started(processes: Processes, file: Path, way: list[Any]) -> None:
-    first, second = processes.new(), processes.new()
+def test_a_launch_that_this_module_has_not_is_not_started(processes: Processes, file: Path) -> None:
+    first = processes.new()
     first.remember(file)
     is_timed(first)
     owner, named, (_, *times) = json.loads(file.read_text())
-    file.write_text(json.dumps([owner, named, [way, *times]]) + "\n")
-    second.remember(file)
-    assert is_timed(second)
+    for way in ([9, 128, 1, False], [0, 64, 1, False], [0, 128, 7, False], [-1, 128, 1, True]):
+        second = processes.new()
+        file.write_text(json.dumps([owner, named, [way, *times]]) + "\n")
+        second.remember(file)
+        assert is_timed(second)
 
 
 def test_a_file_of_another_kind_is_refused(processes: Processes, tmp_path: Path) -> None:

@@ -84,14 +84,23 @@ def test_a_wrong_member_of_a_line_is_refused_by_its_number(kind: str, text: str,
         for value in wrong_members(kind, name):
             other, number = changed(text, kind, name, value)
             file.write_text(other)
-            refusal = refusal_of(lambda: parse_file(file))
+            refusal = refusal_by(lambda: parse_file(file))
             found = said.fullmatch(refusal)
             if found is None or int(found[1]) < number:  # of a key, the first line that names it is told
                 passed.append((name, value, refusal))
     assert passed == []
 
 
-def refusal_of(read: Callable[[], object]) -> str:
+def test_a_time_of_another_run_than_its_final_is_refused(text: str, tmp_path: Path) -> None:
+    file, passed = tmp_path / "trials.jsonl", list[str]()
+    runs = [json.loads(line)[1] for line in text.splitlines() if line.startswith('["run"')]
+    for run in runs:
+        file.write_text(changed(text, "vendor", "run", run)[0])
+        passed += [run] * ("another run than its final" not in refusal_by(lambda: parse_file(file)))
+    assert len(passed) == len(runs) - 1 == 1
+
+
+def refusal_by(read: Callable[[], object]) -> str:
     """Return why what is read is refused; "" if it is not."""
     try:
         read()
@@ -136,7 +145,7 @@ NO_COLUMNS: dict[str, tuple[Any, ...]] = {  # wrong values of members that no co
 
 
 def is_refused(record: Any) -> bool:
-    refusal = refusal_of(lambda: entry_of(json.loads(json.dumps(record))))
+    refusal = refusal_by(lambda: entry_of(json.loads(json.dumps(record))))
     assert len(refusal) < 1000
     return bool(refusal)
 

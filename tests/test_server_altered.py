@@ -34,6 +34,20 @@ def filled(server: TestServer, session_cache: None) -> str:
     return address
 
 
+@pytest.fixture
+def address(server: TestServer, filled: str) -> str:
+    """A copy of the database."""
+    return server.new(f"TEMPLATE {database_name(filled)}")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A file with the same trials."""
+    path = tmp_path_factory.mktemp("altered") / "results.db"
+    tuned_database(path)
+    return path
+
+
 def columns(_: str) -> Iterator[tuple[str, ...]]:
     for table in TABLES:
         for column in table.columns:
@@ -101,12 +115,10 @@ def test_altered_tables_are_refused(filled: str, kind: Callable[[str], Iterator[
         ("UPDATE measurement SET median_us = 'NaN'",),
     ],
 )
-def test_the_check_finds_what_commands_refuse(address: str, path: Path, statements: tuple[str, ...]) -> None:
-    tuned_database(address)  # type: ignore[arg-type]
-    tuned_database(path)
+def test_the_check_finds_what_commands_refuse(address: str, file: Path, statements: tuple[str, ...]) -> None:
     for statement in statements:
         asked(address, statement)
-    for command in (("best",), ("import", str(path)), ("db", "check")):
+    for command in (("best",), ("import", str(file)), ("db", "check")):
         said = run(*command, "--db", address)
         assert isinstance(said.exception, SystemExit), (command, said.exception)
         assert said.exit_code != 0 or command[0] == "import", said.output
@@ -114,7 +126,6 @@ def test_the_check_finds_what_commands_refuse(address: str, path: Path, statemen
 
 
 def test_an_altered_view_has_no_effect(address: str) -> None:
-    tuned_database(address)  # type: ignore[arg-type]
     before = run("best", "--db", address).stdout
     for statement in OTHER_VIEW:
         asked(address, statement)
@@ -123,7 +134,6 @@ def test_an_altered_view_has_no_effect(address: str) -> None:
 
 
 def test_rows_that_a_policy_hides_are_refused(server: TestServer, address: str) -> None:
-    tuned_database(address)  # type: ignore[arg-type]
     server.sql("CREATE ROLE policed LOGIN")
     asked(address, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO policed")
     asked(address, "ALTER TABLE trial ENABLE ROW LEVEL SECURITY")

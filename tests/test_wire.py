@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 import tsm2_tune
+from tests.hostile import ODD_MEMBERS
 from tsm2_tune.errors import StoreError, TuneError
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.runs.events import Event, ProblemStarted
 from tsm2_tune.tuner.runs.json_codec import ChildEnded, EventBatch, Malformed, RunBegan, read, written
-
-ODD: tuple[Any, ...] = (None, -1, 10**400, 0.5, float("nan"), "", "x", [], {}, {"is": "Run"}, [[]], True)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +48,7 @@ def test_anything_else_is_refused(heard: str) -> None:
             continue
         seen.add(event["is"])
         for path in places(event):
-            for odd in ODD:
+            for odd in (*ODD_MEMBERS, True, {"is": "Run"}):
                 whole = {"is": "EventBatch", "worker": "w", "events": [json.loads(json.dumps(event))], "phase": ""}
                 at: Any = whole["events"]
                 for key in (0, *path)[:-1]:
@@ -61,6 +60,17 @@ def test_anything_else_is_refused(heard: str) -> None:
                 except Malformed:
                     refused += 1
     assert refused > 1000
+
+
+@pytest.mark.host
+@pytest.mark.parametrize(("member", "value"), [("config", "tsm2:threads=1"), ("parameters", "[]"), ("k", 0)])
+def test_a_winner_that_contradicts_itself_is_refused(heard: str, member: str, value: object) -> None:
+    (ended, *_) = (one for one in json.loads(heard)["events"] if one["is"] == "ProblemEnded")
+    whole = {"is": "EventBatch", "worker": "w", "events": [ended], "phase": ""}
+    assert read(json.dumps(whole), (EventBatch,))
+    ended["winner"][member] = value
+    with pytest.raises(Malformed):
+        read(json.dumps(whole), (EventBatch,))
 
 
 @pytest.mark.parametrize(
