@@ -115,32 +115,30 @@ def of(*names: str) -> set[str]:
 
 
 EVERY = set(COLUMNS)
-ROW_OF_VENDOR = of("vendor_measurement.run_id", "vendor_measurement.problem_id")  # by which it is found
-FINAL_OF_VENDOR = ROW_OF_VENDOR | of("vendor_measurement.round", "vendor_measurement.cache")
-PLACE = ("trial.problem_id", "problem.id")
-# By which a row is chosen as a winner, or is not.
-COMPETING = of(*PLACE, *(f"trial.{one}" for one in ("outcome", "cache", "superseded", "stamp")))
-OF_TRIAL = of("trial", *(f"problem.{one}" for one in ("op", "dtype", "m", "n", "k")), "measurement.median_us")
-DANGLING = of("run.id", "measurement.trial_id", "measurement.run_id")
+DANGLING = of("run.id", "measurement.trial_id", "measurement.run_id", "trial.problem_id", "problem.id")
+DANGLING |= of("vendor_measurement.run_id", "vendor_measurement.problem_id")
+FINAL_OF_VENDOR = of("vendor_measurement.round", "vendor_measurement.cache")  # by which it is found
+CHOSEN = of(
+    *(f"trial.{one}" for one in ("outcome", "cache", "superseded", "stamp", "verdict_correct"))
+)  # as a winner
+SHOWN = of("trial", *(f"problem.{one}" for one in ("op", "dtype", "m", "n", "k")), "measurement.median_us")
+MODULE = "export --output - --no-binaries --format module"
 READERS: dict[str, set[str]] = {  # the columns that a command reads, none of which it may pass over
-    "best": EVERY - of("quarantine", "trial.verdict_correct") - FINAL_OF_VENDOR - COMPETING,
-    "export --output - --no-binaries --format module": EVERY - of("quarantine") - FINAL_OF_VENDOR,
+    "best": EVERY - of("quarantine") - FINAL_OF_VENDOR - CHOSEN,
+    MODULE: EVERY - of("quarantine") - FINAL_OF_VENDOR,
     "export --output - --format csv": EVERY - of("quarantine") - FINAL_OF_VENDOR,
-    "export --output - --format trials": EVERY - of("quarantine") - ROW_OF_VENDOR,
-    "export --output - --format t4": EVERY - of("quarantine", "trial.problem_id") - ROW_OF_VENDOR,
-    "show 2 --json": EVERY - of("quarantine", "vendor_measurement", "vendor_sample"),
-    "show": OF_TRIAL - of("trial.problem_id", "trial.tunables") | DANGLING,
-    f"space --audit --device {GPU.replace(' ', '_')}": OF_TRIAL | of("problem.id") | DANGLING,
-    f"model --shapes 64x64x64 --device {GPU.replace(' ', '_')}": of("run", "trial.device_name") | DANGLING,
+    "export --output - --format trials": EVERY - of("quarantine"),
+    "export --output - --format t4": EVERY - of("quarantine"),
+    "show 2 --json": EVERY - of("quarantine", "vendor_measurement", "vendor_sample") | DANGLING,
+    "show": SHOWN - of("trial.tunables") | DANGLING,
+    "space --audit --device NVIDIA_H200": SHOWN | DANGLING,
+    "model --shapes 64x64x64 --device NVIDIA_H200": of("run", "trial.device_name") | DANGLING,
     "quarantine": of("quarantine") | DANGLING,
     "db check": EVERY,
-    "import": EVERY - of(*PLACE) - ROW_OF_VENDOR,
-    "search": of("trial", "measurement.median_us", "measurement.high_us")
-    - of(*(f"trial.{one}" for one in ("device_name", "problem_id", "family", "basis", "superseded"))),
-    "report --output -": EVERY - of("quarantine", "trial.verdict_correct", "trial.stamp", *PLACE) - FINAL_OF_VENDOR,
+    "import": EVERY,
+    "search": SHOWN - of(*(f"trial.{one}" for one in ("device_name", "family", "basis", "superseded")), "problem"),
+    "report --output -": EVERY - of("quarantine", "trial.verdict_correct", "trial.stamp") - FINAL_OF_VENDOR,
 }
-
-
 LAUNCH = ("kernel", "dtype", "threads", "smem_bytes", "columns_per_block", "flat_splits", "persistent")
 OF_RESULT = ("family", "outcome", "verdict_correct", "superseded", "rows_per_block", "splits")
 TIMES = ("median_us", "low_us", "high_us", "summary_of")
@@ -152,16 +150,16 @@ BOUND = of(
     "measurement.run_id", "run.gflops", "sample", "vendor_sample.us", "vendor_sample.measurement_id",
 )  # fmt: skip
 FOLLOWING: dict[str, set[str]] = {
-    "best": BOUND,
-    "show 2": BOUND - of("vendor_measurement", "vendor_sample"),
-    "export --output - --no-binaries --format module": BOUND
-    | of(*(f"source.{one}" for one in LAUNCH), *(f"trial.{one}" for one in OF_RESULT)),
-    "db check": BOUND | of(*PLACE, "run.device_name", "trial.device_name", "trial.basis")
-    | of("trial.cache", "measurement.cache", "vendor_measurement.cache") | ROW_OF_VENDOR,
-    "import": BOUND | of("run.device_name", "trial.device_name"),
-    "search": of("trial.config", "trial.tunables", "trial.verdict_correct"),
+    "best": BOUND | DANGLING,
+    "show 2": BOUND - of("vendor_measurement", "vendor_sample") | DANGLING,
+    MODULE: BOUND | of(*(f"source.{one}" for one in LAUNCH), *(f"trial.{one}" for one in OF_RESULT)),
+    "db check": BOUND | DANGLING | of("run.device_name", "trial.device_name", "trial.basis")
+    | of("trial.cache", "measurement.cache", "vendor_measurement.cache"),
+    "import": BOUND | DANGLING | of("run.device_name", "trial.device_name"),
+    "search": of("trial.config", "trial.tunables", "trial.verdict_correct") | DANGLING,
 }  # fmt: skip
-NULLS = {("trial.rows_per_block", None), ("trial.splits", None)}  # which stand for the values of the source
+# Right, too: the values of the source, and the other trial.
+ALLOWED = {("trial.rows_per_block", None), ("trial.splits", None), ("measurement.trial_id", 1)}
 PARTS = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "verdict_detail", "verdict_worst_ratio")
 NOT_HERE = {  # values that are right in other rows
     *((f"trial.{one}", None) for one in PARTS),
@@ -170,8 +168,8 @@ NOT_HERE = {  # values that are right in other rows
 }
 NAMED = re.compile(  # what is wrong, in a refusal; or what is missing, where a row is not found
     r"(trial|vendor measurement|run|quarantined kernel) -?\d+ (is not as|is ok, but|is in|has)"
-    r"|has a measurement \(row \d+|rows? of \w+ of an? \w+ that does not exist|refused by SQLite \(Could not decode"
-    r"|nothing to (audit|export)|has no (trial yet|run on)"
+    r"|has a (trial|measurement|vendor measurement) \(row \d+|rows? of \w+ of an? \w+ that does not exist"
+    r"|refused by SQLite \(Could not decode|nothing to (audit|export)|has no (trial yet|run on)"
 )
 UNIT = {"best", "show", "show 2 --json", "quarantine", "search"}
 
@@ -247,7 +245,26 @@ def test_a_value_that_contradicts_others_is_refused(command: str, victim: Path) 
             values = (*any_other, *(one for one in values if (name, one) in not_here))
         for edit in put(victim, *(Edit(column, one, row) for one in values)):
             pair = (name, edit.value)
-            is_bound = pair in not_here or (name in FOLLOWING[command] and pair not in NULLS)
+            is_bound = pair in not_here or (name in FOLLOWING[command] and pair not in ALLOWED)
             if not ask(command, victim) and is_bound:
                 passed.add(str(edit))
     assert passed == set()
+
+
+ALONE = {  # tables whose rows no other row needs, and for a trial those of the vendor
+    "show 2": {"quarantine", "measurement", "vendor_measurement", "vendor_sample"},
+    "db check": {"quarantine"},
+}
+
+
+@pytest.mark.parametrize("command", ["best", "show 2", "import", "db check"])
+def test_a_missing_row_that_another_one_needs_is_refused(command: str, victim: Path) -> None:
+    passed = set[str]()
+    for table in TABLES:
+        victim.write_bytes(_content())
+        key = ", ".join(one.name for one in table.primary_key)
+        last = f"SELECT {key} FROM {table} ORDER BY {key} DESC LIMIT 1"
+        plain_sql(victim, f"DELETE FROM {table} WHERE ({key}) = ({last})")
+        if not ask(command, victim):
+            passed.add(table.name)
+    assert passed <= ALONE.get(command, {"quarantine", "measurement", "vendor_measurement"})

@@ -57,19 +57,28 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
             )
 
 
-def refuse_dangling(connection: Connection, path: str) -> None:
-    """Raise StoreError if a measurement refers to a trial or a run that does not exist.
+# Each finds a reference that joins would omit silently: table, row and the table that lacks the row.
+_DANGLING = (
+    "PRAGMA foreign_key_check(measurement)",
+    "PRAGMA foreign_key_check(vendor_measurement)",
+    "SELECT 'trial', id, 'problem', 0 FROM trial WHERE problem_id NOT IN (SELECT id FROM problem) LIMIT 1",
+)
 
-    The joins of the view `best` would omit the measurement silently. Other dangling references raise an error when
-    they are read.
+
+def refuse_dangling(connection: Connection, path: str) -> None:
+    """Raise StoreError if a measurement refers to a trial, run or problem that does not exist, or a trial to such a
+    problem.
+
+    Joins would omit the row silently. Other dangling references raise an error when they are read.
     """
-    found = connection.exec_driver_sql("PRAGMA foreign_key_check(measurement)").first()
-    if found is not None:
-        _, row, other, _ = found
-        raise StoreError(
-            f"{path} has a measurement (row {row}) of a {other} that does not exist: restore a copy of it, or name"
-            " another file with --db"
-        )
+    for query in _DANGLING:
+        found = connection.exec_driver_sql(query).first()
+        if found is not None:
+            name, row, other, _ = found
+            raise StoreError(
+                f"{path} has a {name.replace('_', ' ')} (row {row}) of a {other} that does not exist: restore a copy"
+                " of it, or name another file with --db"
+            )
 
 
 # Indices that SQLite creates for constraints have no SQL text.
