@@ -1,9 +1,11 @@
-"""A good database, and what somebody may do to it: any value, any row, any table, any byte."""
+"""A good database, and what somebody may do to it: any value, any text of a kernel, any byte."""
 
 from __future__ import annotations
 
 import random
+import sqlite3
 import tempfile
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
