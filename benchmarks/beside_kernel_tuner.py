@@ -37,7 +37,7 @@ from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final
 from tsm2_tune.tuner.runs.events import TrialStored
-from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.loop import Options, Tuner, cores
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
@@ -88,7 +88,7 @@ def tuned_here(space: SearchSpace, candidates: Sequence[Candidate], target: Targ
         options = Options(reach=REACH)
         with Tuner(target, options) as tuner:
             first = ended = 0.0
-            for event in session.run(
+            for event in tune_problems(
                 [space], tuner, store, make_strategy=lambda *_: InOrder(candidates), families=space.families
             ):
                 if isinstance(event, TrialStored):

@@ -39,7 +39,7 @@ from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEnded
-from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.loop import Options, Tuner, cores
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
@@ -166,7 +166,7 @@ class Fill:
                 if time.monotonic() > end:
                     click.echo(f"stopped by the time limit before {space.problem.text}, {place}")
                     return False
-                for event in session.run([space], tuner, store):
+                for event in tune_problems([space], tuner, store):
                     if isinstance(event, ProblemEnded):
                         found = "no winner" if event.winner is None else event.winner.summary
                         click.echo(f"pack {place} {space.problem.text}: {found}")

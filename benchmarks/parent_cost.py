@@ -1,119 +1,123 @@
-"""Measure the processor milliseconds per trial of the process that runs a search.
+"""Measure the processor time of the process that has the searches and the database: its *parent process*.
 
     python -m benchmarks.parent_cost 20480x16x20480:f32
+    python -m benchmarks.parent_cost 20480x16x20480:f32 --devices 8
 
-Compilers and the worker process are replaced by stubs that answer at once. Planning, rendering, claims and the
-database are real. No GPU is needed. Other processes on the machine can only lengthen a time, so use the least of
-several runs.
+Compilers and kernels are replaced by stubs. Planning, rendering, leases and the database are real. With `--devices`
+child processes use the stubs, as in a run on several GPUs: they render the kernels. Each device tunes a problem of
+its own. The rate of trials decides how many trials are stored in one transaction. No GPU is needed. Other processes
+on the machine can only lengthen a time, so use the least of several rounds.
 """
 
 from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from unittest.mock import patch
 
 import click
 
-from benchmarks.scale_rates import EVERY, SAMPLES, run_of
+from benchmarks import stub_device
+from benchmarks.stub_device import TARGET, StubTuner
 from tsm2_tune.api.parse import REACH
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.generator.space.space import search_space
-from tsm2_tune.tuner.measure.timing import measurement
-from tsm2_tune.tuner.results.fingerprint import basis, tools
+from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Binary, Cache, LoadedResources, Outcome, Verdict
-from tsm2_tune.tuner.runs.events import TrialStored
-from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.phase_timer import PhaseTimer
-from tsm2_tune.tuner.worker.client import AttemptResult
-from tsm2_tune.tuner.worker.time_limit import RunningClock
+from tsm2_tune.tuner.results.trial import Trial
+from tsm2_tune.tuner.runs.events import ProblemEnded, TrialStored
+from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
+from tsm2_tune.tuner.runs.remote_executor import RemoteExecutor
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.executor import Executor
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.spaces import Spaces
+from tsm2_tune.tuner.worker.child_process import start_child
 
-RUN = run_of(0)
-ON = (RUN.identity.toolkit, RUN.identity.flags)
-
-
-class AtOnce(Tuner):
-    """A tuner whose trials end at once: one of EVERY is correct, and the others are too slow ("behind")."""
-
-    def __init__(self, trials: int) -> None:
-        self.target = cast(Any, SimpleNamespace(
-            identity=RUN.identity, toolchain=SimpleNamespace(digest="nvcc"), limits=PROFILES["h100"], is_host=False,
-            cache=lambda asked: asked, caches=lambda *_: (Cache.DIRTY,), basis=lambda cache: basis(*ON, cache),
-            tools=tools(*ON, RUN.identity.driver),
-        ))  # fmt: skip
-        self.options = Options(max_trials=trials, reach=REACH)
-        self.phases, self.clock, self._ceilings = PhaseTimer(), RunningClock(), RUN.ceilings
-        self._worker = cast(Any, SimpleNamespace(attempt=self._attempt, ask_ahead=lambda _: None))
-        self._compilers = cast(Any, SimpleNamespace(
-            support=lambda *_: "", begin_support=lambda _: None, begin=_begin, finish=_binary,
-            files=lambda *paths: paths,
-        ))  # fmt: skip
-        self._answers = 0
-        self.begun_seconds = 0.0  # processor time of this process at the first trial
-
-    def _attempt(self, _: object, idle_work: Callable[[], object]) -> AttemptResult:
-        if not self._answers:
-            self.begun_seconds = time.process_time()
-        idle_work()
-        is_right = self._answers % EVERY == 0
-        self._answers += 1
-        outcome = Outcome.OK if is_right else Outcome.BEHIND
-        samples = [(30.0 if is_right else 90.0) + place % 7 / 7 for place in range(SAMPLES[outcome])]
-        return AttemptResult(
-            outcome,
-            "",
-            resources=LoadedResources(64, 0, 4096, 8),
-            measurement=measurement(samples, None, Cache.DIRTY),
-            verdict=Verdict(True, 0.01, "every element is right") if is_right else None,
-        )
-
-    def final(self, *_: Any, **__: Any) -> None:
-        return None
-
-    def verify_in_full(self, *_: Any) -> AttemptResult:
-        return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.01, "every element is right"))
+APART = 1024  # the devices' problems differ by this many rows
 
 
-def _begin(_: KernelSource) -> Future[None]:
-    compiled = Future[None]()
-    compiled.set_result(None)
-    return compiled
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """The processor time of the parent process."""
+
+    planning_seconds: float  # for each problem, before its first trial
+    trial_milliseconds: float  # for each trial
 
 
-def _binary(source: KernelSource, *_: object, **__: object) -> Binary:
-    return Binary(source.digest, source.kernel, 0, 0.0)
+def cost(problem: Problem, trials: int, db: str, *, devices: int, rate: float) -> Cost:
+    """Return the cost of a search of `trials` trials on each device, at `rate` trials per second.
+
+    `devices` is the number of child processes. If it is 0, this process has the stubs.
+    """
+    count, seconds = max(1, devices), 1 / rate
+    problems = tuple(replace(problem, m=problem.m + APART * number) for number in range(count))
+    options = Options(max_trials=trials, reach=REACH, sharing=count)
+    with Store.open(db, create=True) as store, store.leases(TARGET.identity.name) as leases, ExitStack() as stack:
+        own = StubTuner(TARGET, options, trial_seconds=seconds)
+        executors = [_remote(options, seconds, stack) for _ in range(devices)] or [own]
+        queue = ProblemQueue(Spaces(problems, TARGET.limits, {}, ()), store, leases)
+        with ThreadPoolExecutor(count) as threads:
+            found = list(threads.map(partial(_times, queue), executors))
+    planning, trying, stored = (sum(values) for values in zip(*found, strict=True))
+    return Cost(planning / count, 1e3 * trying / stored)
 
 
-def milliseconds_per_trial(problem: Problem, trials: int, db: str) -> float:
-    """Return the processor milliseconds per trial, from the first to the last trial, up to a limit."""
-    space, tuner = search_space(problem, PROFILES["h100"]), AtOnce(trials)
-    _ = list(space.kept)
-    found, ended_seconds = 0, 0.0
-    with Store.open(db, create=True) as store:
-        for event in session.run([space], tuner, store):
-            if isinstance(event, TrialStored):
-                found, ended_seconds = found + 1, time.process_time()
-    return 1e3 * (ended_seconds - tuner.begun_seconds) / found
+def _remote(options: Options, trial_seconds: float, stack: ExitStack) -> Executor:
+    """Start a process for a device, and return its executor. The stack ends the process."""
+    process, connection = start_child(stub_device.serve, str(trial_seconds))
+    stack.callback(process.wait)
+    stack.enter_context(connection)
+    executor = RemoteExecutor(connection, TARGET, options, wait=False)
+    executor.open(lambda _: None)
+    return executor
+
+
+def _times(queue: ProblemQueue, executor: Executor) -> tuple[float, float, int]:
+    """Tune on a device. Return this thread's seconds before the first trial, its seconds of trials, and the trials.
+
+    Only the first problem of the device counts, not searches that it joins afterwards.
+    """
+    begun, first, ended, stored, is_first = time.thread_time(), list[float](), 0.0, 0, True
+    tune = executor.tune
+
+    def timed(search: Search, on_start: Callable[[Candidate], object]) -> Iterator[Trial]:
+        def started(candidate: Candidate) -> None:
+            first.append(time.thread_time())
+            on_start(candidate)
+
+        return tune(search, started)
+
+    with patch.object(executor, "tune", timed):
+        for event in queue.events(executor):
+            if isinstance(event, TrialStored) and is_first:
+                stored, ended = stored + 1, time.thread_time()
+            is_first = is_first and not isinstance(event, ProblemEnded)
+    return first[0] - begun, ended - first[0], stored
 
 
 @click.command(cls=Command)
 @click.argument("problem")
-@click.option("--trials", default=1000, show_default=True)
-@click.option("--rounds", default=3, show_default=True, help="Each with an empty database.")
-def main(problem: str, trials: int, rounds: int) -> None:
-    for _ in range(rounds):
+@click.option("--trials", default=800, show_default=True, help="For each device.")
+@click.option("--devices", type=click.IntRange(0), default=0, show_default=True, help="Child processes.")
+@click.option("--rate", default=80.0, show_default=True, help="Trials per second of each device.")
+@click.option("--rounds", default=3, show_default=True, help="Each with problems of its own.")
+@click.option("--db", help="Address of an empty database; without it a new file for each round.")
+def main(problem: str, trials: int, devices: int, rate: float, rounds: int, db: str | None) -> None:
+    """Measure the processor time of the parent process."""
+    for number in range(rounds):
+        of_round = Problem.parse(problem)
+        of_round = replace(of_round, m=of_round.m + APART * max(1, devices) * number)
         with tempfile.TemporaryDirectory(dir=".") as folder:
-            found = milliseconds_per_trial(Problem.parse(problem), trials, str(Path(folder) / "results.db"))
-        click.echo(f"{found:.2f} ms a trial")
+            name = db or str(Path(folder) / "results.db")
+            found = cost(of_round, trials, name, devices=devices, rate=rate)
+        click.echo(f"{found.trial_milliseconds:.2f} ms a trial, {found.planning_seconds:.2f} s a problem")
 
 
 if __name__ == "__main__":

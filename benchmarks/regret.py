@@ -46,7 +46,6 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.search.candidates import Search, Why
 from tsm2_tune.tuner.search.compile_queue import CompileQueue
-from tsm2_tune.tuner.search.resume import ClaimResult
 from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS
 from tsm2_tune.tuner.search.strategies import strategy_named
 from tsm2_tune.tuner.search.strategies.model import Model
@@ -131,16 +130,13 @@ def strategies(of: Recorded, known: Sequence[Measured]) -> dict[str, Callable[[i
 def replayed(strategy: Strategy, of: Recorded, *, most: int | None = None, gain: float | None = None) -> Replay:
     """Replay a search on a recorded space. Configurations without a recorded trial are skipped."""
 
-    def claim(candidate: Candidate) -> ClaimResult:
-        return ClaimResult.OURS if candidate.config in of.told else ClaimResult.ELSEWHERE
-
     def begun(candidate: Candidate) -> tuple[KernelSource, Compiled]:
         compiled: Compiled = Future()
         compiled.set_result(CompileFailure(Outcome.INTERRUPTED, "not compiled"))  # the result is not used
         return cast(KernelSource, None), compiled
 
-    search = Search(strategy, claim=claim, most=most, gain=gain)
-    pending, best_us = CompileQueue(search, search, begun, AHEAD), [inf]
+    search = Search(strategy, is_skipped=lambda one: one.config not in of.told, most=most, gain=gain)
+    pending, best_us = CompileQueue(search, begun, AHEAD), [inf]
     while not search.is_over and (one := pending.take()) is not None:
         told = of.told[one[0].config]
         us = inf if told.us is None else told.us

@@ -47,7 +47,7 @@ def events(store: Store, row: tsm2_tune.BestRow, ids: Sequence[int]) -> Iterator
         trial = store.trial(number).trial
         yield trial.total_seconds, TrialStored(trial, number)
     untried = len(space.kept) - len(ids)
-    yield FINALS_SECONDS, ProblemEnded(row.problem, len(ids), len(ids), 0, untried, 0, 0, row, Why.BUDGET)
+    yield FINALS_SECONDS, ProblemEnded(row.problem, len(ids), len(ids), 0, untried, 0, row, Why.BUDGET)
 
 
 def drawn(store: Store) -> str:

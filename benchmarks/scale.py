@@ -3,9 +3,10 @@
     python -m benchmarks.scale
     python -m benchmarks.scale --shapes 500 --gpus 8 --kinds 1
 
-It is arithmetic on recorded rates, and assumes that all GPUs do the same all the time. benchmarks.scale_simulation
-simulates the waiting for a database. The rates of a search on a GPU are in h100-trial-rate-asked-ahead.json, and
-those of databases in sqlite-rates.json and postgresql-rates.json.
+It is arithmetic on recorded rates, and assumes that all GPUs do the same all the time. A node has several GPUs of one
+kind. Its *parent process* has the searches and the database, and stores the trials of all GPUs of the node.
+benchmarks.scale_simulation simulates the waiting for a database. The rates of a search on a GPU are in
+h100-trial-rate-asked-ahead.json, and those of databases in sqlite-rates.json and postgresql-rates.json.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any
 import click
 
 from benchmarks.headline import markdown
-from benchmarks.scale_rates import SAMPLES
+from benchmarks.scale_rates import GPUS_PER_NODE, SAMPLES
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.results.trial import IN_FINALS, Outcome
-from tsm2_tune.tuner.runs.leases.configurations import BEAT_SECONDS
+from tsm2_tune.tuner.runs.leases import RENEWAL_SECONDS
 from tsm2_tune.tuner.search.resume import FINALISTS
 from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
 
@@ -35,10 +36,8 @@ GOAL = 100.0  # trials per second: near the fastest recorded search with compile
 ONCE = ("start", "start of the worker", "ceilings")  # phases that occur once per run, not per problem
 LIBRARIES = 2  # cuBLAS and cuBLASLt
 SERVER_CORES = 16  # assumed
-CONNECTIONS, MOST_CONNECTIONS = (
-    2,
-    97,
-)  # connections per run, one for heartbeats; PostgreSQL's default less three for superusers
+LEASE_WRITES = 2  # of each problem: the lease is taken and released
+MOST_CONNECTIONS = 97  # PostgreSQL's default less three for superusers
 GIB, HOUR = 2**30, 3600.0
 
 
@@ -49,6 +48,17 @@ class Campaign:
     shapes: int
     gpus: int
     kinds: int
+    gpus_per_node: int = GPUS_PER_NODE
+
+    @property
+    def parents(self) -> int:
+        """The number of parent processes: one for each node."""
+        return math.ceil(self.gpus / self.gpus_per_node)
+
+    @property
+    def connections_per_parent(self) -> int:
+        """The most connections that a parent uses at a time: one for each GPU, and one to renew leases."""
+        return self.gpus_per_node + 1
 
     @property
     def problems(self) -> int:
@@ -81,7 +91,7 @@ class Rates:
 
     @property
     def best(self) -> Mapping[str, float]:
-        """The row with the number of tuners that stored the most trials per second."""
+        """The row with the number of processes that stored the most trials per second."""
         return max(self.found["rows"], key=lambda row: row["trials_per_second"])
 
     @property
@@ -105,7 +115,7 @@ class Recorded:
     postgresql: Rates
     texts: Mapping[str, float]  # growth of kernel sources with trials, and their compile time
     asked: Mapping[str, float]  # database calls per problem
-    cores: int  # cores of the recorded machine: a search claims one more configuration than this at a time
+    cores: int  # of the recorded GPU's machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,28 +220,31 @@ def sizes(campaign: Campaign, found: Recorded) -> str:
     return markdown(("", *(search.name for search, _ in each)), lines, texts=("",))
 
 
-def writes_per_second(search: Search, found: Recorded) -> dict[str, float]:
-    """Return the transactions per second of one GPU, by purpose."""
+def writes_per_second(search: Search, campaign: Campaign, found: Recorded) -> dict[str, float]:
+    """Return the transactions per second of the campaign, by purpose."""
     in_one_transaction = max(1, math.ceil(search.per_second * TOGETHER_SECONDS))
-    trials = search.trials / search.seconds
-    return {
-        "trials": trials / in_one_transaction,
-        "claims": trials / (found.cores + 1),
+    of_each_gpu = {
+        "trials": search.trials / search.seconds / in_one_transaction,
+        "leases": LEASE_WRITES / search.seconds,
         "finals": found.asked["writes"] / search.seconds,
-        "beats": 1 / BEAT_SECONDS,
+    }
+    return {
+        **{purpose: campaign.gpus * writes for purpose, writes in of_each_gpu.items()},
+        "renewals": campaign.parents / RENEWAL_SECONDS,
     }
 
 
 def writes(campaign: Campaign, found: Recorded) -> str:
     """Return a Markdown table of the campaign's transactions per second by purpose, with one column per search."""
-    each = [writes_per_second(search, found) for search in found.searches]
+    each = [writes_per_second(search, campaign, found) for search in found.searches]
     each = [{**one, "all": sum(one.values())} for one in each]
-    lines = [[purpose, *(f"{campaign.gpus * one[purpose]:,.0f}" for one in each)] for purpose in each[0]]
+    lines = [[purpose, *(f"{one[purpose]:,.0f}" for one in each)] for purpose in each[0]]
     return markdown(("", *(search.name for search in found.searches)), lines, texts=("",))
 
 
-def limits(search: Search, found: Recorded) -> list[Limit]:
+def limits(search: Search, campaign: Campaign, found: Recorded) -> list[Limit]:
     """Return the resources that GPUs share, sorted by the number of GPUs that saturate each."""
+    connections = campaign.connections_per_parent / campaign.gpus_per_node
     trials = search.trials / search.seconds
     looks = found.asked["winners"] / search.seconds * found.postgresql.look_seconds
     server = found.postgresql.best["server_seconds_per_trial"] * trials
@@ -242,9 +255,9 @@ def limits(search: Search, found: Recorded) -> list[Limit]:
             Limit("looks for winners", f"{looks:.4f} cores", cores, SERVER_CORES / looks),
             Limit(
                 "connections to PostgreSQL",
-                f"{CONNECTIONS}",
+                f"{connections:.1f}",
                 f"{MOST_CONNECTIONS} by default",
-                MOST_CONNECTIONS / CONNECTIONS,
+                MOST_CONNECTIONS / connections,
             ),
             Limit(
                 "trials into one SQLite file",
@@ -258,9 +271,9 @@ def limits(search: Search, found: Recorded) -> list[Limit]:
     )
 
 
-def limit_table(search: Search, found: Recorded) -> str:
+def limit_table(search: Search, campaign: Campaign, found: Recorded) -> str:
     """Return a Markdown table of shared resources. The resource that is saturated first is at the top."""
-    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, found)]
+    lines = [(one.name, one.asked, one.there, f"{one.gpus:,.0f}") for one in limits(search, campaign, found)]
     return markdown(("shared", "each GPU asks for", "there is", "full with GPUs"), lines, texts=("shared",))
 
 
@@ -269,7 +282,7 @@ def drawn(campaign: Campaign, found: Recorded) -> dict[str, str]:
     return {
         "scale-sizes": sizes(campaign, found),
         "scale-writes": writes(campaign, found),
-        "scale-limits": limit_table(found.searches[0], found),
+        "scale-limits": limit_table(found.searches[0], campaign, found),
     }
 
 
@@ -277,9 +290,11 @@ def drawn(campaign: Campaign, found: Recorded) -> dict[str, str]:
 @click.option("--shapes", type=click.IntRange(1), default=10_000, show_default=True)
 @click.option("--gpus", type=click.IntRange(1), default=1_000, show_default=True)
 @click.option("--kinds", type=click.IntRange(1), default=5, show_default=True, help="Kinds of GPU.")
-def main(shapes: int, gpus: int, kinds: int) -> None:
+@click.option("--gpus-per-node", type=click.IntRange(1), default=GPUS_PER_NODE, show_default=True)
+def main(shapes: int, gpus: int, kinds: int, gpus_per_node: int) -> None:
     """Print the tables of a campaign."""
-    click.echo("\n\n".join(drawn(Campaign(shapes, gpus, kinds), recorded()).values()))
+    campaign = Campaign(shapes, gpus, kinds, gpus_per_node)
+    click.echo("\n\n".join(drawn(campaign, recorded()).values()))
 
 
 if __name__ == "__main__":

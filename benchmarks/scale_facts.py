@@ -26,7 +26,7 @@ from tsm2_tune.tuner.results import row_values
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases import Leases
 
 RECORDED = Path(__file__).parent / "results/h100-pack.db.xz"
 CACHED_SECONDS = 0.2  # loading a cached binary takes less than this
@@ -146,11 +146,11 @@ def recorded() -> dict[str, Any]:
 
 
 def asked_of_a_problem() -> dict[str, float]:
-    """Return the database calls of a CPU run per problem, without claims, trials and heartbeats."""
+    """Return the database calls of a CPU run per problem, without leases, trials and renewals."""
     asked = Counter[str]()
 
     def counted(of: type, method: str) -> Any:
-        """Return a patch that counts calls of a method in the main thread. Heartbeats come from another thread."""
+        """Return a patch that counts calls of a method in the main thread. Renewals come from another thread."""
         own = getattr(of, method)
 
         def counting(self: Any, *arguments: Any, **named: Any) -> Any:
@@ -163,11 +163,12 @@ def asked_of_a_problem() -> dict[str, float]:
     with (
         tempfile.TemporaryDirectory() as folder,
         counted(Database, "transaction"),
-        counted(Claims, "in_one_transaction"),
+        counted(Leases, "take"),
+        counted(Leases, "release"),
         counted(Store, "add_trials"),
         counted(Store, "best"),
     ):
         path = Path(folder) / "results.db"
         tsm2_tune.tune(HOST_SHAPES, device="cpu", db=path, family="tsm2", max_trials=HOST_TRIALS, pairs=False)
-    writes = asked["transaction"] - asked["in_one_transaction"] - asked["add_trials"]
+    writes = asked["transaction"] - asked["take"] - asked["release"] - asked["add_trials"]
     return {"writes": writes / len(HOST_SHAPES), "winners": asked["best"] / len(HOST_SHAPES)}

@@ -1,11 +1,12 @@
-"""Measure a database with many tuners: bytes, writes and reads per second, from which docs/scale.md calculates.
+"""Measure a database with many GPUs: bytes, writes and reads per second, from which docs/scale.md calculates.
 
     python -m benchmarks.scale_rates --output benchmarks/results/sqlite-rates.json
     python -m benchmarks.scale_rates --db postgresql+psycopg://... --output benchmarks/results/postgresql-rates.json
 
-Tuners are processes that store made-up trials as fast as they can, each for its own problems. The trials have real
-configurations and kernel sources, and as many samples as in real searches. No GPU is needed. A database server must
-run on this machine, and its database must be empty.
+A process stands for the parent process of a node, and each of its threads for a GPU. Each thread leases problems and
+stores made-up trials of them as fast as it can. The trials have real configurations and kernel sources, and as many
+samples as in real searches. No GPU is needed. A database server must run on this machine, and its database must be
+empty.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -47,6 +49,7 @@ from tsm2_tune.tuner.results.trial import (
     TuningRun,
     Verdict,
 )  # fmt: skip
+from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.search.resume import Retries
 
 DEVICE = "a made-up GPU"
@@ -54,21 +57,22 @@ LIMITS = TimeLimits(120.0, 60.0)
 AGAIN = Retries(LIMITS, frozenset())
 EVERY = 4  # one of this many trials is correct; the others are too slow ("behind")
 SAMPLES = {Outcome.OK: 35, Outcome.BEHIND: 10}  # mean of h100-pack.db.xz: 34.8; most of an early end
-CLAIMED, TOGETHER = 18, 2  # per transaction of a run on 16 cores: configurations claimed, trials stored
+TOGETHER = 2  # trials stored per transaction: 17 per second end within 0.1 s
+GPUS_PER_NODE = 8
 OF_PROBLEM = 340  # trials per problem: 17 per second for 20 seconds
-FILLER = 1000  # an unused tuner number
+FILLER = 1000  # an unused GPU number
 MANY = 1_000_000  # trials in the database when queries about one problem are timed
 READS = 20  # a query's time is the mean of this many
-ROUNDS = 3  # rounds per number of tuners; the one with the most stored trials counts
+ROUNDS = 3  # rounds per number of parents; the one with the most stored trials counts
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One tuner's writes within its time, and its processor time."""
+    """The writes of a parent, and its processor time."""
 
     trials: int
     transactions: int
-    processor_seconds: float  # processor time of its own process
+    processor_seconds: float  # of its process, without the server
 
 
 def run_of(number: int) -> TuningRun:
@@ -98,53 +102,63 @@ def _trial(problem: Problem, config: KernelConfig, key: str, at: int) -> Trial:
 
 
 def problems_of(number: int) -> Iterator[Problem]:
-    """Return the problems of one tuner."""
+    """Return the problems of one GPU."""
     return (Problem(4096 + number, 8, k, "f32") for k in itertools.count(4096))
 
 
-def tune(name: str, number: int, seconds: float) -> Written:
-    """Claim and store trials, one problem after another, until the time is over."""
-    run, trials, end = run_of(number), trials_of_a_problem(), time.monotonic() + seconds
-    stored, transactions, before = 0, 0, time.process_time()
-    with Store.open(name, create=True) as store, store.claims(DEVICE) as claims:
-        for problem in problems_of(number):
-            own = [replace(trial, problem=problem) for trial in trials]
-            for at in range(0, len(own), CLAIMED):
-                if time.monotonic() >= end:
-                    return Written(stored, transactions, time.process_time() - before)
-                some = own[at : at + CLAIMED]
-                with claims.in_one_transaction():
-                    for one in some:
-                        claims.take(problem, one.config.text, basis=one.basis, retries=AGAIN)
-                for first in range(0, len(some), TOGETHER):
-                    store.add_trials(run, some[first : first + TOGETHER], AGAIN)
-                stored += len(some)
-                transactions += 1 + -(-len(some) // TOGETHER)
+def written(name: str, parent: int, gpus: int, seconds: float) -> Written:
+    """Store trials in one thread for each GPU of a node, until the time is over."""
+    trials, end, before = trials_of_a_problem(), time.monotonic() + seconds, time.process_time()
+    with Store.open(name, create=True) as store, store.leases(DEVICE) as leases, ThreadPoolExecutor(gpus) as threads:
+        of_gpu = partial(_written_for_a_gpu, store, leases, trials, end)
+        found = list(threads.map(of_gpu, range(parent * gpus, (parent + 1) * gpus)))
+    stored, transactions = (sum(counts) for counts in zip(*found, strict=True))
+    return Written(stored, transactions, time.process_time() - before)
+
+
+def _written_for_a_gpu(
+    store: Store, leases: Leases, trials: Sequence[Trial], end: float, gpu: int
+) -> tuple[int, int]:
+    """Lease problems and store their trials until the time `end`. Return the numbers of trials and transactions."""
+    run, stored, transactions = run_of(gpu), 0, 0
+    for problem in problems_of(gpu):
+        own = [replace(trial, problem=problem) for trial in trials]
+        leases.take(problem)
+        transactions += 1
+        for first in range(0, len(own), TOGETHER):
+            if time.monotonic() >= end:
+                return stored, transactions
+            some = own[first : first + TOGETHER]
+            store.add_trials(run, some, AGAIN)
+            stored += len(some)
+            transactions += 1
+        leases.release(problem)
+        transactions += 1
     raise AssertionError("problems have no end")
 
 
-def measured(name: str, tuners: Sequence[int], seconds: float) -> list[dict[str, Any]]:
-    """Return a row for each number of tuners that write concurrently."""
+def measured(name: str, parents: Sequence[int], gpus: int, seconds: float) -> list[dict[str, Any]]:
+    """Return a row for each number of parents that write concurrently. `gpus` is the number of GPUs of each."""
     rows = []
-    for count in tuners:
-        rounds = [_together(name, count, seconds) for _ in range(ROUNDS)]
+    for count in parents:
+        rounds = [_together(name, count, gpus, seconds) for _ in range(ROUNDS)]
         rows.append(max(rounds, key=lambda row: row["trials_per_second"]))
         _tell(rows[-1])
     return rows
 
 
-def _together(name: str, count: int, seconds: float) -> dict[str, Any]:
+def _together(name: str, count: int, gpus: int, seconds: float) -> dict[str, Any]:
     before = scale_facts.processor_seconds(name)
     with get_context("spawn").Pool(count) as pool:
-        found = pool.starmap(tune, [(name, number, seconds) for number in range(count)])
+        found = pool.starmap(written, [(name, parent, gpus, seconds) for parent in range(count)])
     stored = sum(one.trials for one in found)
-    in_tuners = sum(one.processor_seconds for one in found)
+    in_parents = sum(one.processor_seconds for one in found)
     on_server = scale_facts.processor_seconds(name) - before if scale_facts.is_address(name) else 0.0
     return {
-        "tuners": count,
+        "parents": count,
         "trials_per_second": stored / seconds,
         "transactions_per_second": sum(one.transactions for one in found) / seconds,
-        "tuner_seconds_per_trial": in_tuners / stored,
+        "parent_seconds_per_trial": in_parents / stored,
         "server_seconds_per_trial": on_server / stored,
     }
 
@@ -179,7 +193,7 @@ def _seconds(name: str, call: Callable[[], object]) -> float:
     return (scale_facts.processor_seconds(name) - before) / READS
 
 
-def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
+def rates(name: str, parents: Sequence[int], gpus: int, seconds: float) -> dict[str, Any]:
     """Return all measurements of one database."""
     facts = {
         "command": "python -m benchmarks.scale_rates",
@@ -187,9 +201,9 @@ def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
         "database": scale_facts.version(name),
         "cores": len(os.sched_getaffinity(0)),
         "tsm2_tune": tsm2_tune.__version__,
-        "claimed": CLAIMED,
         "in_one_transaction": TOGETHER,
-        "rows": measured(name, tuners, seconds),
+        "gpus_per_node": gpus,
+        "rows": measured(name, parents, gpus, seconds),
     }
     own = {} if scale_facts.is_address(name) else {"asked": scale_facts.asked_of_a_problem()}
     facts |= {"tables": scale_facts.tables(name), "reads": looks(name)}
@@ -198,13 +212,15 @@ def rates(name: str, tuners: Sequence[int], seconds: float) -> dict[str, Any]:
 
 @click.command(cls=Command)
 @click.option("--db", help="Address of an empty database; without it a new file.")
-@click.option("--tuners", default="1,2,4", show_default=True, help="How many at a time, separated by commas.")
-@click.option("--seconds", type=float, default=20.0, show_default=True, help="For each number of tuners.")
+@click.option("--parents", default="1,2,4", show_default=True, help="How many at a time, separated by commas.")
+@click.option("--gpus-per-node", type=click.IntRange(1), default=GPUS_PER_NODE, show_default=True)
+@click.option("--seconds", type=float, default=20.0, show_default=True, help="For each number of parents.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
-def main(db: str | None, tuners: str, seconds: float, output: Path) -> None:
+def main(db: str | None, parents: str, gpus_per_node: int, seconds: float, output: Path) -> None:
     """Measure the rates of a database."""
+    counts = [int(one) for one in parents.split(",")]
     with tempfile.TemporaryDirectory() as folder:
-        found = rates(db or str(Path(folder) / "results.db"), [int(one) for one in tuners.split(",")], seconds)
+        found = rates(db or str(Path(folder) / "results.db"), counts, gpus_per_node, seconds)
     output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 

@@ -2,10 +2,12 @@
 
     python -m benchmarks.scale_simulation
 
-Each GPU produces trials at the rate of its kind. It stores the trials of a tenth of a second in one transaction, and
-waits for it. A transaction occupies one of the server's processors; transactions are served in order of arrival.
-Their times are exponentially distributed around the recorded mean. Rates are those of benchmarks.scale; the speeds of
-the kinds of GPUs are assumptions.
+Each GPU produces trials at the rate of its kind. A thread of its node's parent process stores the trials that have
+ended in one transaction, at most every tenth of a second. The GPU's process has some candidates in advance: if it has
+tried them before the transaction ends, the GPU waits. A transaction occupies one of the server's processors;
+transactions are served in order of arrival. Their times are exponentially distributed around the recorded mean, which
+is proportional to the number of trials. Rates are those of benchmarks.scale; the speeds of the kinds of GPUs are
+assumptions. The processor time of parents is not simulated.
 """
 
 from __future__ import annotations
@@ -35,11 +37,22 @@ class Load:
 
     trials_per_second: float  # if the GPU never waits
     server_seconds: float  # server's processor seconds to store one trial
+    ahead: int  # candidates that the GPU's process has in advance
 
-    @property
-    def in_one_transaction(self) -> int:
-        """The number of trials in a transaction."""
-        return max(1, math.ceil(self.trials_per_second * TOGETHER_SECONDS))
+    def next_store(self, next_trial: float, stored: float) -> tuple[float, int]:
+        """Return when the next transaction begins, and its number of trials.
+
+        `stored` is the end of the last transaction. The next trial ends at `next_trial` if the GPU does not wait. It
+        waits if `ahead` trials have ended before `stored`.
+        """
+        rate = self.trials_per_second
+        ended = max(0, math.floor((stored - next_trial) * rate) + 1)
+        if ended >= self.ahead:
+            ended, next_trial = self.ahead, stored + 1 / rate
+        else:
+            next_trial += ended / rate
+        more = max(0, math.ceil((stored + TOGETHER_SECONDS - next_trial) * rate))
+        return next_trial + more / rate, ended + more + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,27 +72,30 @@ class Simulated:
 def simulated(loads: Sequence[Load], cores: int, seed: int = SEED) -> Simulated:
     """Simulate one server with this many processors, and the GPUs that store trials in it."""
     chance = random.Random(seed)
-    asking = [(chance.random() * TOGETHER_SECONDS, number) for number in range(len(loads))]  # next transactions
+    # Next transactions: begin, GPU, number of trials.
+    asking = [(chance.random() / one.trials_per_second, number, 1) for number, one in enumerate(loads)]
     heapq.heapify(asking)
     free = [0.0] * cores  # times at which the processors become free
     end, stored, busy, waits = WARM_UP_SECONDS + SECONDS, 0, 0.0, list[float]()
     while asking[0][0] < end:
-        asked, number = heapq.heappop(asking)
+        asked, number, trials = heapq.heappop(asking)
         load = loads[number]
         begun = max(asked, heapq.heappop(free))
-        took = chance.expovariate(1 / (load.in_one_transaction * load.server_seconds))
+        took = chance.expovariate(1 / (trials * load.server_seconds))
         heapq.heappush(free, begun + took)
-        heapq.heappush(asking, (begun + took + load.in_one_transaction / load.trials_per_second, number))
+        following, count = load.next_store(asked + 1 / load.trials_per_second, begun + took)
+        heapq.heappush(asking, (following, number, count))
         if asked >= WARM_UP_SECONDS:
-            stored, busy = stored + load.in_one_transaction, busy + took
+            stored, busy = stored + trials, busy + took
             waits.append(begun - asked)
     unbound = sum(one.trials_per_second for one in loads) * SECONDS
     return Simulated(len(loads), stored / unbound, min(1.0, busy / SECONDS / cores), tuple(sorted(waits)))
 
 
 def mixed(search: Search, found: Recorded, gpus: int) -> list[Load]:
-    """Return equally many GPUs of each kind."""
-    trial = Load(search.trials / search.seconds, found.postgresql.best["server_seconds_per_trial"])
+    """Return equally many GPUs of each kind. Each has as many cores as the recorded GPU."""
+    ahead = 2 * (found.cores + 1)  # as RemoteExecutor and least_ahead have it
+    trial = Load(search.trials / search.seconds, found.postgresql.best["server_seconds_per_trial"], ahead)
     return [
         replace(trial, trials_per_second=trial.trials_per_second * SPEEDS[number % len(SPEEDS)])
         for number in range(gpus)
@@ -100,7 +116,7 @@ def table(found: Recorded) -> str:
     for gpus in NUMBERS:
         loads = mixed(found.searches[0], found, gpus)
         one = simulated(loads, SERVER_CORES)
-        waits = [f"{1000 * one.wait(share):.0f}" for share in (0.5, 0.99)]
+        waits = [f"{1000 * one.wait(share):,.0f}" for share in (0.5, 0.99)]
         shares = [f"{100 * share:.0f} %" for share in (one.busy, one.trials, made_apart(loads))]
         lines.append([f"{gpus:,}", shares[0], *waits, *shares[1:]])
     return markdown(

@@ -38,8 +38,8 @@ GROUPS = {  # heading -> names, in the order of the page
     ),
     "Events": (
         "Event", "RunStarted", "ProblemStarted", "TrialStored", "TrialInterrupted", "FinalStored", "FinalFailure",
-        "WinnerVerified", "VendorLeftOut", "ProblemEnded", "Confirmed", "PairsStarted", "PairMeasured", "Noted",
-        "FleetStarted", "OfRun", "RunEnded", "ExportEvent", "ChoiceStarted", "Narrowed", "KernelsChosen",
+        "WinnerVerified", "VendorLeftOut", "ProblemLeft", "ProblemEnded", "Confirmed", "PairsStarted", "PairMeasured",
+        "Noted", "FleetStarted", "OfRun", "RunEnded", "ExportEvent", "ChoiceStarted", "Narrowed", "KernelsChosen",
     ),
     "Errors": ("TuneError", "InputError", "DeviceError", "ToolMissing", "StoreError", "WorkerError"),
 }  # fmt: skip

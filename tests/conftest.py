@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests import claims, databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything
+from tests import databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything
 from tests.calls import TYPES
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
@@ -52,7 +52,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WITH_FIXTURES = claims, databases, fake_compilers, fake_tensors, modules, packs_of_everything
+WITH_FIXTURES = databases, fake_compilers, fake_tensors, modules, packs_of_everything
 FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 

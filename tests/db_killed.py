@@ -73,8 +73,8 @@ def killed(command: Callable[[], object], last: int) -> bool:
 
 
 def content(path: Path) -> list[str]:
-    """All that is in the database but claims, which are of the moment."""
-    return [line for line in dump(path) if "claim" not in line]
+    """All that is in the database but leases, which are of the moment."""
+    return [line for line in dump(path) if "lease" not in line]
 
 
 def points(total: int, number: int) -> list[int]:

@@ -14,6 +14,9 @@ from pathlib import Path
 from types import CodeType, EllipsisType, ModuleType, SimpleNamespace
 from typing import Any
 
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.schema import CreateTable
+
 from tsm2_tune.generator.config import KernelConfig, Launch
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.published import Tsm2Config
@@ -315,5 +318,8 @@ def downgrade(path: Path) -> None:
     for digest, text in texts.items():
         plain_sql(path, "UPDATE source SET text = ? WHERE digest = ?", text, digest)
     plain_sql(path, "DROP TABLE paragraph")
+    plain_sql(path, "DROP TABLE lease")
+    for table in schema_versions.DROPPED:
+        plain_sql(path, str(CreateTable(table).compile(dialect=sqlite.dialect())))
     plain_sql(path, "CREATE VIEW best AS SELECT 1")
     plain_sql(path, f"PRAGMA user_version = {schema_versions.OLDEST}")

@@ -15,6 +15,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options, Tuner
@@ -78,7 +79,7 @@ def tuned_twice(
     options = replace(options, effort=ONCE, final_effort=ONCE)
     for searched in (spaces[:1], spaces):
         with Tuner(target, options) as tuner, Store.open(path, create=True) as store:
-            for event in session.run(searched, tuner, store, make_strategy=exhaustive, families=("tsm2",)):
+            for event in tune_problems(searched, tuner, store, make_strategy=exhaustive, families=("tsm2",)):
                 if isinstance(event, session.TrialStored):
                     found.told.append((event.trial.config.text, event.trial.problem.m))
                 elif isinstance(event, session.ProblemEnded):

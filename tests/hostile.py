@@ -95,10 +95,10 @@ OF_NAME: dict[str, Values] = {
     "key": hexadecimal(16),
     "final": hexadecimal(16),
     "paragraphs": hexadecimal(16, " ".join(256 * [HASH[:16]]), wrong=(" ".join(257 * [HASH[:16]]),)),
-    "config": texts(
+    **dict.fromkeys(("config", "suspect"), texts(
         "tsm2", "tsm2:version=v3,threads=128", "tsm2-v3-128",
         wrong=("", "tsm2;", "Tsm2", "tsm2:threads=", "tsm2:threads=1,", "tsm2:threads=-1", "../tsm2", "tsm2-"),
-    ),
+    )),
     "routine": texts(
         "cublasSgemm", "cublasLtMatmul #3", "cublas" + 40 * "x" + " #999",
         wrong=("", "cublas", "mkl", "cublasSgemm #0", "cublasSgemm #1000", "cublas" + 41 * "x"),
@@ -231,5 +231,5 @@ def _no_number(text: str) -> None:
 
 
 # Tables with columns that a program reads and trusts no further than their domains.
-TABLES: tuple[Table, ...] = tuple(one for one in schema.metadata.sorted_tables if one is not schema.claim)
+TABLES: tuple[Table, ...] = tuple(one for one in schema.metadata.sorted_tables if one is not schema.lease)
 COLUMNS = {str(column): column for table in TABLES for column in table.columns}

@@ -229,7 +229,7 @@ def check_continued(place: Place, before: set[tuple[object, ...]]) -> None:
     for sql, answer in (
         ("PRAGMA integrity_check", [("ok",)]),
         ("PRAGMA foreign_key_check", []),
-        ("SELECT owner FROM claim", []),
+        ("SELECT owner FROM lease WHERE owner <> ''", []),
         ("SELECT count(*) FROM measurement WHERE round = 0", [(TRIALS,)]),
         ("SELECT count(*) FROM best", [(1,)]),
     ):

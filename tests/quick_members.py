@@ -1,4 +1,4 @@
-"""Runs in processes of their own that take few samples, and verify winners by few calls."""
+"""Processes that use a device, take few samples, and verify winners by few calls."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from pathlib import Path
 from tests.fabricated import plain_sql
 from tests.quick_command import make_quick
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs import child_run
+from tsm2_tune.tuner.runs import fleet, remote_executor
 from tsm2_tune.tuner.worker import child_process
 
 
 def serve(connection: Connection) -> None:
     make_quick(setattr)
-    child_run.serve(connection)
+    remote_executor.serve(connection)
 
 
 def quick_members(setattr: Callable[[object, str, object], None]) -> None:
     """Have processes that this one starts tune so from now on."""
-    setattr(child_run, "start_child", lambda _: child_process.start_child(serve))
+    setattr(fleet, "start_child", lambda _: child_process.start_child(serve))
 
 
 SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2
 
 
 def assert_complete(path: Path, *, kinds: int = 1) -> None:
-    """Each trial is there once, every winner is verified in full, and nobody has claimed anything."""
+    """Each trial is there once, every winner is verified in full, and no run has a lease."""
     problems = len(SHAPES.split(","))
     of_problems = plain_sql(path, "SELECT count(*) FROM trial GROUP BY device_name, problem_id")
     assert of_problems == [(TRIALS,)] * problems * kinds
     with Store.open(path, create=False) as store:
         assert [row.verified_in_full for row in store.best()] == [1] * problems * kinds
-    assert plain_sql(path, "SELECT * FROM claim") == []
+    assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []

@@ -134,8 +134,8 @@ class Replay(Tuner):
         )
 
     def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
-        stored = self._store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()
-        trials = {render(PROBLEM, one.config).digest: one for one in stored}
+        stored = self._store.history(DEVICE, request.problem, ("tsm2",), TODAY).tried()
+        trials = {render(request.problem, one.config).digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]
         self.rounds.append(tuple(cast(Tsm2Config, one.config) for one in members))
         times = ((one.newest_us or 0.0) * self._change for one in members)

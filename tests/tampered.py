@@ -48,7 +48,7 @@ from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
-from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.loop import Options, Tuner, by_width
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
@@ -185,7 +185,7 @@ def go_on(path: Path, rng: random.Random) -> str:
         with Store.open(path, create=True) as store:
             families = rng.choice(((), FAMILIES))
             tuner = Compiling(problem)
-            for _ in session.run(
+            for _ in tune_problems(
                 [space], tuner, store, make_strategy=lambda *_: InOrder(candidates), families=families
             ):
                 pass

@@ -37,7 +37,6 @@ from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TimeLimits, Verdict
-from tsm2_tune.tuner.runs.leases.queries import FINAL
 from tsm2_tune.tuner.search.quarantine import quarantined
 
 SKINNY, SMALL, GRAM = (
@@ -179,8 +178,8 @@ def with_waste(path: Path) -> None:
     )
     plain_sql(path, f"DELETE FROM measurement WHERE trial_id = {number}")
     plain_sql(path, f"DELETE FROM trial WHERE id = {number}")
-    plain_sql(path, f"INSERT INTO claim (device_name, problem, config, basis, owner, beat_at) VALUES ('g', 'p',"
-                    f" '{FINAL}', '', 'boot-0:1 1 1 {32 * '0'}', 1.0)")  # fmt: skip
+    owner = f"boot-0:1 1 1 {32 * '0'}"
+    plain_sql(path, "INSERT INTO lease VALUES ('g', 'p', ?, 1.0, NULL, NULL, 0)", owner)
     plain_sql(path, "CREATE TABLE gap AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE"
                     " i < 100) SELECT randomblob(4000) AS x FROM n")  # fmt: skip
     plain_sql(path, "DROP TABLE gap")

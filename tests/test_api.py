@@ -83,7 +83,8 @@ RECORDS = {
 }  # fmt: skip
 EVENTS = {
     "ChoiceStarted", "Confirmed", "PairMeasured", "FinalFailure", "FinalStored", "FleetStarted", "KernelsChosen",
-    "Narrowed", "Noted", "OfRun", "PairsStarted", "ProblemEnded", "ProblemStarted", "RunEnded", "RunStarted",
+    "Narrowed", "Noted", "OfRun", "PairsStarted", "ProblemEnded", "ProblemLeft", "ProblemStarted", "RunEnded",
+    "RunStarted",
     "TrialInterrupted", "TrialStored", "VendorLeftOut", "WinnerVerified",
 }  # fmt: skip
 ERRORS = {"DeviceError", "InputError", "StoreError", "ToolMissing", "TuneError", "WorkerError"}

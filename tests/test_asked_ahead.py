@@ -60,24 +60,11 @@ def request_for(quickest: Toolchain) -> Callable[[str], Attempt]:
     return made
 
 
-def asked_both(worker: Worker, first: Attempt, second: Attempt) -> Outcome:
-    """The outcome of the first, during which the second is asked for."""
-
-    def ask_ahead() -> bool:
-        worker.ask_ahead(second)
-        return False
-
-    outcome = worker.attempt(first, ask_ahead).outcome
-    worker.ask_ahead(second)  # nothing new, but for a process that answered all too fast or has just started
-    assert worker._asked_ahead is (None if outcome is Outcome.TIMED_OUT else second)
-    return outcome
-
-
-def asked_or_not(worker: Worker, request: Attempt) -> Outcome:
-    """The outcome of a request that is asked for again ahead, if the process takes any more."""
-    outcome = worker.attempt(request).outcome
-    worker.ask_ahead(request)
-    return outcome
+def asked_all(worker: Worker, *requests: Attempt) -> list[Outcome]:
+    """The outcomes of requests that are all sent before the first is answered."""
+    for request in requests:
+        worker.send_ahead(request)
+    return [worker.attempt(request).outcome for request in requests]
 
 
 @pytest.mark.parametrize(
@@ -94,38 +81,41 @@ def test_each_request_has_its_own_answer(
     hasty: Worker, request_for: Callable[[str], Attempt], planted: str, outcome: Outcome
 ) -> None:
     one, other = request_for(planted), request_for(RIGHT)
-    assert asked_both(hasty, one, other) is outcome
-    assert asked_both(hasty, other, one) is Outcome.OK
-    if outcome is not Outcome.TIMED_OUT:  # once more, which takes as long
-        assert hasty.attempt(one).outcome is outcome
-    assert hasty.attempt(other).outcome is Outcome.OK
+    assert hasty.attempt(other).outcome is Outcome.OK  # a process runs
+    assert asked_all(hasty, one, other) == [outcome, Outcome.OK]
+    assert asked_all(hasty, other, one, request_for(RIGHT)) == [Outcome.OK, outcome, Outcome.OK]
+    assert not hasty._sent
 
 
 def test_answer_to_a_dropped_request_is_discarded(hasty: Worker, request_for: Callable[[str], Attempt]) -> None:
     right, wrong = request_for(RIGHT), request_for(WRONG)
-    assert asked_both(hasty, right, wrong) is Outcome.OK
+    assert hasty.attempt(right).outcome is Outcome.OK
+    hasty.send_ahead(wrong)
     assert isinstance(hasty.ceilings(), Ceilings)
-    assert asked_both(hasty, right, wrong) is Outcome.OK
+    hasty.send_ahead(wrong)
+    hasty.send_ahead(right)
     assert hasty.attempt(request_for(RIGHT)).outcome is Outcome.OK
     assert hasty.attempt(wrong).outcome is Outcome.WRONG_RESULT
 
 
 def test_a_worker_that_is_killed_is_asked_again(hasty: Worker, request_for: Callable[[str], Attempt]) -> None:
     right, wrong = request_for(RIGHT), request_for(WRONG)
-    assert asked_both(hasty, right, wrong) is Outcome.OK
+    assert hasty.attempt(right).outcome is Outcome.OK
+    hasty.send_ahead(wrong)
+    hasty.send_ahead(right)
     os.kill(hasty._process.pid, signal.SIGKILL)
-    assert hasty.attempt(wrong).outcome is Outcome.WRONG_RESULT
+    assert [hasty.attempt(one).outcome for one in (wrong, right)] == [Outcome.WRONG_RESULT, Outcome.OK]
 
 
 def test_a_process_that_is_due_to_end_is_asked_for_nothing_more(
     hasty: Worker, request_for: Callable[[str], Attempt], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workers, "REQUESTS_PER_PROCESS", 3)
+    monkeypatch.setattr(workers, "REQUESTS_PER_PROCESS", 4)
     right, processes = request_for(RIGHT), []
-    for _ in range(7):
-        assert asked_or_not(hasty, right) is Outcome.OK
+    for _ in range(4):
+        assert asked_all(hasty, right, right) == [Outcome.OK] * 2
         processes.append(hasty._process.pid)
-    assert len(set(processes)) == 3
+    assert 2 <= len(set(processes)) <= 4
 
 
 @pytest.fixture
@@ -150,23 +140,21 @@ def test_trials_on_a_gpu_are_asked_for_ahead_and_come_in_their_order(pretended: 
     trials, asked = [], 0
     for trial in pretended.tune(Search(InOrder(candidates_of(pretended)))):
         trials.append(trial)
-        asked += pretended.worker._asked_ahead is not None
+        asked += bool(pretended.worker._sent)
         time.sleep(0.05)
     assert [trial.config for trial in trials] == CONFIGS
     assert {trial.outcome for trial in trials} == {Outcome.OK}
-    assert 0 < asked < len(CONFIGS)
+    assert asked == len(CONFIGS) - 1
     assert pretended.worker._requests == len(CONFIGS) + 1  # with the ceilings
-    assert pretended.phases.taken()[workers.ASKED_AHEAD] >= 0.05 * asked
+    assert pretended.phases.taken()[workers.SENT_AHEAD] >= 0.05 * (asked - 1)  # of which the last was
 
 
 def test_what_was_asked_for_is_tried_where_a_search_ends(pretended: Tuner) -> None:
-    search, trials, asked = Search(InOrder(candidates_of(pretended))), [], False
-    for trial in pretended.tune(search):
-        trials.append(trial)
-        asked = asked or pretended.worker._asked_ahead is not None
-        search.end(Why.GAIN)
-    assert [trial.config for trial in trials] == CONFIGS[: 1 + asked]
-    assert pretended.worker._asked_ahead is None
+    search = Search(InOrder(candidates_of(pretended)), budget_seconds=0.0, least=1)
+    trials = list(pretended.tune(search))
+    assert [trial.config for trial in trials] == CONFIGS[:2]  # the worker had the second when the first ended
+    assert search.why is Why.BUDGET
+    assert not pretended.worker._sent
 
 
 def test_a_search_that_is_left_leaves_no_answer(pretended: Tuner) -> None:

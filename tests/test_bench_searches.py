@@ -35,6 +35,8 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs.leases import Leases
+from tsm2_tune.tuner.search import loop
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
@@ -115,6 +117,8 @@ def test_times_in_two_databases_are_compared_by_pairs(tmp_path: Path, monkeypatc
 
 # What a run costs
 
+PARENTS = ("--parents", "2", "--gpus-per-node", "2")
+
 
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,16 +127,50 @@ def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scale_facts, "HOST_SHAPES", ("16x1x16",))
     monkeypatch.setattr(scale_facts, "HOST_TRIALS", 1)
     output = tmp_path / "rates.json"
-    ended = CliRunner().invoke(scale_rates.main, ["--tuners", "2", "--seconds", "4", "--output", str(output)])
+    ended = CliRunner().invoke(scale_rates.main, [*PARENTS, "--seconds", "4", "--output", str(output)])
     assert ended.exit_code == 0, ended.output
     found, before = (json.loads(path.read_text()) for path in (output, scale.SQLITE))
-    assert found.keys() == before.keys()
+    # The recorded rates contain claims of configurations, by processes that stored the trials of one GPU each.
+    assert found.keys() - {"gpus_per_node"} == before.keys() - {"claimed"}
     assert found["recorded"] == pytest.approx(before["recorded"])  # SQLite sums in another order from 3.43 on
     assert found["rows"][0]["trials_per_second"] > 0
     assert found["tables"]["sample"]["rows"] > found["tables"]["trial"]["rows"] >= 40
     assert (found["asked"]["winners"] >= 1, found["reads"][-1]["trials"] >= 1000) == (True, True)
-    milliseconds = parent_cost.milliseconds_per_trial(Problem(20480, 16, 20480, "f32"), 20, str(tmp_path / "r.db"))
-    assert 0.0 < milliseconds < 1000.0
+
+
+def test_each_gpu_of_a_parent_stores_problems_that_are_leased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: dict[str, list[Problem]] = {"take": [], "release": []}
+    for method, problems in asked.items():
+        own = getattr(Leases, method)
+        counted = lambda self, one, own=own, problems=problems: problems.append(one) or own(self, one)  # noqa: E731
+        monkeypatch.setattr(Leases, method, counted)
+    monkeypatch.setattr(scale_rates, "OF_PROBLEM", 4)
+    db = str(tmp_path / "results.db")
+    found = scale_rates.written(db, 3, 2, 1.0)
+    stored = {
+        (m, k) for m, k in scale_facts.rows_of(db, "SELECT m, k FROM problem JOIN trial ON problem_id = problem.id")
+    }
+    assert {m for m, _ in stored} == {4096 + 6, 4096 + 7}
+    assert stored <= {(one.m, one.k) for one in asked["take"]}
+    assert set(asked["release"]) <= set(asked["take"])
+    assert found.trials == scale_facts.trials(db)
+    writes = found.trials / scale_rates.TOGETHER + len(asked["take"]) + len(asked["release"])
+    assert found.transactions == writes
+
+
+@pytest.mark.parametrize("devices", [0, 2])
+def test_cost_of_a_parent_is_measured(devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rendered = list[str]()  # by this process
+    own = loop.render
+    monkeypatch.setattr(loop, "render", lambda *of: rendered.append(of[1].text) or own(*of))
+    problem, db = Problem(20480, 16, 20480, "f32"), tmp_path / "results.db"
+    found = parent_cost.cost(problem, 20, str(db), devices=devices, rate=100.0)
+    assert 0.0 < found.trial_milliseconds < 1000.0
+    assert 0.0 < found.planning_seconds < 100.0
+    assert scale_facts.trials(str(db)) == 20 * max(1, devices)
+    assert len(rendered) >= 20 if devices == 0 else not rendered
 
 
 PRINTING = """

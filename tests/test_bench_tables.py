@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from benchmarks import measured, unseen_tables
+from benchmarks import measured, scale, unseen_tables
 from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, SMALL_EXTENT, Cell, cells, in_set, shapes_of
 from benchmarks.claims import outcome
 from benchmarks.gains import Calls, gains_of
@@ -36,6 +36,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import DTYPES, Problem
+from tsm2_tune.tuner.runs.leases import RENEWAL_SECONDS
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 H200 = PROFILES["h200"]
@@ -303,15 +304,38 @@ def test_measured_problems_keep_the_fastest_and_pairs_are_of_whole_cells() -> No
 # A campaign on many GPUs
 
 
+def test_a_campaign_has_a_parent_a_node() -> None:
+    found = scale.recorded()
+    search = found.searches[0]
+    nodes, apart = (scale.Campaign(shapes=100, gpus=10, kinds=1, gpus_per_node=count) for count in (8, 1))
+    writes, of_apart = (scale.writes_per_second(search, one, found) for one in (nodes, apart))
+    assert list(writes) == ["trials", "leases", "finals", "renewals"]
+    assert (writes["renewals"], of_apart["renewals"]) == (2 / RENEWAL_SECONDS, 10 / RENEWAL_SECONDS)
+    assert writes["leases"] == of_apart["leases"] == pytest.approx(10 * 2 / search.seconds)
+    assert 10 * search.trials / search.seconds / writes["trials"] == pytest.approx(3)  # 26 a second, 0.1 s together
+    full = [{one.name: one.gpus for one in scale.limits(search, of, found)} for of in (nodes, apart)]
+    assert [one["connections to PostgreSQL"] for one in full] == [pytest.approx(97 * 8 / 9), 97 / 2]
+
+
+def test_a_parent_stores_what_has_ended_meanwhile() -> None:
+    load = Load(trials_per_second=10.0, server_seconds=0.01, ahead=4)
+    assert load.next_store(1.1, 1.05) == pytest.approx((1.2, 2))  # the first trial after 1.15
+    assert load.next_store(1.1, 1.25) == pytest.approx((1.4, 4))
+    assert load.next_store(1.1, 1.39) == pytest.approx((1.5, 5))
+    assert load.next_store(1.1, 1.42) == pytest.approx((1.52, 5))  # the GPU waited from 1.4 on
+    assert load.next_store(1.1, 9.0) == pytest.approx((9.1, 5))  # the GPU waited after the fourth
+    assert replace(load, trials_per_second=100.0, ahead=40).next_store(1.0, 1.105) == pytest.approx((1.21, 22))
+
+
 def test_a_full_server_stores_what_its_processors_can() -> None:
-    load = Load(trials_per_second=10.0, server_seconds=0.01)
+    load = Load(trials_per_second=10.0, server_seconds=0.01, ahead=4)
     alone = simulated([load], cores=1)
-    assert (alone.waits[-1], alone.trials) == (0.0, pytest.approx(1 / (1 + 0.01 * 10), rel=0.02))  # its own time
-    assert alone.busy == pytest.approx(10 * 0.01 / 1.1, rel=0.1)
+    assert (alone.waits[-1], alone.trials) == (0.0, pytest.approx(1, rel=0.02))  # stored while it tries others
+    assert alone.busy == pytest.approx(10 * 0.01, rel=0.1)
     full = simulated([load] * 400, cores=4)
     assert full.busy > 0.99
     assert full.trials * 400 * load.trials_per_second == pytest.approx(4 / load.server_seconds, rel=0.05)
-    # All but those that are served wait: by Little's law, for what each has to do but make a trial and store it.
-    assert full.wait(0.5) == pytest.approx(400 / (4 / load.server_seconds) - 0.1 - 0.01, rel=0.1)
+    # All but those that are served wait: by Little's law, for what each has to do but make a trial and store five.
+    assert full.wait(0.5) == pytest.approx(400 / (4 / load.server_seconds / 5) - 0.1 - 0.05, rel=0.1)
     assert simulated([load] * 50, cores=2, seed=1) == simulated([load] * 50, cores=2, seed=1)
     assert simulated([load] * 50, cores=2, seed=1) != simulated([load] * 50, cores=2, seed=2)

@@ -18,9 +18,9 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome
 from tsm2_tune.tuner.runs.events import Confirmed, FinalStored
 from tsm2_tune.tuner.search import confirm
+from tsm2_tune.tuner.search.fixed_list import problem_session
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.quarantine import entries
-from tsm2_tune.tuner.search.session import prior_trials
 from tsm2_tune.tuner.worker.client import AttemptResult
 
 SHAPE = SHAPES[0]
@@ -171,7 +171,8 @@ def test_the_vendor_is_timed_where_it_was_beside(store: Store, was_there: bool) 
         store.add_trial(RUN, stored_trial(config, SHAPE, times[config.text, SHAPE]))
     tuner = Simulated(store, times)
     tuner.options = Options(vendor=was_there)
-    before = tuner.final(SHAPE, prior_trials(store, tuner, SHAPE, ("tsm2",), confirm.NO_RETRIES))
+    history = problem_session(SHAPE, ("tsm2",), tuner, store, "").history
+    before = tuner.final(SHAPE, history.prior(confirm.NO_RETRIES, ("tsm2",)))
     assert isinstance(before, Final)
     store.add_final(RUN, before, ("tsm2",), TODAY)
     tuner.options = Options(vendor=True)

@@ -44,6 +44,7 @@ from tsm2_tune.tuner.measure.cross_timing import CrossTiming, PairMeasured
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options
@@ -222,7 +223,7 @@ def searched(store: Store, problem: Problem, cache: Cache = Cache.CLEAN) -> None
     )
     device = Simulated(store, Everything())
     device.options = Options(cache=cache)
-    list(session.run([space], device, store, make_strategy=exhaustive))
+    list(tune_problems([space], device, store, make_strategy=exhaustive))
 
 
 def test_a_shape_between_that_is_tuned_later_has_a_winner(store: Store) -> None:

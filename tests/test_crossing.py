@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, TODAY, Simulated, Times, stored_trial
+from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, Times, stored_trial
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
@@ -296,7 +297,7 @@ def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) 
 
 
 def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LATEST_SECONDS", 0.0)  # each is told at once
+    monkeypatch.setattr(session, "TOGETHER_SECONDS", 0.0)  # each is told at once
     won(store, *THREE)
     device = Simulated(store, SLOWER)
     events = CrossTiming(frozenset(SHAPES[:3]), device, store).events()
@@ -312,11 +313,12 @@ def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.Mo
 
 def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     won(store, *THREE[:2])
-    with store.claims(DEVICE) as others:
-        retries = session.Retries(None)
-        others.take(SHAPES[1], FIRST.text, basis=TODAY, retries=retries)
-        device = Simulated(store, SLOWER)
-        events = crossed(device, store, SHAPES[:2])
+    device = Simulated(store, SLOWER)
+
+    def hold(problem: Problem) -> AbstractContextManager[bool]:
+        return nullcontext(problem != SHAPES[1])
+
+    events = list(CrossTiming(frozenset(SHAPES[:2]), device, store, hold=hold).events())
     assert device.tried == [(SECOND.text, SHAPES[0])]
     assert [one for one in events if isinstance(one, PairMeasured)][-1] == PairMeasured(2, 2)
     assert not any(isinstance(one, FinalFailure) for one in events)

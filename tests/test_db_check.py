@@ -11,14 +11,13 @@ import pytest
 import tsm2_tune
 from tests.command import run
 from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, source, trial, tuning_run
-from tests.tampering import GRAM, SKINNY, good_database
+from tests.tampering import GRAM, good_database
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.doctor.finding import Finding, State
 from tsm2_tune.tuner.results.maintenance import integrity
 from tsm2_tune.tuner.results.maintenance.integrity import check
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.leases.configurations import Claims
 
 GONE = "boot-0:1 1 1 00000000000000000000000000000000"  # owner of a run whose machine was rebooted
 OLD = source(configuration(256), text="int older;\n")
@@ -155,27 +154,37 @@ def test_a_date_in_the_future_is_told(good: Path) -> None:
 def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
     with Store.open(good, create=False) as store:
         store.add_trial(tuning_run(), trial(500, configuration(256), problem=GRAM, source=OLD))
-        with Claims(store.database, "NVIDIA H200") as claims:
-            for owner in (GONE, claims.owner):
-                values = f"'NVIDIA H200', '{SKINNY.text}', '{owner[:4]}', 'b', '{owner}', strftime('%s', 'now') + 0.5"
-                columns = "device_name, problem, config, basis, owner, beat_at"
-                plain_sql(good, f"INSERT INTO claim ({columns}) VALUES ({values})")
-            plain_sql(good, "UPDATE claim SET beat_at = 1.0 WHERE config = 'boot'")
-            plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972)")
-            columns = "dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent"
-            plain_sql(good, f"INSERT INTO source SELECT 'x', kernel, paragraphs, {columns} FROM source LIMIT 1")
-            downgrade(good)
-            removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
-            assert told(good) == [
-                f"note     schema: 24, older than this version's 26. Remedy: tsm2-tune db migrate"
-                f" --db {good} migrates it, as does the next command that opens it",
-                "note     kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
-                " can still win. Remedy: tune again on that device",
-                f"note     unused: 1 row of source. No trial uses them. {removes}",
-                f"note     unused: 1 row of problem. No trial uses them. {removes}",
-                f"note     claims: 1 claim of runs that have ended. {removes}, as the next run does",
-            ]
+    plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972)")
+    columns = "dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent"
+    plain_sql(good, f"INSERT INTO source SELECT 'x', kernel, paragraphs, {columns} FROM source LIMIT 1")
+    downgrade(good)
+    removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
+    assert told(good) == [
+        f"note     schema: 24, older than this version's 27. Remedy: tsm2-tune db migrate"
+        f" --db {good} migrates it, as does the next command that opens it",
+        "note     kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
+        " can still win. Remedy: tune again on that device",
+        f"note     unused: 1 row of source. No trial uses them. {removes}",
+        f"note     unused: 1 row of problem. No trial uses them. {removes}",
+    ]
     assert plain_sql(good, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
+
+
+def test_expired_leases_are_a_note_unless_a_run_died_at_a_configuration(good: Path) -> None:
+    config = configuration(256).text
+    for problem, seconds, *more in (
+        ("expired", -1, None, None, 0),
+        ("current", 30, None, None, 0),
+        ("killed by it", -1, config, None, 0),
+        ("suspected", -1, None, config, 1),
+    ):
+        values = "'NVIDIA H200', ?, ?, strftime('%s', 'now') + ?, ?, ?, ?"
+        plain_sql(good, f"INSERT INTO lease VALUES ({values})", problem, GONE, seconds, *more)
+    removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
+    assert told(good) == [f"note     leases: 1 lease of runs that were killed. {removes}"]
+    assert run("db", "vacuum", "--db", str(good)).output.endswith("; rows removed: 1 of lease\n")
+    left = plain_sql(good, "SELECT problem FROM lease ORDER BY problem")
+    assert left == [("current",), ("killed by it",), ("suspected",)]
 
 
 def test_damage_is_told_wherever_it_is(good: Path, tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> No
     good, before = facts(path), path.stat().st_size
     text = said("db", "vacuum", "--db", str(path))
     after = path.stat().st_size
-    rows = "1 of source, 1 of problem, 1 of run, 2 of paragraph, 1 of claim"
+    rows = "1 of source, 1 of problem, 1 of run, 2 of paragraph, 1 of lease"
     assert text == f"{path}: {before} bytes before, {after} after; rows removed: {rows}\n"
     assert after < before - 400_000
     assert facts(path) == good
@@ -179,12 +179,12 @@ def test_what_nothing_needs_is_removed_and_its_room_given_back(path: Path) -> No
     assert plain_sql(path, "PRAGMA user_version") == [(schema_versions.version(),)]
 
 
-def test_claims_of_runs_that_live_stay(path: Path) -> None:
+def test_leases_of_runs_that_live_stay(path: Path) -> None:
     good_database(path)
-    with Store.open(path, create=False) as store, store.claims("NVIDIA H200") as claims:
-        claims.take_final(PROBLEM)
+    with Store.open(path, create=False) as store, store.leases("NVIDIA H200") as leases:
+        assert leases.take(PROBLEM)
         said("db", "vacuum", "--db", str(path))
-        assert plain_sql(path, "SELECT owner FROM claim") == [(claims.owner,)]
+        assert plain_sql(path, "SELECT owner FROM lease") == [(leases.owner,)]
 
 
 @pytest.mark.slow
@@ -245,9 +245,10 @@ def test_an_older_schema_is_brought_to_this_one_with_a_copy_kept(path: Path) -> 
     lines = said("db", "migrate", "--keep", "--db", str(path)).splitlines()
     kept = path.with_name("results.db.schema-24")
     assert lines == [
-        f"{path}: schema 24 before, 26 now; {kept} is a copy of the old database",
+        f"{path}: schema 24 before, 27 now; {kept} is a copy of the old database",
         "24 to 25: A trial says why its search ended. Older trials do not.",
         "25 to 26: The texts of kernels are stored by paragraphs, each paragraph once.",
+        "26 to 27: Runs lease whole problems. Claims of configurations are dropped.",
     ]
     assert dump(kept) == before
     assert set(path.parent.iterdir()) == {path, kept}
@@ -265,7 +266,7 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     content = kept.read_bytes()
     assert "is a copy of the old database" in said("db", "migrate", "--keep", "--db", str(path))
     assert kept.read_bytes() == content
-    plain_sql(path, "DELETE FROM claim")
+    plain_sql(path, "DELETE FROM lease")
     downgrade(path)
     plain_sql(path, "UPDATE trial SET detail = 'another'")
     found = run("db", "migrate", "--keep", "--db", str(path))

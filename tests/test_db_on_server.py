@@ -110,6 +110,8 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     asked(address, f"UPDATE source SET paragraphs = ({text})")
     asked(address, "ALTER TABLE source RENAME COLUMN paragraphs TO text")
     asked(address, "DROP TABLE paragraph")
+    asked(address, "DROP TABLE lease")
+    asked(address, "CREATE TABLE claim (owner text)")
     asked(address, "UPDATE tsm2_tune SET schema_version = 23")
     found = run("db", "migrate", "--db", address)
     assert (found.exit_code, "has schema 23, older than 24, the oldest that" in found.stderr) == (2, True)

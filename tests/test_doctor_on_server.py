@@ -65,10 +65,10 @@ def test_a_user_who_may_only_read_has_a_problem(address: str, of_other: str) -> 
     ("taken", "named"),
     [
         ("SELECT ON best", "SELECT in all"),
-        ("SELECT ON claim", "SELECT in all"),
+        ("SELECT ON lease", "SELECT in all"),
         ("INSERT ON sample", "INSERT in all"),
         ("UPDATE ON receipt", "UPDATE in all"),
-        ("DELETE ON claim", "DELETE in all"),
+        ("DELETE ON lease", "DELETE in all"),
         ("USAGE ON SEQUENCE trial_id_seq", "use the sequences"),
     ],
 )

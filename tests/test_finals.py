@@ -21,8 +21,10 @@ from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.fixed_list import problem_session
 from tsm2_tune.tuner.search.loop import FinalFailure
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
@@ -42,7 +44,7 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     """The configurations of each round that a run measures, and the winner after them."""
     replay = Replay(store, again, change)
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    *_, ended = session.run([space], replay, store, make_strategy=exhaustive, families=("tsm2",))
+    *_, ended = tune_problems([space], replay, store, make_strategy=exhaustive, families=("tsm2",))
     assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
@@ -55,8 +57,8 @@ def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) ->
 
     def untried(reach: float | None) -> set[str]:
         tuner.options = replace(tuner.options, reach=reach)
-        again = session.retries_of(store, tuner, PROBLEM, ("tsm2",))
-        prior = session.prior_trials(store, tuner, PROBLEM, ("tsm2",), again)
+        turn = problem_session(PROBLEM, ("tsm2",), tuner, store, "")
+        prior = turn.history.prior(turn.retries, ("tsm2",))
         assert [one.config for one in prior.contenders] == [A, B]
         return {one.text for one in (A, B, C, D)} - prior.tried
 
@@ -66,8 +68,8 @@ def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) ->
     assert fastest.config == A
     store.refute(fastest.id, Outcome.WRONG_RESULT, "C[0, 0] = 1")
     tuner.options = replace(tuner.options, reach=1.1)
-    again = session.retries_of(store, tuner, PROBLEM, ("tsm2",))
-    assert session.prior_trials(store, tuner, PROBLEM, ("tsm2",), again).tried == {A.text, B.text, D.text}
+    turn = problem_session(PROBLEM, ("tsm2",), tuner, store, "")
+    assert turn.history.prior(turn.retries, ("tsm2",)).tried == {A.text, B.text, D.text}
 
 
 def test_who_was_sixth_wins_only_by_a_time_of_the_last_round(store: Store) -> None:
@@ -108,7 +110,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     tried(store, {A: 100, B: 101})
     monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    events = list(session.run([space], Replay(store), store, make_strategy=exhaustive, families=("tsm2",)))
+    events = list(tune_problems([space], Replay(store), store, make_strategy=exhaustive, families=("tsm2",)))
     assert [type(event) for event in events] == [
         session.ProblemStarted,
         FinalFailure,
@@ -119,7 +121,7 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
 
 def turn(store: Store, replay: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(session.run([space], replay, store, make_strategy=exhaustive, families=("tsm2",)))
+    return list(tune_problems([space], replay, store, make_strategy=exhaustive, families=("tsm2",)))
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])

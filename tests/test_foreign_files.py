@@ -37,6 +37,7 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.storage import database, schema_versions
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 
 C128 = configuration(128)
@@ -158,7 +159,7 @@ def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
     space = search_space(SKINNY, PROFILES["h200"], families=("tsm2", "ism2"))
     tuner = Compiling(SKINNY)  # which lets no other text pass
     with Store.open(path, create=True) as store:
-        *events, ended = session.run([space], tuner, store)
+        *events, ended = tune_problems([space], tuner, store)
         assert isinstance(ended, session.ProblemEnded)
         assert [event for event in events if isinstance(event, session.FinalStored)]
         assert [row.stale for row in store.best(device=GPU, problem=SKINNY)] in ([0], [1])
@@ -272,6 +273,37 @@ def test_an_older_schema_with_a_trigger_is_not_migrated(one_trial_database: Path
     with refusal, Store.open(one_trial_database, create=False):
         pass
     assert plain_sql(one_trial_database, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
+
+
+@pytest.mark.parametrize(
+    "edits",
+    [
+        ["ALTER TABLE claim ADD COLUMN more TEXT"],
+        ["DROP TABLE claim", "CREATE VIEW claim AS SELECT 1"],
+        ["DROP TABLE claim", "CREATE TABLE claim (owner TEXT CHECK (abs(owner) > 0))"],
+    ],
+)
+def test_an_altered_table_that_the_migration_drops_is_refused(one_trial_database: Path, edits: list[str]) -> None:
+    downgrade(one_trial_database)
+    for edit in edits:
+        plain_sql(one_trial_database, edit)
+    altered = "has an altered 'claim', unlike tsm2-tune's schema"
+    with pytest.raises(StoreError, match=altered), Store.open(one_trial_database, create=False):
+        pass
+    assert plain_sql(one_trial_database, "PRAGMA user_version") == [(schema_versions.OLDEST,)]
+
+
+def test_claims_of_an_older_schema_are_dropped(one_trial_database: Path) -> None:
+    downgrade(one_trial_database)
+    plain_sql(one_trial_database, "INSERT INTO claim VALUES ('GPU', 'p', 'c', 'b', 'owner', 1.0, 2)")
+    with Store.open(one_trial_database, create=False):
+        pass
+    tables = "SELECT name FROM sqlite_master WHERE name IN ('claim', 'lease')"
+    assert plain_sql(one_trial_database, tables) == [("lease",)]
+    assert plain_sql(one_trial_database, "SELECT * FROM lease") == []
+    plain_sql(one_trial_database, "CREATE TABLE claim (owner TEXT)")  # no older schema's
+    with pytest.raises(StoreError, match="has 'claim', unlike"), Store.open(one_trial_database, create=False):
+        pass
 
 
 def test_a_large_value_is_refused(one_trial_database: Path) -> None:

@@ -75,5 +75,5 @@ def test_a_worker_that_is_killed_loses_nothing_on_two_gpus(path: Path, scheduler
     assert plain_sql(path, "SELECT DISTINCT count(*) FROM trial GROUP BY problem_id") == [(TRIALS,)]
     uuids = plain_sql(path, "SELECT DISTINCT device_uuid FROM trial JOIN run ON run.id = run_id")
     assert len(uuids) == 2, "each worker has a GPU of its own"
-    assert plain_sql(path, "SELECT config FROM claim") == []
+    assert plain_sql(path, "SELECT problem FROM lease") == []
     assert run("db", "check", "--db", str(path)).exit_code == 0

@@ -60,7 +60,8 @@ def every_event(winner: BestRow | None) -> Iterator[events.Event]:
     yield events.FinalFailure(PROBLEM, "it does not start", interrupted=True)
     yield events.WinnerVerified(PROBLEM, 57, configuration().text, Outcome.OK, "right")
     yield events.VendorLeftOut(None, "libcublas not found")
-    yield events.ProblemEnded(PROBLEM, 3, 2, 0, 125, 1, 0, winner, Why.BUDGET, given_up=2)
+    yield events.ProblemLeft(PROBLEM)
+    yield events.ProblemEnded(PROBLEM, 3, 2, 0, 125, 1, winner, Why.BUDGET, quarantined=2)
     yield events.PairsStarted()
     yield events.PairMeasured(1, 2)
     yield events.TrialStored(trial(450.0), 59)
@@ -129,7 +130,7 @@ def test_lines_say_what_a_person_sees(lines: list[Line]) -> None:
     assert named(lines, "final")["progress"]["x_cublas"] == 1.5
     ended = named(lines, "problem_ended")
     assert (ended["stop_reason"], ended["untried"], ended["winner"]["trial_id"]) == ("budget", 125, 1)
-    assert ended["given_up"] == 2
+    assert ended["quarantined"] == 2
     assert (lines[-2]["trial_id"], lines[-2]["progress"]) == (59, None), "no search runs"
     assert (lines[-1]["event"], lines[-1]["complete"], lines[-1]["interrupted"]) == ("result", False, 1)
 

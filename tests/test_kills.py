@@ -19,7 +19,7 @@ import pytest
 from tests import kills
 from tests.command import run
 from tests.conftest import copy_cache
-from tests.hasty_command import STALE_SECONDS
+from tests.hasty_command import LEASE_SECONDS
 from tests.kills import Place
 from tests.on_host import has_compiler
 
@@ -80,7 +80,7 @@ def test_who_is_stopped_and_comes_back_late(warm: Path, tmp_path: Path) -> None:
         kills.wait_for_stage(late, stopped, 1)
         stop_between_transactions(stopped.pid, late.database)
         before = late.trials()
-        time.sleep(2 * STALE_SECONDS)
+        time.sleep(2 * LEASE_SECONDS)
         kills.check_continued(other, before)
         after = late.trials()
         os.kill(stopped.pid, signal.SIGCONT)

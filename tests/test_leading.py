@@ -18,8 +18,8 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.records import config_of
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.candidates import Claim, Search
-from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
 from tsm2_tune.tuner.search.strategies.model import FIRST, LEADING, Model
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, TrialResult
 
@@ -29,22 +29,18 @@ ORDERED = list(ordered(SPACE, 0, candidate_times_us)[: 3 * FIRST])
 LATE = [name for name, family in FAMILIES.items() if family.config_type.late_tunables()]
 
 
-def yes(candidate: Candidate) -> ClaimResult:
-    return ClaimResult.OURS
-
-
 def tried(
     candidates: list[Candidate],
     time_us: Callable[[KernelConfig], float] = lambda config: 100.0,
     *,
     past: PriorTrials = NO_PRIOR_TRIALS,
-    claim: Claim = yes,
+    is_skipped: Callable[[Candidate], bool] = lambda _: False,
     most: int | None = None,
     ahead: int = 0,
 ) -> list[KernelConfig]:
     """The configurations in the order in which a search tries them, which compiles some ahead."""
     search, pending, found = (
-        Search(Model(candidates), past, claim, most=most),
+        Search(Model(candidates), past, is_skipped, most=most),
         list[Candidate](),
         list[KernelConfig](),
     )
@@ -107,13 +103,11 @@ def test_what_was_tried_before_counts() -> None:
     assert tried(ORDERED[:FIRST], past=again) == []
 
 
-def test_claims_and_the_most_trials_hold_for_them() -> None:
+def test_quarantine_and_the_most_trials_hold_for_them() -> None:
     assert len(tried(ORDERED, most=FIRST + 1)) == FIRST + 1
-    elsewhere = tried(
-        ORDERED, claim=lambda one: ClaimResult.OURS if one.config == one.config.early else ClaimResult.ELSEWHERE
-    )
-    assert elsewhere == [one.config for one in ORDERED]
-    assert tried(ORDERED, claim=lambda one: ClaimResult.LIMIT_REACHED) == []
+    found = tried(ORDERED, is_skipped=lambda one: one.config != one.config.early)
+    assert found == [one.config for one in ORDERED]
+    assert tried(ORDERED, most=0) == []
 
 
 def test_nothing_is_made_of_what_failed() -> None:

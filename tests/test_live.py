@@ -78,7 +78,7 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
             shown.show(TrialStored(trial(median_us), trial_id))
         monkeypatch.setattr(search_progress, "SILENCE_SECONDS", 0.0)
         shown.show(TrialStored(trial(400.0), 3))
-        shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 125, 0, 0, None, Why.BUDGET))
+        shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 125, 0, None, Why.BUDGET))
     counted, ended = printed(console).splitlines()
     of_best = r"best 400\.0 us, .* of the floor"
     assert re.fullmatch(
@@ -94,10 +94,7 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
     [
         ({"why": Why.ALL_TRIED}, "all tried"),
         ({"why": Why.MAX_TRIALS, "untried": 9}, "--max-trials reached, 9 more possible"),
-        (
-            {"why": Why.BUDGET, "untried": 9, "elsewhere": 2},
-            "--budget spent, 9 more possible; 2 claimed by another run",
-        ),
+        ({"why": Why.BUDGET, "untried": 9}, "--budget spent, 9 more possible"),
         (
             {"why": Why.GAIN, "untried": 9, "quarantined": 1},
             "no more --gain expected, 9 more possible; 1 quarantined",
@@ -106,7 +103,7 @@ def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.
 )
 def test_a_line_says_why_a_search_stopped(changes: dict[str, Any], why: str) -> None:
     console = on_screen(200, terminal=False)
-    counts = {"new_trials": 3, "tried": 3, "timed_out": 0, "untried": 0, "interrupted": 0, "elsewhere": 0}
+    counts = {"new_trials": 3, "tried": 3, "timed_out": 0, "untried": 0, "interrupted": 0}
     with search_progress.SearchProgress(console, Options(), 1, PhaseTimer()) as shown:
         shown.show(started(12))
         shown.show(ProblemEnded(PROBLEM, winner=None, **counts | changes))
@@ -146,7 +143,7 @@ def test_runs_that_share_problems_have_a_line_each() -> None:
         for run, problem in (("GPU 1", other), ("GPU 2", PROBLEM)):
             shown.show(started(0, problem), run)
         for run, problem in (("GPU 0", PROBLEM), ("GPU 1", other), ("GPU 2", PROBLEM)):
-            shown.show(ProblemEnded(problem, 0, 0, 0, 0, 0, 0, None, Why.ALL_TRIED), run)
+            shown.show(ProblemEnded(problem, 0, 0, 0, 0, 0, None, Why.ALL_TRIED), run)
     assert [line.partition(" (")[0] for line in printed(plain).splitlines()] == [
         f"GPU 0: 1/3 {PROBLEM.text}: nothing tried",
         f"GPU 1: 2/3 {other.text}: nothing tried",
@@ -170,7 +167,7 @@ def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: b
         phases.enter("timing")
         shown.show(TrialStored(trial(500.0), 1))
         wait_until(lambda: ": timing (" in printed(console))
-        shown.show(ProblemEnded(PROBLEM, 1, 1, 0, 127, 0, 0, None, Why.BUDGET))
+        shown.show(ProblemEnded(PROBLEM, 1, 1, 0, 127, 0, None, Why.BUDGET))
         ended = printed(console)
         time.sleep(0.5)
         assert " s)" not in printed(console)[len(ended) :], "the problem has ended"
@@ -254,10 +251,10 @@ def test_the_time_left_says_what_it_does_not_count() -> None:
         for trial_id in range(1, 4):
             shown.show(TrialStored(trial(500.0), trial_id))
         assert re.fullmatch(r"\d+ (s|min) of search left, then finals, then pairs", shown.remaining)
-        shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
+        shown.show(ProblemEnded(PROBLEM, 3, 3, 0, 0, 0, None, Why.ALL_TRIED))
         assert re.fullmatch(r"\d+ (s|min) left, then pairs", shown.remaining)
         shown.show(started(128, OTHER))
-        shown.show(ProblemEnded(OTHER, 3, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
+        shown.show(ProblemEnded(OTHER, 3, 3, 0, 0, 0, None, Why.ALL_TRIED))
         assert shown.remaining == ""
 
 

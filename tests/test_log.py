@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from tests.claims import C128, take
+from tests.fabricated import GPU, PROBLEM
 from tests.fake_compilers import binary
 from tests.fake_tensors import Tensor, f32
 from tests.modules import OUT, A, B
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.nvml import ClockReader
-from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.results.store import Store
 
 
 @pytest.fixture
@@ -55,11 +55,13 @@ def test_cache_logs_misses_hits_and_evictions(binaries_folder: Path, writing_com
     assert f"cache miss: {path.name}" in lines
 
 
-def test_claims_taken_and_lost_are_logged(ours: Claims, theirs: Claims, said: Any) -> None:
-    take(ours)
-    take(theirs)
-    lines = [line for line in said() if C128 in line]
-    assert [line.split(C128)[1] for line in lines] == [" taken", f" lost to {ours.owner}"]
+def test_leases_taken_left_and_released_are_logged(store: Store, said: Any) -> None:
+    ours, theirs = store.leases(GPU), store.leases(GPU)
+    ours.take(PROBLEM)
+    theirs.take(PROBLEM)
+    ours.release(PROBLEM)
+    lines = [line.removeprefix(f"lease of {PROBLEM.text} ") for line in said()]
+    assert lines == ["taken", "left to another run", "released"]
 
 
 def test_missing_nvml_is_logged(said: Any, monkeypatch: pytest.MonkeyPatch) -> None:

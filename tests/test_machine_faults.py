@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial
 from tsm2_tune.tuner.runs.events import ProblemEvent
-from tsm2_tune.tuner.runs.leases import owners
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
@@ -41,7 +41,7 @@ def searching(store: Store) -> Iterator[ProblemEvent]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
-    return session.run([space], Simulated(store, TIMES), store, make_strategy=exhaustive, families=("tsm2",))
+    return tune_problems([space], Simulated(store, TIMES), store, make_strategy=exhaustive, families=("tsm2",))
 
 
 def stored(path: Path) -> list[tuple[object, ...]]:
@@ -49,7 +49,7 @@ def stored(path: Path) -> list[tuple[object, ...]]:
 
 
 def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "LATEST_SECONDS", 0.0)
+    monkeypatch.setattr(session, "TOGETHER_SECONDS", 0.0)
 
 
 def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
@@ -74,7 +74,7 @@ def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch
         told, said = told_until_it_ends(searching(store), 3, lambda: other.execute("BEGIN IMMEDIATE"))
     assert said == f"{path} is locked by another program: wait until it has ended, then run this again"
     assert stored(path) == WHOLE[: len(told)]
-    plain_sql(path, "UPDATE claim SET beat_at = 0")  # the run could not give them back; its process is this one
+    plain_sql(path, "UPDATE lease SET expires_at = 0")  # the run could not give them back; its process is this one
     assert_the_next_run_goes_on(path)
 
 
@@ -102,7 +102,7 @@ def assert_the_next_run_goes_on(path: Path) -> None:
     assert sum(isinstance(event, session.TrialStored) for event in events) == len(WHOLE) - before
     assert stored(path) == WHOLE
     assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
-    assert plain_sql(path, "SELECT owner FROM claim") == []
+    assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
 
 
 def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +118,7 @@ def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch
 
         tune = Simulated.tune
         monkeypatch.setattr(Simulated, "tune", interrupted)
-        monkeypatch.setattr(session, "LATEST_SECONDS", 60.0)
+        monkeypatch.setattr(session, "TOGETHER_SECONDS", 60.0)
         monkeypatch.setattr(Store, "add_trials", away)
         with pytest.raises(Stopped) as ended:
             list(searching(store))
@@ -127,12 +127,12 @@ def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch
 
 
 def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other run takes its configurations for anybody's, as it no longer beats; both have tried them then."""
+    """The other run takes over its problem, since it no longer renews its lease. Then both try its configurations."""
     one_at_a_time(monkeypatch)
     with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
         late = searching(store)
         told = [next(one for one in late if isinstance(one, session.TrialStored)).trial_id]
-        plain_sql(path, f"UPDATE claim SET beat_at = {time.time() - owners.STALE_SECONDS - 1}")
+        plain_sql(path, "UPDATE lease SET expires_at = 1.0")
         told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, session.TrialStored)]
         told += [one.trial_id for one in late if isinstance(one, session.TrialStored)]
     assert sorted(stored(path)) == sorted(WHOLE)

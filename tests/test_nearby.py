@@ -19,7 +19,7 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.stored_seeds import MOST_KERNELS, stored_seeds
 
@@ -83,7 +83,7 @@ def test_a_run_begins_with_what_won_nearby(store: Store) -> None:
     add(store, replace(NEAR, dtype_name="f64"), ordered(space, 0, candidate_times_us)[250].config, 1.0)
     device = Simulated(store, {})
     device.options = Options(max_trials=2)
-    list(session.run([space], device, store))
+    list(tune_problems([space], device, store))
     assert device.tried == [(winner.text, HERE), (slower.text, HERE)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.databases import database_of
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, trial, tuning_run
+from tests.fabricated import GPU, PROBLEM, configuration, trial, tuning_run
 from tests.networks import Network, network_to
 from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
@@ -20,7 +20,6 @@ from tsm2_tune.tuner.results.storage import outage, retry
 from tsm2_tune.tuner.results.storage import postgresql as servers
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 # Options of connections in these tests: limits as short as Linux permits.
 SHORTER = {
@@ -35,7 +34,6 @@ MINUTE = 60.0
 SLEEPING = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'PgSleep'"
 TIMES_AS_SHORT = 30
 FIRST, SECOND = configuration(128), configuration(256)
-NOTHING = Retries(None)
 
 
 @pytest.fixture
@@ -125,9 +123,8 @@ def test_an_answer_that_is_waited_for_in_a_lost_network_is_lost(network: Network
 
 
 def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, store: Store) -> None:
-    with store.claims(GPU) as ours:
-        for config in (FIRST, SECOND):
-            assert ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS
+    with store.leases(GPU) as ours:
+        assert ours.take(PROBLEM)
         store.add_trial(tuning_run(), trial(500.0, FIRST))
         network.cut()
         adding = Calling(lambda: store.add_trial(tuning_run(), trial(501.0, SECOND)))
@@ -137,7 +134,7 @@ def test_a_run_goes_on_when_the_network_is_back(network: Network, address: str, 
         assert adding.has_ended()
         assert (adding.found, adding.error) == (2, None)
     assert asked(address, "SELECT config FROM trial ORDER BY id") == [(FIRST.text,), (SECOND.text,)]
-    assert asked(address, "SELECT * FROM claim") == []
+    assert asked(address, "SELECT * FROM lease") == []
 
 
 def test_client_lost_in_a_transaction_does_not_block_others(

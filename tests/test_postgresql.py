@@ -270,7 +270,7 @@ def test_the_password_stays_out_of_all_that_is_written(secretive: str, tmp_path:
             assert SECRET not in written.read_text(), command
     with Store.open(secretive, create=False) as store:
         assert SECRET not in f"{store.path} {store.path!r}"
-        for table in ("run", "trial", "source", "receipt", "claim"):
+        for table in ("run", "trial", "source", "receipt", "lease"):
             assert SECRET not in str(asked(secretive, f"SELECT * FROM {table}"))
 
 

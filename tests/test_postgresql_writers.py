@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -21,10 +19,8 @@ from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, t
 from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results import insert
-from tsm2_tune.tuner.results.storage import database, retry
+from tsm2_tune.tuner.results.storage import retry
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.leases import configurations
-from tsm2_tune.tuner.search.resume import ClaimResult, Retries
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = ("tsm2",)
@@ -32,7 +28,6 @@ WRITERS, FINALS = 4, 3
 CONFIGS = [configuration(32 * threads, columns) for threads in range(1, 9) for columns in (1, 2, 4, 8)]
 FIRST, SECOND = configuration(128), configuration(256)
 ROUNDS = "SELECT round, count(*) FROM measurement WHERE round > 0 GROUP BY round ORDER BY round"
-NOTHING = Retries(None)
 # Connections of this database that wait for a lock.
 WAITING = """
 SELECT count(*) FROM pg_locks JOIN pg_database AS here ON here.oid = database
@@ -44,27 +39,25 @@ CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sle
 CREATE CONSTRAINT TRIGGER slow AFTER INSERT ON measurement DEFERRABLE INITIALLY DEFERRED
 FOR EACH ROW EXECUTE FUNCTION wait();
 """
-# Takes on what is free, stores it, and is in finals; says what it took on and the numbers of its rounds.
+# Takes the problem if it is free, and stores all trials and finals in any case. Prints whether it has the problem,
+# and the numbers of its rounds.
 WRITER = """
 import json, sys
 from tests.fabricated import BASIS, GPU, PROBLEM, final, trial, tuning_run
-from tests.test_postgresql_writers import CONFIGS, FAMILIES, FINALS, NOTHING
-from tsm2_tune.tuner.search.resume import ClaimResult
+from tests.test_postgresql_writers import CONFIGS, FAMILIES, FINALS
 from tsm2_tune.tuner.results.store import Store
 
-run, taken, rounds = tuning_run(uuid=f"GPU-{sys.argv[2]}"), [], []
-with Store.open(sys.argv[1], create=True) as store, store.claims(GPU) as ours:
+run, rounds = tuning_run(uuid=f"GPU-{sys.argv[2]}"), []
+with Store.open(sys.argv[1], create=True) as store, store.leases(GPU) as ours:
     print("ready", flush=True)
     sys.stdin.readline()
+    taken = ours.take(PROBLEM)
     for config in CONFIGS:
-        if ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS:
-            taken.append(config.text)
-        store.add_trial(run, trial(500.0 + int(sys.argv[2]), config))  # also what another one has taken on
+        store.add_trial(run, trial(500.0 + int(sys.argv[2]), config))
     for number in range(FINALS):
-        ours.take_final(PROBLEM)
         rounds.append(store.add_final(run, final((CONFIGS[0], 400.0 + number), (CONFIGS[1], 410.0)), FAMILIES, BASIS))
-        ours.give_back()
-print(json.dumps([taken, rounds]))
+    print(json.dumps([taken, rounds]), flush=True)
+    sys.stdin.readline()
 """
 
 
@@ -93,25 +86,26 @@ def test_several_at_once_do_everything_once(address: str) -> None:
     for one in writers:
         assert one.stdout is not None
         assert one.stdout.readline() == "ready\n", one.communicate()[1]
-    taken, rounds = Counter[str](), list[int]()
     for one in writers:
         assert one.stdin is not None
         one.stdin.write("\n")
         one.stdin.flush()
+    results = []
     for one in writers:
-        output, said = one.communicate(timeout=120)
+        assert one.stdout is not None
+        results.append(json.loads(one.stdout.readline() or "null"))
+    for one in writers:  # now all have tried to take the problem
+        _, said = one.communicate(timeout=120)
         assert one.returncode == 0, said
-        texts, numbers = json.loads(output)
-        taken.update(texts)
-        rounds += numbers
-    assert max(taken.values()) == 1
+    assert sorted(is_taken for is_taken, _ in results) == [False] * (WRITERS - 1) + [True]
+    rounds = [number for _, numbers in results for number in numbers]
     assert sorted(rounds) == list(range(1, WRITERS * FINALS + 1))
     assert asked(address, "SELECT count(*), count(DISTINCT config) FROM trial") == [(len(CONFIGS),) * 2]
     assert asked(address, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(CONFIGS),)]
     assert asked(address, ROUNDS) == [(number, 2) for number in range(1, WRITERS * FINALS + 1)]
     assert asked(address, "SELECT count(*) FROM problem") == [(1,)]
     assert asked(address, "SELECT count(*), count(DISTINCT device_uuid) FROM run") == [(WRITERS, WRITERS)]
-    for table in ("claim", "receipt"):
+    for table in ("lease", "receipt"):
         assert asked(address, f"SELECT * FROM {table}") == []
 
 
@@ -124,10 +118,10 @@ def test_a_restart_loses_and_doubles_nothing(server: TestServer, address: str) -
 
     def write() -> None:
         try:
-            with Store.open(address, create=True) as store, store.claims(GPU) as ours:
+            with Store.open(address, create=True) as store, store.leases(GPU) as ours:
                 for number in range(10_000):
                     config = configuration(32, 1, number + 1)
-                    assert ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS
+                    assert ours.take(PROBLEM)
                     told.append(store.add_trial(tuning_run(), trial(500.0 + number, config)))
                     if number > 0:
                         timed = final((config, 300.0), (configuration(32, 1, number), 310.0))
@@ -284,49 +278,3 @@ def test_who_stands_still_in_a_transaction_keeps_nobody(
     with store.database.transaction() as connection:
         shown = connection.exec_driver_sql("SHOW idle_in_transaction_session_timeout").scalar()
     assert (row, shown) == (("0",), "1min")
-
-
-# Clocks
-
-
-def test_claims_live_by_the_servers_clock(address: str, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine's clock may be hours off."""
-    theirs = "00000000-0000-0000-0000-000000000000:1 1 1 " + "0" * 32  # the owner is on another machine
-
-    class HoursOff:
-        sleep, monotonic = staticmethod(time.sleep), staticmethod(time.monotonic)
-
-        @staticmethod
-        def time() -> float:
-            return time.time() - 7200.0
-
-    for module in (configurations, database):
-        monkeypatch.setattr(module, "time", HoursOff)
-    with store.claims(GPU) as ours:
-        assert ours.take(PROBLEM, FIRST.text, basis=BASIS, retries=NOTHING) is ClaimResult.OURS
-        ((seconds,),) = asked(address, "SELECT extract(epoch FROM now()) - beat_at FROM claim")
-        assert abs(seconds) < 30
-        for age, expected in ((30, ClaimResult.ELSEWHERE), (90, ClaimResult.OURS)):
-            beat = f"extract(epoch FROM now()) - {age}"
-            asked(address, f"UPDATE claim SET owner = '{theirs}', beat_at = {beat}")
-            assert ours.take(PROBLEM, FIRST.text, basis=BASIS, retries=NOTHING) is expected
-            assert ours.others(PROBLEM) == (expected is ClaimResult.ELSEWHERE)
-
-
-def test_a_beat_passes_over_what_is_being_removed(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import psycopg
-
-    monkeypatch.setattr(configurations, "BEAT_SECONDS", 0.05)
-    with store.claims(GPU) as ours:
-        for config in (FIRST, SECOND):
-            ours.take(PROBLEM, config.text, basis=BASIS, retries=NOTHING)
-        first, second = (f"SELECT beat_at FROM claim WHERE config = '{one.text}'" for one in (FIRST, SECOND))
-        with psycopg.connect(address.replace("+psycopg", "")) as other:
-            other.execute("SELECT 1 FROM claim WHERE config = %s FOR UPDATE", [FIRST.text])
-            beat = asked(address, first)
-            asked(address, f"UPDATE claim SET beat_at = 0 WHERE config = '{SECOND.text}'")
-            wait_until(lambda: asked(address, second) != [(0.0,)])
-            assert asked(address, first) == beat
-        wait_until(lambda: asked(address, first) != beat)

@@ -29,6 +29,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import quarantine, session
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.fixed_list import candidate_of
@@ -55,7 +56,7 @@ def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str
     ]
     device = Simulated(store, times)
     device.options = Options(**options)
-    events = list(session.run(spaces, device, store, make_strategy=exhaustive, families=("tsm2",)))
+    events = list(tune_problems(spaces, device, store, make_strategy=exhaustive, families=("tsm2",)))
     return device.tried, [one for one in events if isinstance(one, session.ProblemEnded)]
 
 
@@ -149,7 +150,7 @@ def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store)
     space = SearchSpace(
         FIRST, PROFILES["h200"], ("tsm2",), [candidate_of(c, FIRST, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
     )
-    *_, ended = session.run([space], device, store, families=("tsm2",))
+    *_, ended = tune_problems([space], device, store, families=("tsm2",))
     assert isinstance(ended, session.ProblemEnded)
     assert ended.winner is not None
     assert ended.winner.config == GOOD.text
@@ -292,5 +293,5 @@ def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
     space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
     with search_progress.SearchProgress(Console(file=text, width=200), Options(), 1, PhaseTimer()) as shown:
         shown.show(session.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        shown.show(session.ProblemEnded(SECOND, 2, 2, 0, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
+        shown.show(session.ProblemEnded(SECOND, 2, 2, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
     assert text.getvalue().endswith("; 3 quarantined)\n")

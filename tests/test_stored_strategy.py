@@ -16,7 +16,7 @@ from tsm2_tune.html import trial_list as page
 from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -40,7 +40,7 @@ def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -
         device = Simulated(store, {(config.text, problem): 100.0})
         device.options = Options(strategy="random")
         list(
-            session.run(
+            tune_problems(
                 [SearchSpace(problem, TARGET.limits, ("tsm2",), kept, (), ())],
                 device,
                 store,

@@ -21,7 +21,7 @@ from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
-from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
 from tsm2_tune.tuner.search.strategies.model import FIRST, Model
 from tsm2_tune.tuner.search.strategies.sampled import SAMPLERS
@@ -146,8 +146,7 @@ def test_why_a_search_ends() -> None:
     assert why() is Why.ALL_TRIED
     assert why(most=10) is Why.ALL_TRIED
     assert why(most=9) is Why.MAX_TRIALS
-    assert why(claim=lambda _: ClaimResult.LIMIT_REACHED) is Why.MAX_TRIALS
-    assert why(claim=lambda _: ClaimResult.ELSEWHERE) is Why.ALL_TRIED
+    assert why(is_skipped=lambda _: True) is Why.ALL_TRIED
 
 
 def ended_by_gain(gain: float, times_us: list[float | None], prior: PriorTrials = NO_PRIOR_TRIALS) -> int | None:
@@ -230,21 +229,40 @@ class AfterEach(InOrder):
         self._may = True
 
 
-def test_what_was_heard_of_is_told_before_a_search_has_no_more() -> None:
+def test_a_search_goes_on_after_results_that_its_strategy_waits_for() -> None:
     few = SPACE.kept[:4]
     search = Search(AfterEach(few))
     found = []
-    for candidate in search:
+    while (candidate := next(search, None)) is not None:
         found.append(candidate)
-        search.note(TrialResult(candidate.config, 5.0, is_right=True))
+        assert next(search, None) is None
+        search.tell(TrialResult(candidate.config, 5.0, is_right=True))
     assert found == list(few)
-    assert not search.update_strategy()
+
+
+def test_what_is_put_back_comes_first() -> None:
+    search = Search(InOrder(SPACE.kept), most=3)
+    first, second = next(search), next(search)
+    search.put_back(first)
+    assert list(search) == [first, SPACE.kept[2]]
+    search.put_back(second)
+    assert list(search) == [second]  # though there are as many as asked for
+
+
+def test_a_budget_counts_the_seconds_of_all_trials() -> None:
+    prior = replace(NO_PRIOR_TRIALS, seconds=2.0)
+    search = Search(InOrder(SPACE.kept), prior, budget_seconds=3.5, least=3)
+    for number, candidate in enumerate(search, start=1):
+        search.tell(TrialResult(candidate.config, 5.0, is_right=True), 1.0)
+        assert search.is_over == (number == 3)
+    assert (number, search.why) == (3, Why.BUDGET)
+    assert Search(InOrder(SPACE.kept), prior, budget_seconds=2.0).why is Why.BUDGET
 
 
 def test_a_gain_is_judged_as_soon_as_a_trial_is_heard_of() -> None:
     search = Search(InOrder(SPACE.kept), gain=0.05)
     for number, candidate in enumerate(search, start=1):
-        search.note(TrialResult(candidate.config, 100.0, is_right=True))
+        search.tell(TrialResult(candidate.config, 100.0, is_right=True))
         assert search.is_over == (number == 101)
     assert (number, search.why) == (101, Why.GAIN)
 

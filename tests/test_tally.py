@@ -37,7 +37,7 @@ def started(problem: Problem = PROBLEM, configurations: int = 128, **changes: An
 
 def ended(problem: Problem = PROBLEM, x_cublas: float | None = None) -> ProblemEnded:
     winner: Any = None if x_cublas is None else SimpleNamespace(x_cublas=x_cublas)
-    return ProblemEnded(problem, 0, 0, 0, 0, 0, 0, winner, Why.ALL_TRIED)
+    return ProblemEnded(problem, 0, 0, 0, 0, 0, winner, Why.ALL_TRIED)
 
 
 def turn_after(*events: Any, options: Options = PLAIN) -> ProblemProgress:

@@ -21,6 +21,7 @@ from tsm2_tune.tuner.runs.events import (
     PairMeasured,
     PairsStarted,
     ProblemEnded,
+    ProblemLeft,
     ProblemStarted,
     RunEnded,
     RunStarted,
@@ -46,7 +47,7 @@ def begins(run: str, problem: Problem = PROBLEM) -> OfRun:
 
 
 def ends(run: str, problem: Problem = PROBLEM, new_trials: int = 3) -> OfRun:
-    return OfRun(run, ProblemEnded(problem, new_trials, 3, 0, 0, 0, 0, None, Why.ALL_TRIED))
+    return OfRun(run, ProblemEnded(problem, new_trials, 3, 0, 0, 0, None, Why.ALL_TRIED))
 
 
 def shown(*events: Event, terminal: bool = False) -> list[str]:
@@ -74,18 +75,13 @@ def test_each_run_has_its_name() -> None:
     ]
 
 
-def test_a_problem_that_two_are_at_ends_once_with_the_trials_of_both() -> None:
-    lines = shown(started(A), started(B), begins(A), begins(B), ends(B, new_trials=2), ends(A, new_trials=5))
-    told = [line for line in lines if PROBLEM.text in line]
-    assert len(told) == 1
-    assert "7 new trials" in told[0]
-
-
-def test_a_run_that_finds_a_problem_done_does_not_end_it_again() -> None:
-    to_come = (started(A), started(B), begins(A), ends(A, new_trials=5), begins(B))
-    assert len([line for line in shown(*to_come, ends(B, new_trials=0)) if PROBLEM.text in line]) == 1
-    told = [line for line in shown(*to_come, ends(B, new_trials=2)) if PROBLEM.text in line]
-    assert ["5 new trials" in told[0], "7 new trials" in told[1], len(told)] == [True, True, 2]
+def test_a_device_that_leaves_a_problem_to_another_has_no_line() -> None:
+    first = (started(A), started(B), begins(A), begins(B))
+    left = OfRun(A, ProblemLeft(PROBLEM))
+    frames = ["".join(shown(*events, terminal=True)).rpartition("problems")[2] for events in (first, (*first, left))]
+    assert [(A in frame, B in frame) for frame in frames] == [(True, True), (False, True)]
+    told = [line for line in shown(*first, left, begins(A, OTHER), ends(B), ends(A, OTHER)) if ": no conf" in line]
+    assert [line.partition(":")[0] for line in told] == [B, A]
 
 
 def test_cards_of_two_kinds_each_end_the_problem() -> None:

@@ -36,9 +36,8 @@ PROBLEM = Problem(64, 2, 64, "f32")
 
 @pytest.fixture
 def tuner(quick: Toolchain) -> Iterator[Tuner]:
-    """With a budget that is spent at once, but for two trials."""
     target = replace(find_target("cpu"), toolchain=quick)
-    with Tuner(target, Options(budget_seconds=0.0, least_trials=2)) as tuner:
+    with Tuner(target, Options()) as tuner:
         yield tuner
 
 
@@ -47,7 +46,7 @@ def test_a_spent_budget_leaves_the_least_trials(tuner: Tuner) -> None:
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
-    trials = list(tuner.tune(Search(InOrder(candidates))))
+    trials = list(tuner.tune(Search(InOrder(candidates), budget_seconds=0.0, least=2)))
     assert [(trial.config, trial.outcome) for trial in trials] == [(config, Outcome.OK) for config in configs[:2]]
     taken = set(tuner.phases.taken())
     assert {"compilers", "operands", "verification on probes", "verification", "timing"} <= taken <= set(PHASES)
@@ -81,7 +80,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     times = iter([200.0, 100.0, 300.0, 150.0])
     asked: list[float | None] = []
 
-    def attempt(request: Attempt, _: object) -> AttemptResult:
+    def attempt(request: Attempt) -> AttemptResult:
         asked.append(request.within_us)
         us = next(times)
         outcome = Outcome.OK if us < 300 else Outcome.BEHIND
@@ -89,7 +88,8 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
 
     _ = tuner.ceilings
     monkeypatch.setattr(tuner.worker, "attempt", attempt)
-    tuner.options = replace(tuner.options, reach=reach, least_trials=4)
+    monkeypatch.setattr(tuner.worker, "send_ahead", lambda _: None)
+    tuner.options = replace(tuner.options, reach=reach)
     tuner.target = replace(tuner.target, spec=spec)
     configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
     candidates = [
@@ -99,7 +99,7 @@ def test_a_trial_on_a_gpu_may_take_little_longer_than_the_fastest_so_far(
     prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(configs[0], 250.0),))
     outcomes = [trial.outcome for trial in tuner.tune(Search(InOrder(candidates), prior))]
     assert outcomes == [Outcome.OK, Outcome.OK, Outcome.BEHIND, Outcome.OK]
-    fastest = [250.0, 200.0, 100.0, 100.0]
+    fastest = [250.0, 250.0, 200.0, 100.0]  # a request is made before the trial before it has ended
     assert asked == ([pytest.approx(1.1 * us) for us in fastest] if spec == "0" and reach else [None] * 4)
 
 
@@ -152,14 +152,14 @@ def test_candidates_that_come_late_do_not_count_as_trials(tuner: Tuner, monkeypa
 
     _ = tuner.ceilings
     result = AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"), measurement=measurement(9.0))
-    monkeypatch.setattr(tuner.worker, "attempt", lambda *_: result)
-    tuner.options = replace(tuner.options, least_trials=3)
+    monkeypatch.setattr(tuner.worker, "attempt", lambda _: result)
+    monkeypatch.setattr(tuner.worker, "send_ahead", lambda _: None)
     tuner.target = replace(tuner.target, spec="0")
     configs = [Tsm2Config("v2", 32, columns, 4) for columns in (1, 2, 3, 4)]
     candidates = [
         Candidate(family_named("tsm2"), config, PROBLEM, tuner.target.limits, Guidelines()) for config in configs
     ]
-    trials = list(tuner.tune(Search(AfterEach(candidates))))
+    trials = list(tuner.tune(Search(AfterEach(candidates), budget_seconds=0.0, least=3)))
     assert [trial.config for trial in trials] == configs[:3]
 
 

@@ -34,7 +34,8 @@ from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome
-from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.runs.events import ProblemEvent, VendorLeftOut
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -93,7 +94,7 @@ class WithVendor(Replay):
 
 def turn(store: Store, tuner: Replay) -> list[ProblemEvent]:
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(session.run([space], tuner, store, make_strategy=exhaustive, families=("tsm2",)))
+    return list(tune_problems([space], tuner, store, make_strategy=exhaustive, families=("tsm2",)))
 
 
 def measured(store: Store, tuner: WithVendor) -> list[bool]:
@@ -138,7 +139,7 @@ def test_what_was_measured_without_the_vendor_is_measured_with_it(store: Store) 
 
 
 def left_out(events: list[ProblemEvent]) -> list[tuple[Problem | None, str]]:
-    return [(event.problem, event.detail) for event in events if isinstance(event, session.VendorLeftOut)]
+    return [(event.problem, event.detail) for event in events if isinstance(event, VendorLeftOut)]
 
 
 @pytest.mark.parametrize("times", [{A: 100}, {A: 100, B: 101}])
@@ -322,7 +323,7 @@ def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> N
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with SearchProgress(console(), Options(), 2, PhaseTimer()) as shown:
         for problem, detail in ((None, "libcublas not found"), (PROBLEM, "no such\nproduct"), (None, "again")):
-            shown.show(session.VendorLeftOut(problem, detail))
+            shown.show(VendorLeftOut(problem, detail))
     assert capsys.readouterr().out.splitlines() == [
         "cuBLAS not measured: libcublas not found, or leave it out with --no-vendor",
         f"{PROBLEM.text}: cuBLAS not measured: no such",
@@ -333,7 +334,7 @@ def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[st
     tried(store, {A: 100})
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     with SearchProgress(console(), Options(), 1, PhaseTimer()) as shown:
-        for event in session.run([space], WithVendor(store), store, make_strategy=exhaustive, families=("tsm2",)):
+        for event in tune_problems([space], WithVendor(store), store, make_strategy=exhaustive, families=("tsm2",)):
             shown.show(event)
     assert "0.90 x cuBLAS" in capsys.readouterr().out
 

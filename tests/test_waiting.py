@@ -14,6 +14,7 @@ import pytest
 
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile import pool
+from tsm2_tune.tuner.search import compile_queue
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.compile_queue import CompileQueue
 from tsm2_tune.tuner.search.loop import least_ahead
@@ -105,7 +106,7 @@ def test_what_was_compiled_ahead_waits_too() -> None:
         begun.append(candidate.config.text)
         return None, compiled()
 
-    pending = CompileQueue(search, search, begin, 2)
+    pending = CompileQueue(search, begin, 2)
 
     def take() -> str:
         found = pending.take()
@@ -126,25 +127,24 @@ def test_what_was_compiled_ahead_waits_too() -> None:
     assert list(pending.compiling) == []
 
 
-def test_what_is_compiled_is_taken_before_what_is_not() -> None:
+def test_what_is_compiled_is_taken_before_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
     line = Search(model(EIGHT))
     futures = [Future[Any]() for _ in EIGHT]
     coming = iter(futures)
-    pending = CompileQueue(line, line, lambda one: cast(Any, (None, next(coming))), 2)
-    waited: list[int] = []
+    pending = CompileQueue(line, lambda one: cast(Any, (None, next(coming))), 2)
+    assert pending.take_compiled() is None
 
-    def idle_work() -> None:
-        waited.append(len(list(pending.compiling)))
-        if len(waited) == 2:
-            futures[2].set_result(None)
+    def waited(among: Sequence[Future[Any]], **_: object) -> None:
+        assert list(among) == futures[:4]  # more compilers were started, as none had ended
+        futures[2].set_result(None)
 
-    taken = pending.take(idle_work)
+    monkeypatch.setattr(compile_queue, "wait", waited)
+    taken = pending.take()
     assert taken is not None
     assert taken[0].config.text == "slow1"
-    assert waited == [2, 3]  # another compiler was started, as none had ended
     futures[0].set_result(None)
     futures[1].set_result(None)
-    taken = pending.take(idle_work)
+    taken = pending.take_compiled()
     assert taken is not None
     assert taken[0].config.text == "slow0"
 
@@ -155,7 +155,7 @@ def test_every_candidate_has_its_turn() -> None:
     every = [of(family, number) for number in range(20) for family in families]
     for seed in range(20):
         search = Search(model(every))
-        pending = CompileQueue(search, search, lambda one: cast(Any, (None, compiled())), 2)
+        pending = CompileQueue(search, lambda one: cast(Any, (None, compiled())), 2)
         found = []
         for turn in count():
             if (one := pending.take()) is None:

@@ -27,12 +27,11 @@ def searched(
 ) -> tuple[Selected, list[Any]]:
     """Return the kernels that an export would carry, and the events of the search."""
     tuned = Tuned(store, DEVICE, problems, within)
-    with store.claims(DEVICE) as claims:
-        bench = Bench(TARGET, device.options, store, _opened=(device, claims))
-        tuned.keep_to(bench.basis)
-        assert tuned.winners_count()
-        search = Search(tuned, bench)
-        events = list(search.events())
+    bench = Bench(TARGET, device.options, store, _tuner=device)
+    tuned.keep_to(bench.basis)
+    assert tuned.winners_count()
+    search = Search(tuned, bench)
+    events = list(search.events())
     selected = tuned.selected()
     assert len({*selected.kernels}) == search.least
     return selected, events
@@ -151,12 +150,9 @@ def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> Non
     times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[0]): 200.0}
     device = Simulated(store, times)
     tuned = Tuned(store, DEVICE, SHAPES, 0.03)
-    with store.claims(DEVICE) as claims:
-        search = Search(tuned, Bench(TARGET, device.options, store, _opened=(device, claims)))
-        decided = itertools.takewhile(
-            lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events()
-        )
-        list(decided)
+    search = Search(tuned, Bench(TARGET, device.options, store, _tuner=device))
+    decided = itertools.takewhile(lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events())
+    list(decided)
     assert {text for text, _ in device.tried} == {first.text, second.text}
     assert len(device.tried) == 2
 
@@ -208,12 +204,11 @@ def test_a_stop_loses_nothing(store: Store) -> None:
     before = len(store.listing())
     device = Simulated(store, times)
     tuned = Tuned(store, DEVICE, SHAPES, 0.0)
-    with store.claims(DEVICE) as claims:
-        events = Search(tuned, Bench(TARGET, device.options, store, _opened=(device, claims))).events()
-        while not device.tried:
-            next(events)
+    events = Search(tuned, Bench(TARGET, device.options, store, _tuner=device)).events()
+    while not device.tried:
         next(events)
-        del events  # Ctrl-C closes the generator so
+    next(events)
+    del events  # Ctrl-C closes the generator so
     assert len(store.listing()) == before + len(device.tried)
     whole, _ = searched(store, device, 0.0)
     assert len(device.tried) == len({*device.tried})  # none twice
@@ -237,9 +232,8 @@ def test_a_kernel_that_splits_k_is_tried_as_it_suits_the_shape(store: Store) -> 
         store, {(replace(config, splits=splits).text, small): 101.0 for splits in (*SPLITS, *WIDE_SPLITS)}
     )
     tuned = Tuned(store, DEVICE, [large, small], 0.03)
-    with store.claims(DEVICE) as claims:
-        bench = Bench(TARGET, device.options, store, _opened=(device, claims))
-        list(itertools.takewhile(lambda _: not device.tried, Search(tuned, bench).events()))
+    bench = Bench(TARGET, device.options, store, _tuner=device)
+    list(itertools.takewhile(lambda _: not device.tried, Search(tuned, bench).events()))
     ((text, at),) = device.tried
     assert at == small
     found = StreamAFmaConfig.parse(text)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import chain
 from os import PathLike
 
 from tsm2_tune.api.devices import Devices, names_of, targets_of
@@ -43,9 +42,9 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import Address, place_of
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.runs.events import Event, FleetStarted, ProblemEnded
-from tsm2_tune.tuner.runs.fleet import ChildRuns, Fleet, Merged
-from tsm2_tune.tuner.runs.run import Run, awaited, winners
+from tsm2_tune.tuner.runs.events import Event, ProblemEnded
+from tsm2_tune.tuner.runs.fleet import DevicePool, Fleet, LocalDevices
+from tsm2_tune.tuner.runs.run import Run, RunResult
 from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import strategy_named
@@ -60,7 +59,7 @@ class TuningResult:
     ended: tuple[ProblemEnded, ...]  # one event for each problem and device model, in order of time
     winners: tuple[BestRow, ...]  # the winners of the given problems, as from `best`
     interrupted: int  # number of trials and finals that a machine failure ended; to repeat them, repeat the call
-    unfinished: tuple[Problem, ...] = ()  # problems that were not finished because runs ended early
+    unfinished: tuple[Problem, ...] = ()  # problems that were not finished because devices failed
 
     @property
     def target(self) -> Target:
@@ -140,7 +139,7 @@ def tune(
         retry=retry, seed=seed, vendor=vendor, reach=None if full_trials else REACH, strategy=strategy, gain=gain,
     )  # fmt: skip
     run = Run(
-        None, asked, dict(thresholds_of(guidelines)), names, options, truth("pairs", pairs), truth("wait", wait), name
+        asked, dict(thresholds_of(guidelines)), names, options, truth("pairs", pairs), truth("wait", wait), name
     )
     tell = on_event or (lambda _: None)
     if cluster is not None:
@@ -148,15 +147,14 @@ def tune(
 
         with interruptible():
             there = device if device is None or isinstance(device, Target) else device_name(device)
-            return _of_several(Cluster(plain_text("cluster", cluster), run.on(there)), run, tell)
+            return _of_several(Cluster(plain_text("cluster", cluster), there), run, tell)
     targets = targets_of(device)
     with interruptible():
         if len(targets) == 1:
-            return _of_one(run.on(targets[0]), tell)
+            return _tuned(run.result(targets[0], tell))
         for kind in {target.identity.name: target for target in targets}.values():
-            run.on(kind).planned()  # raises for problems that cannot be tuned, before anything starts
-        runs = {name: run.on(target, sharing=len(targets)) for name, target in names_of(targets).items()}
-        return _of_several(Fleet(runs), run, tell)
+            run.spaces(kind)  # raises for problems that cannot be tuned, before anything starts
+        return _of_several(LocalDevices(names_of(targets)), run, tell)
 
 
 def options_of(
@@ -186,13 +184,12 @@ def options_of(
     )
 
 
-def _of_one(run: Run, tell: Callable[[Event], object]) -> TuningResult:
-    result = run.result(tell)
-    return TuningResult((result.target,), result.ended, result.winners, result.interrupted)
+def _tuned(result: RunResult) -> TuningResult:
+    return TuningResult(result.targets, result.ended, result.winners, result.interrupted, result.unfinished)
 
 
-def _of_several(members: ChildRuns, run: Run, tell: Callable[[Event], object]) -> TuningResult:
-    """Run several child runs on one database, and return their joint result. Raise an error if all of them fail.
+def _of_several(devices: DevicePool, run: Run, tell: Callable[[Event], object]) -> TuningResult:
+    """Execute a run on several devices, and return its result. Raise an error if all of them fail.
 
     Raise StoreError if the database server is unreachable at the start. Runs wait for a server that becomes
     unreachable later.
@@ -202,18 +199,7 @@ def _of_several(members: ChildRuns, run: Run, tell: Callable[[Event], object]) -
         from tsm2_tune.tuner.results.storage.postgresql import schema_at  # imported only for a server
 
         schema_at(place)
-    merged = Merged(run.problems)
-    with members:
-        tell(FleetStarted(members.names, run.problems))
-        for name, heard in members.events():
-            tell(merged.update(name, heard))
-    merged.refuse_failure()
-    targets = tuple(merged.targets.values())
-    by_name = {target.identity.name: target for target in targets}
-    with awaited(run.db, create=False) as store:
-        won = [winners(store, one, one.cache(run.options.cache), run.problems) for one in by_name.values()]
-    every = tuple(chain.from_iterable(won))
-    return TuningResult(targets, merged.ended, every, merged.interrupted, merged.incomplete)
+    return _tuned(Fleet(run, devices, tell).result())
 
 
 def _seconds(name: str, value: float, most: float, *, may_be_zero: bool = False) -> float:

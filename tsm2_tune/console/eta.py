@@ -13,6 +13,7 @@ from tsm2_tune.tuner.runs.events import (
     Event,
     FinalStored,
     ProblemEnded,
+    ProblemLeft,
     ProblemStarted,
     RunEnded,
     TrialInterrupted,
@@ -72,7 +73,7 @@ class _Mean:
 
 
 class Tally:
-    """The progress of a run and its estimated remaining time. Several named runs may share the problems.
+    """The progress of a run and its estimated remaining time. Several named devices may share the problems.
 
     The estimate assumes that the remaining trials of a problem take as long as its trials so far, within the budget.
     The last measurements of a problem are assumed to take as long as those of earlier problems, on average. A problem
@@ -98,8 +99,9 @@ class Tally:
             self.turns[run] = self._turn(event, now)
         elif turn is None:
             return
-        elif isinstance(event, RunEnded):
+        elif isinstance(event, RunEnded | ProblemLeft):
             del self.turns[run]
+            self._began[run] = now
         elif isinstance(event, TrialStored | TrialInterrupted):
             _add(turn, event.trial)
             turn.last_at = now

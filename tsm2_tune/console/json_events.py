@@ -28,6 +28,7 @@ from tsm2_tune.tuner.runs.events import (
     PairMeasured,
     PairsStarted,
     ProblemEnded,
+    ProblemLeft,
     ProblemStarted,
     RunEnded,
     RunStarted,
@@ -217,8 +218,6 @@ def _problem_ended(event: ProblemEnded) -> Facts:
         "timed_out": event.timed_out,
         "untried": event.untried,
         "interrupted": event.interrupted,
-        "claimed_by_others": event.elsewhere,
-        "given_up": event.given_up,
         "quarantined": event.quarantined,
         "winner": None if event.winner is None else _winner(event.winner),
     }
@@ -279,6 +278,7 @@ LINES: Mapping[type, tuple[str, Callable[[Any], Facts]]] = {
     ),
     WinnerVerified: ("winner_verified", _winner_verified),
     VendorLeftOut: ("vendor_skipped", _vendor_left_out),
+    ProblemLeft: ("problem_left", lambda event: {"problem": event.problem.text}),
     ProblemEnded: ("problem_ended", _problem_ended),
     PairsStarted: ("cross_timing_started", lambda event: {}),
     FleetStarted: (

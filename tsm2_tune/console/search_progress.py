@@ -24,6 +24,7 @@ from tsm2_tune.tuner.runs.events import (
     Event,
     FinalFailure,
     ProblemEnded,
+    ProblemLeft,
     ProblemStarted,
     RunEnded,
     RunStarted,
@@ -68,8 +69,8 @@ class _Line(ProgressColumn):
 class SearchProgress:
     """Display of the progress of a search. Use it as a context manager.
 
-    It shows the run's phase if there is no event for long. If several runs share the problems, each has a name and a
-    line. `next_phase` names what follows the search; the remaining time does not include it.
+    It shows the run's phase if there is no event for long. If several devices share the problems, each has a name
+    and a line. `next_phase` names what follows the search; the remaining time does not include it.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class SearchProgress:
         )
         self._all: TaskID | None = None  # the line of all problems, if there are several
         self._shown: dict[str, _Shown] = {}  # by the run's name
-        self._numbers: dict[Problem, int] = {}  # of problems that have begun; several runs may tune one
+        self._numbers: dict[Problem, int] = {}  # of problems that have begun; several devices may tune one
         self._printed_at = time.monotonic()
         self._is_vendor_note_printed = False  # printed only once for all problems
 
@@ -124,8 +125,8 @@ class SearchProgress:
         self._tally.update(event, run)
         if isinstance(event, RunStarted):
             self._phases[run] = event.phases
-        elif isinstance(event, RunEnded):
-            self._run_ended(run)
+        elif isinstance(event, RunEnded | ProblemLeft):
+            self._remove_line(run)
         elif isinstance(event, ProblemStarted):
             self._problem_started(event.space.problem, run)
         elif isinstance(event, TrialStored | TrialInterrupted):
@@ -153,7 +154,7 @@ class SearchProgress:
         task = self._progress.add_task("", total=1.0, text=lambda: self._run_text(run))
         self._shown[run] = _Shown(number, task)
 
-    def _run_ended(self, run: str) -> None:
+    def _remove_line(self, run: str) -> None:
         """Remove the run's line from the display."""
         if (shown := self._shown.pop(run, None)) is not None:
             self._progress.remove_task(shown.task)
@@ -198,9 +199,7 @@ class SearchProgress:
         """Return a text that says why the search ended, and how many configurations were not tried."""
         text = WHY[event.why]
         text += f", {event.untried} more possible" if event.untried else ""
-        text += f"; {event.quarantined} quarantined" if event.quarantined else ""
-        text += f"; {event.elsewhere} claimed by another run" if event.elsewhere else ""
-        return text + (f"; {event.given_up} given up, because runs died in them" if event.given_up else "")
+        return text + (f"; {event.quarantined} quarantined" if event.quarantined else "")
 
     def _print_interrupted(self) -> None:
         for run, turn in self._tally.turns.items():

@@ -81,9 +81,9 @@ def merge(sources: tuple[str, ...], database: str) -> None:
 def vacuum(alone: bool, database: str) -> None:
     """Remove unused rows from the database, and compact its file.
 
-    Unused rows are kernels, problems, runs and cuBLAS times without trials, and claims of ended runs: a claim
-    reserves a problem for a run. Other runs continue meanwhile. If compacting a large file would block them for too
-    long, it is skipped, unless --alone is given.
+    Unused rows are kernels, problems, runs and cuBLAS times without trials, and expired leases: a lease reserves a
+    problem for a run. Other runs continue meanwhile. If compacting a large file would block them for too long, it is
+    skipped, unless --alone is given.
     """
     from tsm2_tune.tuner.results.maintenance import vacuum as vacuums
 

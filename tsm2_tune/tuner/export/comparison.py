@@ -61,26 +61,21 @@ def compared(
         work = stack.enter_context(workplace(cache.working_parent()))
         store = stack.enter_context(Store.open(Path(work.folder) / "compare.db", create=True))
         tuner = stack.enter_context(Tuner(target, options))
-        claims = stack.enter_context(store.claims(target.identity.name))
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         tuner.compile_ahead(wanted)
         for one, candidate in zip(choices, wanted, strict=True):
-            opened = fixed_list.problem_session(
-                one.problem, [candidate.config.family], tuner, store, claims, started_at
-            )
+            opened = fixed_list.problem_session(one.problem, [candidate.config.family], tuner, store, started_at)
             yield _timed(opened, one, candidate)
 
 
 def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate) -> Compared:
-    for event in fixed_list.tried(opened, [candidate]):
+    for event in opened.listed([candidate]):
         trial = event.trial
         if trial.outcome is not Outcome.OK:
             return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
-    retries = session.retries_of(opened.store, opened.tuner, choice.problem, opened.own)
-    trouble = "; ".join(one.detail for one in opened.finals(retries, ()) if isinstance(one, FinalFailure))
-    vendor = opened.tuner.vendor
-    if vendor is not None and not trouble:
-        trouble = vendor.troubles.get(choice.problem, vendor.trouble)
+    trouble = "; ".join(one.detail for one in opened.finals(opened.tuner) if isinstance(one, FinalFailure))
+    if not trouble and (left_out := opened.tuner.left_out(choice.problem)) is not None:
+        trouble = left_out.detail
     rows = opened.store.best(problem=choice.problem, cache=opened.cache)
     return Compared(choice, candidate.config, rows[0] if rows else None, trouble)
 

@@ -15,8 +15,8 @@ shapes improve the prediction. These kernels are timed:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import groupby
@@ -37,10 +37,8 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEvent, VendorLeftOut, WinnerVerified
-from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import fixed_list, session
-from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.resume import Retries
+from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 MOST_SHAPES = 12  # number of nearest tuned shapes at which a winner is timed
@@ -50,6 +48,7 @@ ABSURD = 20.0  # skip a kernel whose predicted time exceeds this multiple of the
 
 
 Event = ProblemEvent | PairMeasured
+Hold = Callable[[Problem], AbstractContextManager[bool]]  # leases a problem; false if another device or run has it
 Kernels = dict[str, dict[Problem, KernelConfig]]  # kernel's text -> shape -> configuration for the shape
 
 
@@ -105,13 +104,15 @@ class CrossTiming:
 
     The fastest kernels of the problems in `asked` are timed at other tuned shapes, and kernels of other shapes are
     timed at the problems in `asked`. Each pair of a kernel and a shape is compiled, verified, timed and stored like
-    any trial. The limits on trials and seconds, which end a search, do not apply.
+    any trial. The limits on trials and seconds, which end a search, do not apply. A shape at which another device or
+    run is at work is skipped.
     """
 
     asked: frozenset[Problem]
-    tuner: Tuner
+    tuner: Executor
     store: Store
     families: Collection[str] = ()  # kernel families to time; empty: all
+    hold: Hold = lambda _: nullcontext(True)
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # (shape, kernel) -> whether done
     _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # tuned shapes -> planned kernels
@@ -125,29 +126,29 @@ class CrossTiming:
         nothing = not due and not unsettled and not any(map(self._contending, kinds))
         if nothing and not any(map(self._unsettled_between, kinds)) and not self._unverified():
             return
-        with unbounded(self.tuner), self.store.claims(self.tuner.target.identity.name) as claims:
+        with unbounded(self.tuner):
             for problem in unsettled:
-                yield from self._settled(self._session(problem, (), claims))
+                yield from self._settled(problem)
             if unsettled:
                 due = self._due(list(self._groups()))  # winners may have changed
-            yield from self._tried(due, claims)
+            yield from self._tried(due)
             for kind in kinds:
-                yield from self._contended(kind, claims)
+                yield from self._contended(kind)
             yield from self._verified()
 
-    def _contended(self, kind: Problem, claims: Claims) -> Iterator[Event]:
+    def _contended(self, kind: Problem) -> Iterator[Event]:
         """Time the kernels that are predicted to be nearly the fastest, for the element type and op of `kind`.
 
         Then run finals (repeated timings of the fastest kernels) at shapes between tuned shapes.
         """
         while due := self._contending(kind):  # new times change the predictions
-            yield from self._tried(due, claims)
+            yield from self._tried(due)
         here = (problem for problem, _ in self._tried_here if problem.dtype_name == kind.dtype_name)
         alike = dict.fromkeys(problem for problem in here if problem.op == kind.op)
         searched = self._searched([kind])
         tried = [problem for problem in alike if problem not in searched]
         for problem in dict.fromkeys([*self._unsettled_between(kind), *tried]):
-            yield from self._settled(self._session(problem, (), claims, is_between=True))
+            yield from self._settled(problem, is_between=True)
 
     def _searched(self, alike: Iterable[Problem]) -> frozenset[Problem]:
         """Return the shapes for which a search has stored trials, of the element types and ops in `alike`."""
@@ -166,7 +167,7 @@ class CrossTiming:
             row.problem for row in rows if not row.stale and (row.round == 0 or (vendor and row.vendor_us is None))
         ]
 
-    def _tried(self, due: Mapping[Problem, Sequence[Candidate]], claims: Claims) -> Iterator[Event]:
+    def _tried(self, due: Mapping[Problem, Sequence[Candidate]]) -> Iterator[Event]:
         """Try the candidates at their shapes. At each tuned shape, then run the shape's final if it is due."""
         pairs = [(problem, one.config.text) for problem, candidates in due.items() for one in candidates]
         self._tried_here.update(dict.fromkeys(pairs, False))
@@ -174,15 +175,17 @@ class CrossTiming:
             yield self._progress()
         searched = self._searched(due)
         for problem, candidates in due.items():
-            turn = self._session(problem, candidates, claims, is_between=problem not in searched)
-            for event in fixed_list.tried(turn, candidates):
-                self._tried_here[problem, event.trial.config.text] = True
-                yield event
-                yield self._progress()
+            is_between = problem not in searched
+            with self.hold(problem) as is_ours:
+                turn = self._session(problem, candidates, is_between=is_between) if is_ours else None
+                for event in turn.listed(candidates) if turn is not None else ():
+                    self._tried_here[problem, event.trial.config.text] = True
+                    yield event
+                    yield self._progress()
             self._tried_here.update(dict.fromkeys([(problem, one.config.text) for one in candidates], True))
-            yield self._progress()  # counts candidates that another run tried
-            if not turn.is_between:
-                yield from self._settled(turn)
+            yield self._progress()  # counts candidates that another device tries
+            if turn is not None and not is_between:
+                yield from self._settled(problem)
 
     def _progress(self) -> PairMeasured:
         return PairMeasured(sum(self._tried_here.values()), len(self._tried_here))
@@ -303,19 +306,14 @@ class CrossTiming:
 
     def _untried(self, problem: Problem, candidates: Sequence[Candidate]) -> list[Candidate]:
         """Return the candidates without a stored trial. Trials that are to be retried do not count."""
-        tuner = self.tuner
-        families = {one.config.family for one in candidates}
-        self.store.supersede(tuner.target.identity.name, problem, tuner.basis)
-        retries = session.retries_of(self.store, tuner, problem, families)
-        prior = session.prior_trials(self.store, tuner, problem, families, retries)
-        return [one for one in candidates if one.config.text not in prior.tried]
+        return self._session(problem, candidates).untried(candidates)
 
     def _session(
-        self, problem: Problem, candidates: Sequence[Candidate], claims: Claims, *, is_between: bool = False
+        self, problem: Problem, candidates: Sequence[Candidate], *, is_between: bool = False
     ) -> session.ProblemSession:
         families = {one.config.family for one in candidates}
         return fixed_list.problem_session(
-            problem, families, self.tuner, self.store, claims, self.started_at, is_between=is_between
+            problem, families, self.tuner, self.store, self.started_at, is_between=is_between
         )
 
     def _unverified(self) -> list[BestRow]:
@@ -330,23 +328,25 @@ class CrossTiming:
         while rows := [row for row in self._unverified() if row.trial_id not in done]:
             for row in rows:
                 done.add(row.trial_id)
-                event = session.verified(row, self.tuner, self.store)
+                with self.hold(row.problem) as is_ours:
+                    event = session.verified(row, self.tuner, self.store) if is_ours else None
                 if event is not None:
                     yield event
 
-    def _settled(self, turn: session.ProblemSession) -> Iterator[Event]:
+    def _settled(self, problem: Problem, *, is_between: bool = False) -> Iterator[Event]:
         """Run the shape's final (repeated timing of its fastest kernels) if it is due, and verify its winner in full.
 
         If a tuned shape is not in `asked`, its final is due only if the fastest kernel has not taken part in a final
         yet.
         """
-        problem = turn.space.problem
-        is_due = turn.is_between or any(map(_is_unsettled, self._winners(problem=problem)))
+        is_due = is_between or any(map(_is_unsettled, self._winners(problem=problem)))
         if problem not in self.asked and not is_due:
             return
-        for event in turn.settled(Retries(self.tuner.options.limits)):
-            if not isinstance(event, VendorLeftOut) or event.problem not in {None, *self.asked}:
-                yield event  # else the search of the problem yielded this event before
+        with self.hold(problem) as is_ours:
+            if is_ours:
+                for event in self._session(problem, (), is_between=is_between).settled(self.tuner):
+                    if not isinstance(event, VendorLeftOut) or event.problem not in {None, *self.asked}:
+                        yield event  # else the search of the problem yielded this event before
 
 
 def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
@@ -359,7 +359,7 @@ def _fastest(trials: Iterable[CurrentTrial]) -> dict[str, float]:
 
 
 @contextmanager
-def unbounded(tuner: Tuner) -> Iterator[None]:
+def unbounded(tuner: Executor) -> Iterator[None]:
     """Context manager in which the tuner has no limits on trials and seconds."""
     options = tuner.options
     tuner.options = options.unbounded

@@ -22,7 +22,6 @@ from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.upsert import add_alone
 from tsm2_tune.tuner.results.validation import COUNT, checked
-from tsm2_tune.tuner.runs.leases.queries import settle
 from tsm2_tune.tuner.search.resume import Retries
 
 _SAMPLE = insert(schema.sample)
@@ -139,7 +138,6 @@ def _add_trial(
         "stamp": logical_clock.next_trial_stamp(connection),
     }
     present = found(connection, schema.trial, key)
-    settle(connection, device_name, trial.problem, trial.config.text, trial.basis)
     if present is None:
         trial_id = added(connection, schema.trial, values)
     elif gives_place(connection, present, retries):

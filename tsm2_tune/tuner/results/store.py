@@ -38,9 +38,9 @@ from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bu
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, TrialLine
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, EndedSearch, TrialLine
 from tsm2_tune.tuner.results.validation import MOST_DETAIL, checked
-from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
 from tsm2_tune.tuner.search.resume import Retries
@@ -81,9 +81,9 @@ class Store:
         """The open database, for direct access to its tables."""
         return self._database
 
-    def claims(self, device_name: str) -> Claims:
-        """Return this run's claims on the device, which prevent other runs from trying the same configurations."""
-        return Claims(self._database, device_name)
+    def leases(self, device_name: str) -> Leases:
+        """Return this run's leases on the device, which prevent other runs from tuning the same problems."""
+        return Leases(self._database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
         """Store one trial and return its id. An earlier trial of the same configuration is kept or replaced as in
@@ -106,8 +106,7 @@ class Store:
         an earlier trial is replaced only if it timed out under shorter time limits. If a replaced trial timed out,
         its duration is added to the new trial's duration.
 
-        The same transaction deletes the run's claim on the configuration, and stores `hazards`: kernels that hung or
-        crashed.
+        The same transaction stores `hazards`: kernels that hung or crashed.
         """
         device = run.identity.name
         problems = {trial.problem.text for trial in trials}
@@ -158,6 +157,12 @@ class Store:
             quarantine.add(connection, hazards)
 
     @repeated
+    def quarantine_kernels(self, hazards: Iterable[Quarantined]) -> None:
+        """Store kernels that hung or crashed, which later runs skip."""
+        with self._database.transaction(writes=True) as connection:
+            quarantine.add(connection, hazards)
+
+    @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
         """Mark the problem's trials in this L2 cache state as tried by a search."""
         trial, about = schema.trial.c, (device_name, problem.text)
@@ -175,6 +180,11 @@ class Store:
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.basis == basis, trial.strategy.is_not(None))
             connection.execute(row.values(search_ended=why))
+
+    def ended_searches(self, device_name: str, problem: Problem, basis: str) -> tuple[EndedSearch, ...]:
+        """Return how searches of the problem ended, with this basis (compiler, flags and L2 cache state)."""
+        values = conditions.values(device_name, problem) | {"basis": basis}
+        return tuple(map(trial_summaries.ended_search, self._database.rows(queries.ENDED_SEARCHES, values)))
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
         """Return the problems that a search has tuned on the device in this L2 cache state.

@@ -78,6 +78,24 @@ class TrialLine:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class EndedSearch:
+    """How searches of a problem ended."""
+
+    why: str  # the reason, a value of search.Why
+    trials: int  # their trials
+    total_seconds: float  # of these trials
+    last_at: str  # end of the last trial, ISO 8601, UTC
+
+
+def ended_search(row: Row) -> EndedSearch:
+    """Return the summary in a row of the query `queries.ENDED_SEARCHES`."""
+    trial = schema.trial.c
+    with reading(row["id"]):
+        values = checked(row, [trial.search_ended, Column("trials", Integer), trial.total_seconds, trial.ended_at])
+        return EndedSearch(values["search_ended"], values["trials"], values["total_seconds"], values["ended_at"])
+
+
 def current_trial(row: Row) -> CurrentTrial:
     """Return the summary of a row of `trial` that is joined with its problem and with the median of its newest
     measurement.

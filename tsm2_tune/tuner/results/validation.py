@@ -112,7 +112,7 @@ BY_NAME: dict[str, Domain] = {
     "text": up_to(MOST_KERNEL),
     "key": matching(_KEY),
     "paragraphs": matching(_KEYS),
-    "config": matching(_CONFIG),
+    **dict.fromkeys(("config", "suspect"), matching(_CONFIG)),
     "strategy": matching(_STRATEGY),
     "search_ended": matching(_ENDED),
     "outcome": set(Outcome).__contains__,

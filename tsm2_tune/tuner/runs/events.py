@@ -140,6 +140,17 @@ class VendorLeftOut:
 
 @dataclass(frozen=True, slots=True)
 @plain
+class ProblemLeft:
+    """A device has no more to do for a problem, which another device of the run ends."""
+
+    problem: Problem  # the problem that is being tuned
+
+    def __str__(self) -> str:
+        return f"{self.problem.text}: left to another device"
+
+
+@dataclass(frozen=True, slots=True)
+@plain
 class ProblemEnded:
     """The tuning of a problem has ended. `winner` is None if no configuration gave a correct result."""
 
@@ -149,10 +160,8 @@ class ProblemEnded:
     timed_out: int  # those of `tried` that timed out
     untried: int  # configurations that were skipped because of the budget or the limit on trials
     interrupted: int  # configurations that were interrupted from outside
-    elsewhere: int  # configurations that another run is trying
     winner: BestRow | None  # the fastest correct kernel
     why: Why  # the reason for the end of the search
-    given_up: int = 0  # configurations that were skipped because several runs died while they tried them
     quarantined: int = 0  # configurations that were skipped because their kernels hung or faulted before
 
     def __str__(self) -> str:
@@ -255,21 +264,21 @@ class PairMeasured:
 @dataclass(frozen=True, slots=True)
 @plain
 class FleetStarted:
-    """Several runs start on one database, each on its own device. Their events are wrapped in `OfRun`."""
+    """A run on several devices starts. The events of a device are wrapped in `OfRun`."""
 
-    runs: tuple[str, ...]  # names, such as "GPU 0" or that of a cluster's worker; more may join
-    problems: tuple[Problem, ...]  # divided among the runs
+    runs: tuple[str, ...]  # the devices' names, such as "GPU 0" or that of a cluster's worker; more may join
+    problems: tuple[Problem, ...]  # divided among the devices
 
     def __str__(self) -> str:
-        return f"tuning {_counted(len(self.problems), 'problem')} by {_counted(len(self.runs), 'run')}"
+        return f"tuning {_counted(len(self.problems), 'problem')} on {_counted(len(self.runs), 'device')}"
 
 
 @dataclass(frozen=True, slots=True)
 @plain
 class OfRun:
-    """An event of one of several simultaneous runs."""
+    """An event of one of a run's devices."""
 
-    run: str  # the run's name
+    run: str  # the device's name
     event: Event  # its event
 
     def __str__(self) -> str:
@@ -279,9 +288,9 @@ class OfRun:
 @dataclass(frozen=True, slots=True)
 @plain
 class RunEnded:
-    """One of several simultaneous runs has ended. If it failed, the other runs tune its remaining problems."""
+    """One of a run's devices has no problem left, or has failed. Then the others tune its remaining problems."""
 
-    run: str  # the run's name
+    run: str  # the device's name
     trouble: str  # a sentence on its failure, else empty
 
     def __str__(self) -> str:
@@ -298,6 +307,7 @@ ProblemEvent = (
     | FinalFailure
     | WinnerVerified
     | VendorLeftOut
+    | ProblemLeft
     | ProblemEnded
 )
 Event = ProblemEvent | RunStarted | Confirmed | PairsStarted | PairMeasured | FleetStarted | OfRun | RunEnded

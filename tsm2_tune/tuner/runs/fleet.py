@@ -1,40 +1,72 @@
-"""Several tuning runs on one database, each in its own process: start them, and merge their events and results.
+"""A run on several devices. Each device is used by a process of its own, which may be on another machine.
 
-The runs share only the database. Each run first tunes problems of its own. For the last problems, several runs share
-the configurations of one problem. If a run dies, only its current measurement is lost.
+This process has the searches and the database. A thread for each device takes problems from the queue, sends the
+candidates to the device's process and stores the trials. If a device's process dies, the other devices try the
+candidates that it was asked for.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import queue
+import signal
+import subprocess
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from dataclasses import replace
-from multiprocessing.connection import Connection, wait
+from itertools import chain
+from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from tsm2_tune.errors import TuneError, WorkerError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.runs.child_run import ChildRun, End
-from tsm2_tune.tuner.runs.events import Event, OfRun, ProblemEnded, RunEnded, RunStarted, is_interruption
-from tsm2_tune.tuner.runs.run import Run, RunResult
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.runs.events import (
+    Event,
+    FleetStarted,
+    Noted,
+    OfRun,
+    ProblemEnded,
+    RunEnded,
+    RunStarted,
+    is_interruption,
+)
+from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
+from tsm2_tune.tuner.runs.remote_executor import Channel, ExecutorLost, RemoteExecutor, serve
+from tsm2_tune.tuner.runs.run import Run, RunResult, awaited, solved, winners
 from tsm2_tune.tuner.runs.signals import held
+from tsm2_tune.tuner.worker.child_process import start_child
 
-STOPPED = "it was stopped"
+END_SECONDS = 30.0  # longest wait for a device's process to end
+LOOK_SECONDS = 0.5  # between two looks whether devices have joined or were lost
 
 
-class ChildRuns(Protocol):
-    """Protocol for several tuning runs in other processes. It is a context manager: its exit ends all runs."""
+class DeviceProcess(NamedTuple):
+    """A process that will use a device."""
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the runs that are started at first."""
+    channel: Channel
+    device: Target | str | None  # a string is resolved there; None: GPU 0, or the host
+    sharing: int  # number of such processes on its machine
 
-    def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield (run's name, event).
 
-        The last item of each run contains its result or error instead of an event, or None if the run was stopped.
-        """
+class DevicePool(Protocol):
+    """The processes that use the devices of a run. It is a context manager: its exit ends all processes."""
+
+    def started(self) -> Mapping[str, DeviceProcess]:
+        """Start processes for new devices, and return them by the device's name."""
+
+    def is_awaited(self) -> bool:
+        """Return whether to wait for another process, although none is left."""
+
+    def check(self) -> None:
+        """Close the channels of processes that were lost."""
+
+    def end(self, name: str, *, is_complete: bool) -> str:
+        """End a process. Return how it was lost, if it was. `is_complete` says that no problem was left for it."""
 
     def __enter__(self) -> Self: ...
 
@@ -43,114 +75,179 @@ class ChildRuns(Protocol):
     ) -> None: ...
 
 
-class Fleet:
-    """Several tuning runs on this machine, each in a child process. It is a context manager: its exit ends all
-    processes.
-    """
+class LocalDevices:
+    """Devices of this machine, each used by a child process."""
 
-    def __init__(self, runs: Mapping[str, Run]) -> None:
-        self._runs = runs
-        self._members: dict[str, ChildRun] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the runs."""
-        return tuple(self._runs)
+    def __init__(self, targets: Mapping[str, Target]) -> None:
+        self._targets = dict(targets)
+        self._processes: dict[str, tuple[subprocess.Popen[bytes], Connection]] = {}
 
     def __enter__(self) -> Self:
-        try:
-            for name, run in self._runs.items():
-                self._members[name] = ChildRun(run)
-        except BaseException:
-            self._close()
-            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._close()
-
-    def events(self) -> Iterator[tuple[str, Event | End]]:
-        """Yield (run's name, event).
-
-        The last item of each run contains its result or error instead of an event, or None if the run was stopped.
-        """
-        living: dict[Connection, str] = {member.connection: name for name, member in self._members.items()}
-        while living:
-            for connection in wait(list(living)):
-                assert isinstance(connection, Connection)
-                name = living[connection]
-                member = self._members[name]
-                for event in member.receive():
-                    yield name, event
-                if member.has_ended:
-                    del living[connection]
-                    yield name, member.end
-
-    def _close(self) -> None:
         with held():
-            for member in self._members.values():
-                member.stop()
-            for member in self._members.values():
-                member.close()
+            for process, _ in self._processes.values():
+                with suppress(OSError):
+                    process.send_signal(signal.SIGTERM)
+            for process, _ in self._processes.values():  # the threads that receive from them see the end of the pipe
+                _await_end(process)
+
+    def started(self) -> dict[str, DeviceProcess]:
+        """Start a process for each device at the first call. Raise WorkerError if the system cannot start one."""
+        found = dict[str, DeviceProcess]()
+        for name, target in self._targets.items():
+            try:
+                self._processes[name] = start_child(serve)
+            except OSError as error:
+                raise WorkerError(
+                    f"cannot start a process for {name} ({error.strerror}): end other processes, or raise the limits"
+                    " of processes and open files, then run this again"
+                ) from None
+            found[name] = DeviceProcess(self._processes[name][1], target, len(self._targets))
+        self._targets = {}
+        return found
+
+    def is_awaited(self) -> bool:
+        """Return False: no process joins later."""
+        return False
+
+    def check(self) -> None:
+        """Do nothing: the system closes the pipe of a process that dies."""
+
+    def end(self, name: str, *, is_complete: bool) -> str:
+        """Close the connection and wait for the process to end. Kill it after END_SECONDS. Return how it ended."""
+        process, connection = self._processes.pop(name)
+        connection.close()
+        _await_end(process)
+        status = process.returncode
+        known = {one.value: one.name for one in signal.Signals}
+        return f"its process was killed by {known.get(-status, -status)}" if status < 0 else f"exit status {status}"
 
 
-class Merged:
-    """The merged result of several runs, computed from their events."""
+def _await_end(process: subprocess.Popen[bytes]) -> None:
+    try:
+        process.wait(END_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
-    def __init__(self, problems: tuple[Problem, ...]) -> None:
-        self._problems = problems
-        self._ended: dict[tuple[str, Problem], ProblemEnded] = {}
-        self._well: set[str] = set()  # device names of successful runs
-        self.targets: dict[str, Target] = {}  # by run
-        self.failures: dict[str, TuneError | None] = {}  # by run
-        self.interrupted = 0  # trials and final comparisons that were interrupted from outside
 
-    def update(self, run: str, received: Event | End) -> OfRun | RunEnded:
-        """Add an event or the end of a run to the merged result. Return the event that is reported to the user."""
-        if isinstance(received, RunResult):
-            self._well.add(received.target.identity.name)
-            return RunEnded(run, "")
-        if received is None or isinstance(received, TuneError):
-            self.failures[run] = received
-            return RunEnded(run, str(received) if received is not None else STOPPED)
-        self.interrupted += is_interruption(received)
-        if isinstance(received, RunStarted):
-            self.targets[run] = received.target
-        elif isinstance(received, ProblemEnded):
-            self._add(self.targets[run].identity.name, received)
-        return OfRun(run, received)
+class Fleet:
+    """A run on several devices, of one or more kinds. Each kind of device tunes every problem."""
 
-    @property
-    def ended(self) -> tuple[ProblemEnded, ...]:
-        """One ProblemEnded for each problem and device name.
+    def __init__(self, run: Run, devices: DevicePool, tell: Callable[[Event], object]) -> None:
+        self._run, self._devices, self._tell = run, devices, tell
+        self._received = queue.SimpleQueue[tuple[str, Event | BaseException | None]]()  # from the threads
+        self._threads: dict[str, threading.Thread] = {}
+        self._executors: dict[str, RemoteExecutor] = {}
+        self._targets: dict[str, Target] = {}  # by device
+        self._queues: dict[str, ProblemQueue] = {}  # by kind of device
+        self._failures: dict[str, BaseException] = {}  # by device
+        self._ended: dict[tuple[str, Problem], ProblemEnded] = {}  # by kind of device
+        self._interrupted = 0
+        self._lock = threading.Lock()
 
-        If several runs tuned a problem, `new_trials` of its ProblemEnded is the sum over these runs.
-        """
-        return tuple(self._ended.values())
+    def result(self) -> RunResult:
+        """Execute the run and return its result. Raise an error if every device fails, or if the database fails."""
+        with ExitStack() as stack:
+            try:
+                with self._devices:
+                    processes = self._devices.started()  # raises before a database is created
+                    store = stack.enter_context(awaited(self._run.db, create=True))
+                    self._start(processes, store, stack)
+                    self._tell(FleetStarted(tuple(self._threads), self._run.problems))
+                    while self._threads or self._devices.is_awaited():
+                        self._handle(*self._next())
+                        self._devices.check()
+                        self._start(self._devices.started(), store, stack)
+            finally:
+                for thread in self._threads.values():  # their processes have ended
+                    thread.join()
+            for note in chain.from_iterable(one.left() for one in self._queues.values()):
+                self._tell(note)
+            self._refuse_failure()
+            by_kind = {target.identity.name: target for target in self._targets.values()}
+            cache, asked = self._run.options.cache, self._run.problems
+            won = tuple(chain.from_iterable(winners(store, one, one.cache(cache), asked) for one in by_kind.values()))
+        return RunResult(
+            tuple(self._targets.values()), solved(self._ended.values(), won), won, self._interrupted, self._unfinished
+        )
 
-    def refuse_failure(self) -> None:
-        """Raise an error if no run succeeded: the runs' common error, or a WorkerError that lists their different
-        errors.
-        """
-        if self._well:
+    def _start(self, processes: Mapping[str, DeviceProcess], store: Store, stack: ExitStack) -> None:
+        """Start a thread for each new process."""
+        for name, process in processes.items():
+            options = replace(self._run.options, sharing=process.sharing)
+            executor = RemoteExecutor(process.channel, process.device, options, wait=self._run.wait)
+            self._executors[name] = executor
+            thread = threading.Thread(target=self._serve, args=(name, executor, store, stack), name=name, daemon=True)
+            self._threads[name] = thread
+            with held():
+                thread.start()
+
+    def _next(self) -> tuple[str, Event | BaseException | None]:
+        with suppress(queue.Empty):
+            return self._received.get(timeout=LOOK_SECONDS)
+        return "", None
+
+    def _handle(self, name: str, received: Event | BaseException | None) -> None:
+        """Report an event of a device, or the end of its thread: None, or its error."""
+        if not name:
             return
-        texts = {run: str(error) if error is not None else STOPPED for run, error in self.failures.items()}
-        first = next(iter(self.failures.values()), None)
-        if first is not None and len(set(texts.values())) == 1:
-            raise first
-        raise WorkerError("every run failed: " + "; ".join(f"{run}: {text}" for run, text in texts.items()))
+        if received is None or isinstance(received, BaseException):
+            self._threads.pop(name).join()
+            lost = self._devices.end(name, is_complete=received is None)
+            received = WorkerError(lost) if isinstance(received, ExecutorLost) else received
+            if received is not None:
+                self._failures[name] = received
+            self._tell(RunEnded(name, "" if received is None else str(received)))
+            return
+        self._interrupted += is_interruption(received)
+        if isinstance(received, ProblemEnded):
+            self._ended[self._targets[name].identity.name, received.problem] = received
+        self._tell(OfRun(name, received))
+
+    def _serve(self, name: str, executor: RemoteExecutor, store: Store, stack: ExitStack) -> None:
+        """Tune problems on a device: the function of its thread."""
+        end: BaseException | None = None
+        try:
+            for event in self._events(name, executor, store, stack):
+                self._received.put((name, event))
+        except TuneError as error:
+            end = error
+        except Exception:
+            end = WorkerError(in_a_line(traceback.format_exc()))
+        self._received.put((name, end))
+
+    def _events(self, name: str, executor: RemoteExecutor, store: Store, stack: ExitStack) -> Iterator[Event]:
+        target = executor.open(lambda sentence: self._received.put((name, Noted(sentence))))
+        self._targets[name] = target
+        yield RunStarted(target, self._run.problems, executor.options, executor.phases)
+        yield from self._run.events(self._queue_of(target, store, stack), executor, store)
+
+    def _queue_of(self, target: Target, store: Store, stack: ExitStack) -> ProblemQueue:
+        """Return the queue of the devices of this kind."""
+        with self._lock:
+            kind = target.identity.name
+            if kind not in self._queues:
+                leases = stack.enter_context(store.leases(kind))
+                self._queues[kind] = ProblemQueue(self._run.spaces(target), store, leases)
+            return self._queues[kind]
+
+    def _refuse_failure(self) -> None:
+        """Raise an error if every device failed: the common error, or a WorkerError with the different errors."""
+        if not self._failures or self._failures.keys() < self._executors.keys():
+            return
+        texts = {name: str(error) for name, error in self._failures.items()}
+        if len(set(texts.values())) == 1:
+            raise next(iter(self._failures.values()))
+        raise WorkerError("every device failed: " + "; ".join(f"{name}: {text}" for name, text in texts.items()))
 
     @property
-    def incomplete(self) -> tuple[Problem, ...]:
-        """The problems that were not tuned on some device, because every run on a device of that name failed."""
-        names = {target.identity.name for target in self.targets.values()} or {""}
-        failed = names - self._well
-        return tuple(one for one in self._problems if any((name, one) not in self._ended for name in failed))
-
-    def _add(self, device_name: str, one: ProblemEnded) -> None:
-        key = (device_name, one.problem)
-        before = self._ended.pop(key, None)
-        new_trials = one.new_trials + (before.new_trials if before is not None else 0)
-        self._ended[key] = replace(one, new_trials=new_trials)
+    def _unfinished(self) -> tuple[Problem, ...]:
+        """The problems that were not tuned on some kind of device, because all devices of this kind failed."""
+        well = {target.identity.name for name, target in self._targets.items() if name not in self._failures}
+        failed = {target.identity.name for target in self._targets.values()} - well
+        return tuple(one for one in self._run.problems if any((kind, one) not in self._ended for kind in failed))

@@ -1,4 +1,4 @@
-"""Encode runs and their events as JSON messages between the caller and the workers of a Dask cluster.
+"""Encode the messages between a run and the workers of a Dask cluster as JSON.
 
 Received messages are untrusted. Only the classes named in this module are decoded, and each value must have its
 field's type.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import collections.abc
 import json
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from enum import Enum
 from functools import cache
 from types import NoneType, UnionType
@@ -18,17 +18,9 @@ from typing import Any, Union, cast, get_args, get_origin, get_type_hints
 from tsm2_tune import errors
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.generator.space.space import Counted, SearchSpace, made_again
-from tsm2_tune.tuner.results.records import BestRow, config_of
-from tsm2_tune.tuner.runs.events import Event, RunStarted
-from tsm2_tune.tuner.runs.run import RunResult
-from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.results.records import config_of
 
 MOST_CHARACTERS = 1 << 26  # of one message
-MOST_KEPT = 1 << 40  # configurations of a space
 WRONG = (
     TuneError,
     ArithmeticError,
@@ -39,36 +31,8 @@ WRONG = (
     TypeError,
     ValueError,
 )
-NOT_SENT = ("wrap", "phases")  # fields of Toolchain and RunStarted that belong to one process
+NOT_SENT = ("wrap",)  # fields of Toolchain that belong to one process
 ERRORS = {name: one for name, one in vars(errors).items() if isinstance(one, type) and issubclass(one, TuneError)}
-
-
-@dataclass(frozen=True, slots=True)
-class RunBegan:
-    """Message of a worker: the process of its run has started."""
-
-    worker: str
-    process: str  # prefix of the owner string of its claims
-
-
-@dataclass(frozen=True, slots=True)
-class EventBatch:
-    """Message of a worker: new events of its run, and the run's current phase."""
-
-    worker: str
-    events: list[Event]
-    phase: str
-
-
-@dataclass(frozen=True, slots=True)
-class ChildEnded:
-    """Message of a worker: its run has ended."""
-
-    worker: str
-    end: RunResult | TuneError | None  # None: it was stopped
-
-
-Message = RunBegan | EventBatch | ChildEnded
 
 
 class Malformed(Exception):
@@ -100,10 +64,6 @@ def _plain(value: Any) -> Any:
             return value
         case KernelConfig():
             return {"is": "KernelConfig", "family": value.family, "config": value.text, "tunables": value.json}
-        case SearchSpace():
-            kept = (value.problem, value.limits, value.families, value.guidelines)
-            counts = [[rule.name, count] for rule, count in value.dropped]
-            return {"is": "SearchSpace", "of": _plain(kept), "kept": len(value.kept), "dropped": counts}
         case TuneError():
             kind = next(one.__name__ for one in type(value).__mro__ if one.__name__ in ERRORS)
             return {"is": "TuneError", "class": kind, "text": str(value)}
@@ -156,40 +116,21 @@ def _chosen(of: tuple[Any, ...], found: Any) -> Any:
     return type(found) if type(found) in of else [one for one in of if one in (float, NoneType)][0]  # noqa: RUF015
 
 
-def _record(kind: type[Any], found: dict[str, Any], **more: object) -> Any:
-    return kind(**{name: _made(hint, found[name]) for name, hint in _sent(cast(Hashable, kind)).items()}, **more)
+def _record(kind: type[Any], found: dict[str, Any]) -> Any:
+    return kind(**{name: _made(hint, found[name]) for name, hint in _sent(cast(Hashable, kind)).items()})
 
 
 def _config(found: dict[str, Any]) -> KernelConfig:
     return config_of(*(_made(str, found[name]) for name in ("family", "config", "tunables")))
 
 
-def _space(found: dict[str, Any]) -> SearchSpace:
-    problem, limits, *more = _made(tuple[Problem, DeviceLimits, tuple[str, ...], tuple[Guidelines, ...]], found["of"])
-    dropped = _made(tuple[tuple[str, int], ...], found["dropped"])
-    number = _made(int, found["kept"])
-    if not 0 <= number <= MOST_KEPT:
-        raise ValueError(f"{number} configurations")
-    return made_again(Counted(problem, limits, more[0], more[1], number), dropped)
-
-
 def _error(found: dict[str, Any]) -> TuneError:
     return ERRORS[_made(str, found["class"])](_made(str, found["text"]))
 
 
-def _winner(found: dict[str, Any]) -> BestRow:
-    row: BestRow = _record(BestRow, found)
-    config_of(row.family, row.config, row.parameters)
-    row.problem  # noqa: B018  # raises if it is invalid
-    return row
-
-
 _MADE: dict[Any, Callable[[dict[str, Any]], Any]] = {
     KernelConfig: _config,
-    SearchSpace: _space,
     TuneError: _error,
-    BestRow: _winner,
-    RunStarted: lambda found: _record(RunStarted, found, phases=PhaseTimer()),
 }
 
 

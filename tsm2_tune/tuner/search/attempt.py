@@ -18,7 +18,7 @@ from tsm2_tune.tuner.results.trial import Binary, CompileFailure, LoadedResource
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.quarantine import HAZARDS, small_problems
 from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, IdleWork, Worker
+from tsm2_tune.tuner.worker.client import CLEANED, Attempt, AttemptResult, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 TRIES = 2  # attempts if the binary is changed or removed in the cache meanwhile
@@ -81,21 +81,18 @@ class TrialMaker:
         )
         return CompiledCandidate(candidate, source, binary, request, self._files(source, binary))
 
-    def ask_ahead(self, prepared: CompiledCandidate) -> None:
-        """Send the candidate's request to the worker process in advance, while the worker process executes an earlier
-        request.
-        """
+    def send_ahead(self, prepared: CompiledCandidate) -> None:
+        """Send the candidate's request to the worker process, while it executes an earlier request."""
         if prepared.request is not None:
-            self._worker().ask_ahead(prepared.request)
+            self._worker().send_ahead(prepared.request)
 
-    def run(self, prepared: CompiledCandidate, *, since: float, idle_work: IdleWork) -> Trial:
+    def run(self, prepared: CompiledCandidate, *, since: float) -> Trial:
         """Verify and time the candidate. Return its trial.
 
-        `since` is the time in seconds, on the run's clock, at which the previous trial ended. `idle_work` is called
-        while the worker process runs.
+        `since` is the time in seconds, on the run's clock, at which the previous trial ended.
         """
         candidate, source = prepared.candidate, prepared.source
-        result, compiled = self._run_attempt(prepared, idle_work)
+        result, compiled = self._run_attempt(prepared)
         is_late = result.outcome is Outcome.TIMED_OUT
         hung = is_late and compiled is not None and self._hangs(candidate, source, compiled)
         return Trial(
@@ -118,7 +115,7 @@ class TrialMaker:
             hung=hung,
         )
 
-    def _run_attempt(self, prepared: CompiledCandidate, idle_work: IdleWork) -> tuple[AttemptResult, Binary | None]:
+    def _run_attempt(self, prepared: CompiledCandidate) -> tuple[AttemptResult, Binary | None]:
         """Return the worker's result and the binary. If the binary was changed or removed during the attempt, try
         again.
         """
@@ -127,7 +124,7 @@ class TrialMaker:
             if isinstance(binary, CompileFailure):
                 return AttemptResult(binary.outcome, binary.detail), None
             assert request is not None  # because the candidate is compiled
-            result = self._worker().attempt(request, idle_work)
+            result = self._worker().attempt(request)
             if result.outcome in LASTING or self._compilers.are_whole(files, [(prepared.source, None)]):
                 return result, binary
             self._worker().close()  # it may have loaded the old binary

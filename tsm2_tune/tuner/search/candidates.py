@@ -6,22 +6,21 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from math import ceil, inf
+from threading import RLock
 
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, ClaimResult, PriorTrials
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 
 # A gain is predicted from this many trials: 100 for a gain of 5 %, 250 for 2 %, 500 for 1 % and less. The values were
 # chosen by replaying stored searches of eight spaces: docs/design/search.md.
 PER_GAIN, MOST_TRIALS = 5.0, 500
 
-Claim = Callable[[Candidate], ClaimResult]
-
 
 class Why(StrEnum):
     """The reason why a search ended."""
 
-    ALL_TRIED = "all tried"  # all candidates, except those claimed by another run
+    ALL_TRIED = "all tried"
     MAX_TRIALS = "max-trials"
     BUDGET = "budget"
     GAIN = "gain"  # the predicted gain of more trials is below the option `gain`
@@ -51,31 +50,40 @@ class Gain:
 
 
 class Search(Iterator[Candidate]):
-    """Iterator over the untried candidates of one problem.
+    """Iterator over the untried candidates of one problem. Threads of several devices may share it.
 
-    Before a candidate is returned, it is claimed, so that no concurrent run tries it. The candidates `first` are
-    returned before the candidates of the strategy. If `most` is not None, at most this number of candidates is
-    returned. If `gain` is not None, the search ends when the predicted gain of more trials is less than `gain`. After
-    the end, the iterator may return more candidates if new results are passed to `tell`.
+    The candidates `first` are returned before the candidates of the strategy. Candidates for which `is_skipped`
+    returns true are not returned. The search ends
+
+    - after `most` candidates,
+    - if the trials, those of earlier runs included, have taken `budget_seconds`, but not before `least` new trials,
+    - if the predicted gain of more trials is less than `gain`.
+
+    After the end, and after candidates were put back, the iterator may return more candidates: the strategy may need
+    the results of trials to choose the next candidates.
     """
 
     def __init__(
         self,
         strategy: Strategy,
         prior: PriorTrials = NO_PRIOR_TRIALS,
-        claim: Claim = lambda _: ClaimResult.OURS,
+        is_skipped: Callable[[Candidate], bool] = lambda _: False,
         *,
         first: Iterable[Candidate] = (),
         most: int | None = None,
+        budget_seconds: float | None = None,
+        least: int = 0,
         gain: float | None = None,
     ) -> None:
-        self.prior, self.why = prior, Why.ALL_TRIED
-        self._strategy, self._claim, self._first = strategy, claim, iter(first)
-        self._remaining = most
+        self.why = Why.ALL_TRIED
+        self.fastest_us = min((one.median_us for one in prior.contenders), default=None)  # of correct kernels
+        self._strategy, self._is_skipped, self._first = strategy, is_skipped, iter(first)
+        self._remaining, self._budget_seconds, self._least = most, budget_seconds, least
+        self._seconds, self._trials = prior.seconds, 0
         self._gain = None if gain is None else Gain(gain)
         self._returned = set(prior.tried)
-        self._put_back: Candidate | None = None
-        self._noted: TrialResult | None = None
+        self._put_back = deque[Candidate]()
+        self._lock = RLock()
         for result in prior.results:
             strategy.tell(result)
             if self._gain is not None:
@@ -88,17 +96,16 @@ class Search(Iterator[Candidate]):
         return self.why in (Why.BUDGET, Why.GAIN)
 
     def __next__(self) -> Candidate:
-        if self._put_back is not None:
-            candidate, self._put_back = self._put_back, None
-            return candidate
-        while self.why is Why.ALL_TRIED and (found := self._new()) is not None:
-            answer = ClaimResult.LIMIT_REACHED if self._remaining == 0 else self._claim(found)
-            if answer is ClaimResult.LIMIT_REACHED:
-                self.why = Why.MAX_TRIALS
-            elif answer is ClaimResult.OURS:
-                self._remaining = None if self._remaining is None else self._remaining - 1
-                return found
-        raise StopIteration
+        with self._lock:
+            if self._put_back and not self.is_over:
+                return self._put_back.popleft()
+            while self.why is Why.ALL_TRIED and (found := self._new()) is not None:
+                if self._remaining == 0:
+                    self.why = Why.MAX_TRIALS
+                elif not self._is_skipped(found):
+                    self._remaining = None if self._remaining is None else self._remaining - 1
+                    return found
+            raise StopIteration
 
     @property
     def remaining(self) -> int | None:
@@ -106,50 +113,38 @@ class Search(Iterator[Candidate]):
         return self._remaining
 
     def put_back(self, candidate: Candidate) -> None:
-        """Make the next call of `__next__` return this candidate."""
-        self._put_back = candidate
+        """Return this candidate again, before others, since it was not tried."""
+        with self._lock:
+            self._put_back.append(candidate)
 
-    def tell(self, result: TrialResult) -> None:
-        """Pass the result of a candidate's trial to the strategy now."""
-        self.note(result)
-        self.update_strategy()
-
-    def note(self, result: TrialResult) -> None:
-        """Store the result of a trial. `update_strategy`, or the next call of `note`, passes it to the strategy."""
-        self.update_strategy()
-        self._noted = result
-        if self._gain is not None:
-            self._gain.tell(result)
+    def tell(self, result: TrialResult, seconds: float = 0.0) -> None:
+        """Pass the result of a candidate's trial, which took `seconds`, to the strategy."""
+        with self._lock:
+            self._trials += 1
+            self._seconds += seconds
+            if result.is_right and result.us is not None:
+                self.fastest_us = min(result.us, self.fastest_us or inf)
+            self._strategy.tell(result)
+            if self._gain is not None:
+                self._gain.tell(result)
             self._judge()
-
-    def update_strategy(self) -> bool:
-        """Pass the result stored by `note` to the strategy. Return False if no result is stored."""
-        if self._noted is None:
-            return False
-        result, self._noted = self._noted, None
-        self._strategy.tell(result)
-        return True
 
     def is_behind(self, candidate: Candidate) -> bool:
         """Return whether a candidate that was returned should now wait until no other candidate remains."""
-        return self._strategy.is_behind(candidate)
-
-    def end(self, why: Why) -> None:
-        """End the search for the reason `why`."""
-        self.why = why
+        with self._lock:
+            return self._strategy.is_behind(candidate)
 
     def _judge(self) -> None:
-        if self._gain is not None and self._gain.is_too_little:
+        """End the search if its budget is spent, or if more trials gain too little."""
+        if self._budget_seconds is not None and self._seconds >= self._budget_seconds and self._trials >= self._least:
+            self.why = Why.BUDGET
+        elif self._gain is not None and self._gain.is_too_little:
             self.why = Why.GAIN
 
     def _new(self) -> Candidate | None:
-        """Return the next candidate that was neither tried nor returned, and mark it as returned. Return None if none
-        remains.
-
-        If the strategy has no candidate, pass it the result stored by `note` and try again.
-        """
-        while (candidate := next(self._first, None) or self._strategy.ask()) is not None or self.update_strategy():
-            if candidate is not None and candidate.config.text not in self._returned:
+        """Return the next candidate that was neither tried nor returned; None if the strategy has none now."""
+        while (candidate := next(self._first, None) or self._strategy.ask()) is not None:
+            if candidate.config.text not in self._returned:
                 self._returned.add(candidate.config.text)
                 return candidate
         return None

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
-from contextlib import AbstractContextManager, nullcontext
-from itertools import chain, islice
+from itertools import chain
 from typing import Protocol
 
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.pool import Compiled
 
-WAIT_SECONDS = 0.1  # for a compiler; then idle work is called again
 QueuedCandidate = tuple[Candidate, KernelSource, Compiled]
 
 
-class DefersCandidates(Protocol):
-    """Interface that decides which candidates wait until no other candidate remains."""
+class Candidates(Iterator[Candidate], Protocol):
+    """The untried candidates, of which some may have to wait until no other candidate remains."""
 
     def is_behind(self, candidate: Candidate) -> bool: ...
 
@@ -26,21 +24,17 @@ class DefersCandidates(Protocol):
 class CompileQueue:
     """A queue of candidates that are compiled in the background before they are tried.
 
-    While enough candidates remain, the queue contains at least `least` candidates. In idle time it grows to twice
-    this number. Candidates are taken from `remaining` several at a time, in the context `in_one_transaction`.
+    While enough candidates remain, `take` keeps at least `least` candidates in the queue, and `step` up to twice this
+    number.
     """
 
     def __init__(
         self,
-        remaining: Iterator[Candidate],
-        order: DefersCandidates,
+        candidates: Candidates,
         start_compiler: Callable[[Candidate], tuple[KernelSource, Compiled]],
         least: int,
-        in_one_transaction: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._remaining, self._order, self._start_compiler, self._least = remaining, order, start_compiler, least
-        self._in_one_transaction = in_one_transaction
-        self._claimed = deque[Candidate]()
+        self._candidates, self._start_compiler, self._least = candidates, start_compiler, least
         self._queued, self._waiting = deque[QueuedCandidate](), deque[QueuedCandidate]()
 
     @property
@@ -50,27 +44,19 @@ class CompileQueue:
 
     def step(self) -> bool:
         """Start the compiler of one more candidate. Return False if the queue is full or no candidate remains."""
-        if len(self._queued) >= 2 * self._least:
-            return False
-        if not self._claimed:
-            with self._in_one_transaction():
-                self._claimed.extend(islice(self._remaining, self._least))
-        if not self._claimed:
-            return False
-        candidate = self._claimed.popleft()
-        self._queued.append((candidate, *self._start_compiler(candidate)))
-        return True
+        candidate = next(self._candidates, None) if len(self._queued) < 2 * self._least else None
+        if candidate is not None:
+            self._queued.append((candidate, *self._start_compiler(candidate)))
+        return candidate is not None
 
-    def take(self, idle_work: Callable[[], object] = lambda: None) -> QueuedCandidate | None:
-        """Wait for a compiled candidate and return it. Call `idle_work` while waiting. Return None if no candidate
-        remains.
-        """
+    def take(self) -> QueuedCandidate | None:
+        """Wait for a compiled candidate and return it. Return None if no candidate remains."""
         while True:
             while len(self._queued) < self._least and self.step():
                 pass
             if not self._queued:
                 return self._waiting.popleft() if self._waiting else None
-            if (taken := self._taken(self._first_compiled(idle_work))) is not None:
+            if (taken := self._taken(self._first_compiled())) is not None:
                 return taken
 
     def take_compiled(self) -> QueuedCandidate | None:
@@ -86,7 +72,7 @@ class CompileQueue:
         """Remove and return the candidate at index `place`. If it should wait, postpone it and return None."""
         taken = self._queued[place]
         del self._queued[place]
-        if not self._order.is_behind(taken[0]):
+        if not self._candidates.is_behind(taken[0]):
             return taken
         self._waiting.append(taken)
         return None
@@ -95,10 +81,9 @@ class CompileQueue:
         """Return the index of the first compiled candidate in the queue; None if there is none."""
         return next((at for at, one in enumerate(self._queued) if one[2].done()), None)
 
-    def _first_compiled(self, idle_work: Callable[[], object]) -> int:
+    def _first_compiled(self) -> int:
         """Wait until a candidate is compiled. Return its index in the queue."""
         while (place := self._compiled()) is None:
-            idle_work()
             if not self.step():
-                wait([one[2] for one in self._queued], timeout=WAIT_SECONDS, return_when=FIRST_COMPLETED)
+                wait([one[2] for one in self._queued], return_when=FIRST_COMPLETED)
         return place

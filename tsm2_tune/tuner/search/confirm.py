@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from tsm2_tune.generator.families import FAMILIES
@@ -11,11 +10,11 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome
 from tsm2_tune.tuner.runs.events import Confirmed, FinalFailure, FinalStored, WinnerVerified
-from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.search.fixed_list import problem_session
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.quarantine import refuted
 from tsm2_tune.tuner.search.resume import PriorTrials, Retries, finalists, is_final_due
-from tsm2_tune.tuner.search.session import MOST_FINALS, prior_trials, tuning_run
+from tsm2_tune.tuner.search.session import MOST_FINALS
 
 NO_RETRIES = Retries(None)
 CHANGED = "this version or its compiler changed the kernel's code: tune again"
@@ -29,72 +28,59 @@ def confirm(rows: tuple[BestRow, ...], tuner: Tuner, store: Store) -> Iterator[E
     other fastest kernels are verified and timed again too. The last event of each problem is Confirmed.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    with store.claims(tuner.target.identity.name) as claims:
+    with store.leases(tuner.target.identity.name) as leases:
         for row in rows:
-            yield from _Confirmation(row, tuner, store, claims, started_at).events()
+            if leases.take(row.problem):
+                yield from _Confirmation(row, tuner, store, started_at).events()
+                leases.release(row.problem)
+            else:
+                yield Confirmed(row, row, None, (), f"it is left to {leases.holder(row.problem)}, which is tuning it")
 
 
-@dataclass(slots=True)
 class _Confirmation:
     """The repeated verification and timing of the fastest kernels of one problem."""
 
-    row: BestRow  # the previous winner
-    tuner: Tuner
-    store: Store
-    claims: Claims
-    started_at: str
+    def __init__(self, row: BestRow, tuner: Tuner, store: Store, started_at: str) -> None:
+        """`row` is the previous winner. All default families take part, and the previous winner's family."""
+        self.row, self.tuner, self.store = row, tuner, store
+        families = [name for name, family in FAMILIES.items() if not family.only_by_name or name == row.family]
+        self._session = problem_session(row.problem, families, tuner, store, started_at)
 
     def events(self) -> Iterator[Event]:
         """Verify the fastest kernels in full and time them in rounds, until the fastest kernel was timed in the last
         round.
         """
         device, problem = self.tuner.target.identity.name, self.row.problem
-        self.store.supersede(device, problem, self.tuner.basis)
         if self.row.config not in {one.config.text for one in self._prior().contenders}:
             yield Confirmed(self.row, self.row, None, (), CHANGED)
             return
         again: Measurement | None = None
         verified, wrong, trouble = set[str](), list[WinnerVerified](), ""
         for round_ in range(MOST_FINALS):
-            self.claims.take_final(problem)
-            try:
-                for event in self._verified(verified):
-                    wrong += [event] if event.outcome not in (Outcome.OK, Outcome.INTERRUPTED) else []
-                    trouble = event.detail if event.outcome is Outcome.INTERRUPTED else trouble
-                    yield event
-                prior = self._prior()
-                if trouble or not prior.contenders:
-                    break
-                also = self._winner_in(prior)
-                if round_ > 0 and not is_final_due([one for one, _ in finalists(problem, prior, also)], prior, also):
-                    break
-                final = self.tuner.final(problem, prior, also, repeat=True)
-                if isinstance(final, Final):
-                    run = tuning_run(self.tuner, self.started_at)
-                    self.store.add_final(run, final, self._families, self.tuner.basis)
-            finally:
-                self.claims.give_back()
+            for event in self._verified(verified):
+                wrong += [event] if event.outcome not in (Outcome.OK, Outcome.INTERRUPTED) else []
+                trouble = event.detail if event.outcome is Outcome.INTERRUPTED else trouble
+                yield event
+            prior = self._prior()
+            if trouble or not prior.contenders:
+                break
+            also = self._winner_in(prior)
+            if round_ > 0 and not is_final_due([one for one, _ in finalists(problem, prior, also)], prior, also):
+                break
+            final = self.tuner.final(problem, prior, also, repeat=True)
             assert final is not None  # because repeat=True
             if isinstance(final, FinalFailure):
                 trouble = final.detail
                 yield final
                 break
+            self._session.store_final(final, self.tuner)
             again = self._measured(final) or again
             yield FinalStored(final)
         now = next(iter(self.store.best(device=device, problem=problem, cache=self.tuner.cache)), None)
         yield Confirmed(self.row, now, again, tuple(wrong), trouble)
 
-    @property
-    def _families(self) -> tuple[str, ...]:
-        """The kernel families that take part: all default families, and the previous winner's family."""
-        return tuple(
-            name
-            for name, family in FAMILIES.items()
-            if family.supports(self.row.problem) and (not family.only_by_name or name == self.row.family)
-        )
-
     def _prior(self) -> PriorTrials:
-        return prior_trials(self.store, self.tuner, self.row.problem, self._families, NO_RETRIES)
+        return self._session.history.prior(NO_RETRIES, self._session.families)
 
     def _winner_in(self, prior: PriorTrials) -> tuple[str, ...]:
         """Return a tuple with the previous winner's configuration, which is always timed.
@@ -116,21 +102,17 @@ class _Confirmation:
                 return
             result = tuner.verify_in_full(problem, config)
             known.add(config.text)
-            trial_id = self._trial_of(config.text)
+            trial_id = self._session.history.trial_id(config.text)
             if result.outcome is Outcome.OK:
                 detail = result.verdict.detail if result.verdict else ""
                 store.add_full_verdict(trial_id, detail, result.verified_code)
             elif result.outcome is not Outcome.INTERRUPTED:
                 hazards = refuted(tuner.target, problem, config, result)
                 store.refute(trial_id, result.outcome, f"verification by confirm: {result.detail}", hazards)
+                self._session.history.read()
             yield WinnerVerified(problem, trial_id, config.text, result.outcome, result.detail)
             if result.outcome is Outcome.INTERRUPTED:
                 return
-
-    def _trial_of(self, config: str) -> int:
-        device = self.tuner.target.identity.name
-        tried = self.store.history(device, self.row.problem, self._families, self.tuner.basis).tried()
-        return next(one.id for one in tried if one.config.text == config)
 
     def _measured(self, final: Final) -> Measurement | None:
         """Return the previous winner's measurement in the L2 state in which kernels are ranked.

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import ProblemEvent
-from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.spaces import Spaces
 from tsm2_tune.tuner.search.spaces import spaces as spaces_of
@@ -105,7 +105,7 @@ def climb(searched: Sequence[SearchSpace], tuner: Tuner, store: Store) -> Iterat
 
     Kernels of other families take no part.
     """
-    return session.run(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
+    return tune_problems(searched, tuner, store, make_strategy=in_turns, families=(LADDER.name,))
 
 
 def rungs(problem: Problem, target: Target, store: Store, cache: Cache) -> tuple[Rung, ...]:

@@ -5,12 +5,12 @@ A final times the fastest kernels of a problem again, in turns.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import wait
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import cached_property
-from itertools import chain, count
+from itertools import chain
 from pathlib import Path
 
 from tsm2_tune.generator.config import KernelConfig
@@ -26,10 +26,10 @@ from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Final, Outcome, Trial
-from tsm2_tune.tuner.runs.events import FinalFailure
+from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search.attempt import CHANGED, TRIES, CompiledCandidate, TrialMaker, trial_seed
-from tsm2_tune.tuner.search.candidates import Search, Why
+from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.compile_queue import CompileQueue, QueuedCandidate
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -37,17 +37,12 @@ from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials, finalists
 from tsm2_tune.tuner.search.strategies.strategy import result_of
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
-from tsm2_tune.tuner.worker.client import (
-    BETWEEN_REQUESTS,
-    AttemptResult,
-    FinalRound,
-    IdleWork,
-    Worker,
-    no_idle_work,
-)
+from tsm2_tune.tuner.worker.client import BETWEEN_REQUESTS, AttemptResult, FinalRound, Worker
 from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 __all__ = ["FinalFailure", "Options", "Tuner", "cores"]
+
+REQUESTED_AHEAD = 2  # requests that the worker process of a GPU has while the caller handles a trial
 
 
 class Tuner:
@@ -113,86 +108,75 @@ class Tuner:
             self._worker = Worker(self.target.spec, support, limit_seconds=limit, phases=self.phases)
         return self._worker
 
-    def tune(
-        self,
-        search: Search,
-        in_one_transaction: Callable[[], AbstractContextManager[object]] = nullcontext,
-        idle_work: IdleWork = no_idle_work,
-        on_start: Callable[[Candidate], object] = lambda _: None,
-    ) -> Iterator[Trial]:
+    def tune(self, search: Search, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Compile, verify and time the candidates of a search. Yield the trial of each candidate.
 
-        The loop ends if the search ends or the budget of seconds is spent. Candidates are compiled in the background.
-        On a GPU the candidate that is compiled first is tried first. Several candidates are claimed at a time, in the
-        context `in_one_transaction`. `on_start` is called with each candidate when its trial begins.
-
-        While a kernel runs on a GPU, the loop passes the previous result to the strategy, sends the next request to
-        the worker process, calls `idle_work`, and starts compilers.
+        The loop ends if the search ends. Candidates are compiled in the background. On a GPU the candidate that is
+        compiled first is tried first, and the worker process has the next request before it answers the present one:
+        the next kernel runs while the strategy and the caller handle a trial. `on_start` is called with each
+        candidate when its trial begins.
         """
-        options, seconds = self.options, self.clock.seconds
         self.phases.enter(BETWEEN_REQUESTS)
-        first = next(search, None)
-        if first is not None:
-            if not self.target.is_host:  # on the host a compiler would disturb the measured peak rates
-                self.compile_ahead([first])
-            _ = self.ceilings  # measured now, because a failure after the first trial would lose the trial
-            search.put_back(first)
-        start = seconds()  # the budget excludes the measurement of the peak rates
-        since = start
-        queue = CompileQueue(
-            search, search, self._start_compiler, least_ahead(options.sharing, search.remaining), in_one_transaction
-        )
-        fastest_us = min((one.median_us for one in search.prior.contenders), default=None)
-        ahead: CompiledCandidate | None = None  # the candidate whose request was sent ahead
-
-        def ask_ahead() -> bool:
-            nonlocal ahead
-            if ahead is None and not search.is_over and (queued := queue.take_compiled()) is not None:
-                ahead = self._trial_maker.prepare(*queued, fastest_us)
-                self._trial_maker.ask_ahead(ahead)
-                return True
-            return False
-
-        def between_launches() -> bool:
-            return search.update_strategy() or ask_ahead() or idle_work() or queue.step()
-
+        self._measure_ceilings(search)
+        queue = CompileQueue(search, self._start_compiler, least_ahead(self.options.sharing, search.remaining))
+        requested = deque[CompiledCandidate]()  # by the worker process, in this order
+        since = self.clock.seconds()  # the first trial excludes the measurement of the peak rates
         try:
-            for trials in count():
-                budget = options.budget_seconds
-                is_spent = budget is not None and search.prior.seconds + seconds() - start >= budget
-                if is_spent and trials >= options.least_trials:
-                    search.end(Why.BUDGET)
-                compiled, ahead = ahead, None
-                if compiled is None:
-                    queued = (
-                        None if search.is_over else self._next(queue, lambda: idle_work() or search.update_strategy())
-                    )
-                    if queued is None:
-                        return
-                    compiled = self._trial_maker.prepare(*queued, fastest_us)
+            while self._has_request(requested, queue, search):
+                self._send_compiled(requested, queue, search)
+                compiled = requested.popleft()
                 on_start(compiled.candidate)
-                trial = self._trial_maker.run(
-                    compiled, since=since, idle_work=no_idle_work if self.target.is_host else between_launches
-                )
-                since = seconds()
-                search.note(result_of(trial))
-                if self.target.is_host:
-                    search.update_strategy()
-                if trial.outcome is Outcome.OK and trial.measurement is not None:
-                    fastest_us = min(trial.measurement.median_us, fastest_us or trial.measurement.median_us)
+                trial = self._trial_maker.run(compiled, since=since)
+                since = self.clock.seconds()
+                search.tell(result_of(trial), trial.total_seconds)
+                self._send_compiled(requested, queue, search)
                 yield trial
+                if not self.target.is_host:
+                    queue.step()  # two for each trial, until the queue is full
+                    queue.step()
         finally:
             for compiling in queue.compiling:
                 compiling.cancel()
 
-    def _next(self, queue: CompileQueue, idle_work: Callable[[], object]) -> QueuedCandidate | None:
+    def _measure_ceilings(self, search: Search) -> None:
+        """Measure the peak rates before the first trial, since a failure later would lose the trial.
+
+        On a GPU the first candidate is compiled meanwhile. On the CPU a compiler would disturb the measurement.
+        """
+        first = next(search, None)
+        if first is not None:
+            if not self.target.is_host:
+                self.compile_ahead([first])
+            _ = self.ceilings
+            search.put_back(first)
+
+    def _has_request(self, requested: deque[CompiledCandidate], queue: CompileQueue, search: Search) -> bool:
+        """Return whether the worker process has a request. If it has none, wait for a compiler and send one."""
+        if not requested and not search.is_over and (queued := self._wait(queue)) is not None:
+            self._send(requested, queued, search)
+        return bool(requested)
+
+    def _send_compiled(self, requested: deque[CompiledCandidate], queue: CompileQueue, search: Search) -> None:
+        """On a GPU send requests for compiled candidates, until the worker process has REQUESTED_AHEAD of them."""
+        while not self.target.is_host and len(requested) < REQUESTED_AHEAD and not search.is_over:
+            if (queued := queue.take_compiled()) is None:
+                return
+            self._send(requested, queued, search)
+
+    def _send(self, requested: deque[CompiledCandidate], queued: QueuedCandidate, search: Search) -> None:
+        compiled = self._trial_maker.prepare(*queued, search.fastest_us)
+        if not self.target.is_host:
+            self._trial_maker.send_ahead(compiled)
+        requested.append(compiled)
+
+    def _wait(self, queue: CompileQueue) -> QueuedCandidate | None:
         """Wait for the next compiled candidate; None if none remains. On the CPU, wait until no compiler runs."""
         self.phases.enter("compilers")
         if self.target.is_host:
             while queue.step():
                 pass
             wait(list(queue.compiling))
-        queued = queue.take(idle_work)
+        queued = queue.take()
         self.phases.enter(BETWEEN_REQUESTS)
         return queued
 
@@ -224,6 +208,14 @@ class Tuner:
         if not self.options.vendor or self.target.is_host:
             return None
         return VendorSchedule(lambda: self.worker.vendor(), self.target.identity.driver)
+
+    def left_out(self, problem: Problem) -> VendorLeftOut | None:
+        """Return why cuBLAS and cuBLASLt were not timed in the problem's finals; None if there is no trouble."""
+        if self.vendor is None:
+            return None
+        if problem in self.vendor.troubles:
+            return VendorLeftOut(problem, self.vendor.troubles[problem])
+        return VendorLeftOut(None, self.vendor.trouble) if self.vendor.trouble else None
 
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
@@ -351,11 +343,10 @@ def _codes_of(entries: Sequence[Entry]) -> str | None:
 
 
 def least_ahead(sharing: int, most: int | None) -> int:
-    """Return the least number of candidates to compile in advance: the number of this run's processor cores, plus
-    one.
+    """Return the least number of candidates to compile in advance: the device's number of processor cores, plus one.
 
-    `sharing` is the number of runs that share the machine. If several runs share it, return at most half of this
-    run's share of the `most` remaining trials, but at least 1.
+    `sharing` is the number of devices that share the machine. If several share it, return at most half of a device's
+    share of the `most` remaining trials, but at least 1.
     """
     enough = cores(sharing) + 1
     return enough if most is None or sharing == 1 else max(1, min(enough, most // (2 * sharing)))

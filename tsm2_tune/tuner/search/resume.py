@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
+from math import inf
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
+from tsm2_tune.tuner.results.history import History
+from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.results.trial_summaries import StoredTrial
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 
 FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
@@ -43,18 +46,6 @@ class Retries:
         return outcome is Outcome.INTERRUPTED or (trial_id, seconds) in self.retried
 
 
-class ClaimResult(Enum):
-    """The result of claiming a configuration, so that no concurrent run tries it."""
-
-    OURS = "ours"
-    ELSEWHERE = "another run has claimed it, or has finished it"
-    QUARANTINED = "its kernel hung or faulted for another problem"
-    LIMIT_REACHED = "all runs together have claimed as many trials as --max-trials allows"
-    OTHER_OPTIONS = "another run tunes the problem with other options"
-    ENDED = "another run has ended the search of the problem"
-    GIVEN_UP = "several runs died during this trial"
-
-
 @dataclass(frozen=True, slots=True)
 class PriorTrials:
     """The stored trials of one problem on the device.
@@ -72,6 +63,105 @@ class PriorTrials:
 
 
 NO_PRIOR_TRIALS = PriorTrials(frozenset(), 0.0, (), frozenset())
+
+
+class ProblemHistory:
+    """The stored trials of one problem on a device: read once when the problem's turn comes, then kept up to date.
+
+    Trials whose kernel code is different in this version, or that have another basis (compiler, flags and L2 cache
+    state), are omitted.
+    """
+
+    def __init__(self, stored: History, driver: str, cache: Cache) -> None:
+        self._stored, self._driver, self._cache = stored, driver, cache
+        self.read()
+
+    def read(self) -> None:
+        """Read the trials from the database."""
+        self._trials = {one.config.text: one for one in self._stored.tried()}
+        self._last_finalists = self._stored.final_configs()
+        self._vendor = self._stored.vendor_of_last_final()
+
+    def trial_id(self, config: str) -> int:
+        """Return the id of the configuration's trial."""
+        return self._trials[config].id
+
+    def add(self, trial_id: int, trial: Trial) -> None:
+        """Add a trial that was stored. It replaces an earlier trial of its configuration."""
+        before, measured = self._trials.get(trial.config.text), trial.measurement
+        is_timed_out = before is not None and before.outcome is Outcome.TIMED_OUT  # then its time is kept
+        self._trials[trial.config.text] = StoredTrial(
+            id=trial_id,
+            config=trial.config,
+            outcome=trial.outcome,
+            median_us=None if measured is None else measured.median_us,
+            newest_us=None if measured is None else measured.median_us,
+            newest_high_us=None if measured is None else measured.high_us,
+            is_new=measured is not None,
+            total_seconds=trial.total_seconds
+            + (before.total_seconds if before is not None and is_timed_out else 0.0),
+            limits=trial.limits,
+        )
+
+    def add_final(self, final: Final) -> None:
+        """Add a final that was stored."""
+        newest = {config.text: one for config, one in final.measurements if one.cache is self._cache}
+        for text, one in self._trials.items():
+            measured = newest.get(text)
+            if measured is not None:
+                one = replace(one, newest_us=measured.median_us, newest_high_us=measured.high_us)
+            self._trials[text] = replace(one, is_new=False)
+        self._last_finalists = frozenset(config.text for config, _ in final.measurements)
+        self._vendor = frozenset((self._driver, one.library, one.version) for one in final.vendor)
+
+    def retries(self, options: Options, families: Collection[str]) -> Retries:
+        """Return which of the families' trials are to be repeated.
+
+        Trials with an outcome in the option `retried` are repeated. A trial that ended early because its kernel was
+        slow is also repeated if its kernel may win now, because the winner at that time was removed.
+        """
+        tried = self._of(families)
+        times_us = [one.newest_us for one in tried if one.outcome is Outcome.OK and one.newest_us is not None]
+        most_us = inf if options.reach is None else options.reach * min(times_us, default=inf)
+        retried = frozenset(
+            (one.id, one.total_seconds)
+            for one in tried
+            if one.outcome in options.retried
+            or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
+        )
+        return Retries(options.limits, retried)
+
+    def prior(self, retries: Retries, families: Collection[str]) -> PriorTrials:
+        """Return the families' trials as a search and a final need them.
+
+        Trials that are to be repeated (`retries`) are not in `tried`. Their time is included in the total `seconds`,
+        except the time of the trials in `retries.retried`.
+        """
+        found = self._of(families)
+        tried = [one for one in found if not retries.includes(one.id, one.outcome, one.limits, one.total_seconds)]
+        return PriorTrials(
+            tried=frozenset(trial.config.text for trial in tried),
+            seconds=sum(one.total_seconds for one in found if (one.id, one.total_seconds) not in retries.retried),
+            contenders=tuple(
+                FinalCandidate(one.config, one.newest_us, one.newest_high_us, is_new=one.is_new)
+                for one in found
+                if one.outcome is Outcome.OK and one.newest_us is not None and one.newest_high_us is not None
+            ),
+            last_finalists=self._last_finalists,
+            vendor=self._vendor,
+            timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
+            results=tuple(map(_result_of, tried)),
+        )
+
+    def _of(self, families: Collection[str]) -> list[StoredTrial]:
+        return [one for one in self._trials.values() if one.config.family in families]
+
+
+def _result_of(trial: StoredTrial) -> TrialResult:
+    """Convert a stored trial to a strategy's TrialResult. If the kernel was correct, its newest time is used."""
+    if trial.outcome is Outcome.OK and trial.newest_us is not None:
+        return TrialResult(trial.config, trial.newest_us, is_right=True)
+    return TrialResult(trial.config, trial.median_us, is_right=False)
 
 
 def finalists(

@@ -1,17 +1,15 @@
-"""The steps of tuning: choose a problem, search, store trials and finals, and yield events."""
+"""The work on one problem: search, store trials and finals, and yield events."""
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from math import inf
+from dataclasses import replace
 
 from tsm2_tune import __version__
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places
 from tsm2_tune.generator.space.space import SearchSpace
@@ -19,72 +17,27 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.results.trial_summaries import StoredTrial
 from tsm2_tune.tuner.runs.events import (
     FinalFailure,
     FinalStored,
-    Noted,
     ProblemEnded,
     ProblemEvent,
     ProblemStarted,
     TrialInterrupted,
     TrialStored,
-    VendorLeftOut,
     WinnerVerified,
 )
-from tsm2_tune.tuner.runs.leases.configurations import Claims
-from tsm2_tune.tuner.runs.problem_order import ProblemOrder, search_key
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import quarantine
-from tsm2_tune.tuner.search.candidates import Claim, Search
-from tsm2_tune.tuner.search.loop import Tuner
-from tsm2_tune.tuner.search.resume import ClaimResult, FinalCandidate, PriorTrials, Retries
-from tsm2_tune.tuner.search.spaces import Spaces
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.executor import Executor
+from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
-from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
+from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
 TOGETHER_SECONDS = 0.1  # trials that end within this time share one database transaction
-LATEST_SECONDS = 0.2  # ended trials wait at most this time to be stored
 MOST_FINALS = 3  # maximum number of finals of a problem in a run
-
-
-def run(
-    searched: Sequence[SearchSpace],
-    tuner: Tuner,
-    store: Store,
-    *,
-    make_strategy: StrategyFactory | None = None,
-    families: Sequence[str] = (),
-) -> Iterator[ProblemEvent]:
-    """Tune each problem. Yield an event for each trial and final after it is stored in the database.
-
-    `make_strategy` returns the search strategy; the default is the strategy of the options.
-
-    The fastest kernels of `families` take part in the finals, including those that earlier runs tried. If `families`
-    is empty, all default families and all families in the search space take part. The limits on trials and seconds
-    count only trials of the searched families in this run's L2 state. Problems on which another run works at the same
-    time are tuned last. Configurations that another run tried or claimed are skipped.
-    """
-    started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    cache = tuner.target.cache(tuner.options.cache)
-    if isinstance(searched, Spaces):
-        problems, asked = searched.problems, searched.key
-    else:
-        problems, asked = tuple(space.problem for space in searched), ()
-    key = search_key(tuner.basis, tuner.options, tuple(families), asked)
-    with store.claims(tuner.target.identity.name) as claims:
-        order, retries_by_problem = ProblemOrder(claims, problems, key), dict[Problem, Retries]()
-        for place in order:
-            tuner.expect(problems[place])
-            space = searched[place]
-            names = tuple(name for name in counted(families, space) if family_named(name).supports(space.problem))
-            session = ProblemSession(
-                space, tuner, store, claims, names, started_at, cache, retries_by_problem=retries_by_problem
-            )
-            yield from session.events(make_strategy)
-    if order.ended_elsewhere:
-        yield Noted(f"other runs have tuned {order.ended_elsewhere} of the {len(problems)} problems meanwhile")
 
 
 def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
@@ -95,224 +48,240 @@ def counted(families: Sequence[str], space: SearchSpace) -> Sequence[str]:
     return families or [name for name, one in FAMILIES.items() if not one.only_by_name or name in space.families]
 
 
-@dataclass(frozen=True, slots=True)
 class ProblemSession:
-    """The work on one problem in a run: its search, its finals, and the full verification of the fastest kernel."""
+    """The work on one problem in a run: its search, its finals, and the full verification of the fastest kernel.
 
-    space: SearchSpace
-    tuner: Tuner
-    store: Store
-    claims: Claims
-    families: tuple[str, ...]  # kernel families that take part in finals
-    started_at: str  # start of the run
-    cache: Cache  # L2 state in which trials are timed
-    is_between: bool = False  # whether no search tunes the shape; it is between tuned shapes
-    skipped: set[str] = field(default_factory=set)  # configurations whose kernels are quarantined
-    # The retries of the problem's first session in this run: trials that failed since then are not repeated.
-    retries_by_problem: dict[Problem, Retries] = field(default_factory=dict)
+    `begin` is called first. Then each device that takes part calls `tried`, in its own thread. At last one of them
+    calls `end`. `families` are the kernel families that take part in finals; those of the space are searched.
+    """
 
-    @property
-    def own(self) -> tuple[str, ...]:
-        """The kernel families that are searched."""
-        return tuple(name for name in self.families if name in self.space.families)
+    def __init__(
+        self,
+        space: SearchSpace,
+        tuner: Executor,
+        store: Store,
+        families: Sequence[str],
+        started_at: str,
+        *,
+        is_between: bool = False,
+        record: Callable[[Candidate | None], object] = lambda _: None,
+    ) -> None:
+        """Read the problem's stored trials. Trials whose kernels have changed are marked first.
 
-    def events(self, make_strategy: StrategyFactory | None) -> Iterator[ProblemEvent]:
-        """Search the problem, time the fastest kernels again, and verify the fastest kernel in full.
+        `started_at` is the start of the run. `is_between` says that no search tunes the shape, because it is between
+        tuned shapes. `record` is called with each candidate when its trial begins, and with None after the last one.
+        """
+        self.space, self.tuner, self.store, self.started_at = space, tuner, store, started_at
+        self.is_between = is_between
+        self.families = tuple(name for name in families if family_named(name).supports(space.problem))
+        self.own = tuple(name for name in self.families if name in space.families)
+        self.cache = tuner.cache
+        self._record = record
+        self._skipped = set[str]()  # configurations whose kernels are in quarantine
+        self._new_trials = self._interrupted = 0
+        self._lock = threading.Lock()
+        store.supersede(tuner.target.identity.name, space.problem, tuner.basis)
+        stored = store.history(tuner.target.identity.name, space.problem, self.families, tuner.basis)
+        self.history = ProblemHistory(stored, tuner.target.identity.driver, self.cache)
+        self._older = stored.fastest_of_older()
+        self.retries = self.history.retries(tuner.options, self.own)
+        self.search: Search | None = None
+        self._strategy: str | None = None
 
-        Yield each event after its results are stored.
+    def begin(self, make_strategy: StrategyFactory | None = None) -> None:
+        """Make the search: first the fastest configurations of older versions, then the strategy's candidates.
+
+        `make_strategy` returns the strategy; the default is the strategy of the options.
         """
         space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
         device = tuner.target.identity.name
-        store.supersede(device, problem, tuner.basis)
         store.count_as_tuned(device, problem, self.cache)
-        retries = retries_of(store, tuner, problem, self.own, self.retries_by_problem.get(problem))
-        self.retries_by_problem.setdefault(problem, retries)
-        prior = prior_trials(store, tuner, problem, self.own, retries)
-        contenders = prior_trials(store, tuner, problem, self.families, retries).contenders
-        best_before_us = min((one.median_us for one in contenders), default=None)
-        vendor_us = store.vendor_us(device, problem, self.cache)
-        yield ProblemStarted(space, len(prior.tried), prior.seconds, best_before_us, vendor_us)
-
-        new_trials = interrupted = 0
-        older = store.history(device, problem, self.own, tuner.basis).fastest_of_older()
-        known = stored_seeds(store, problem, tuner.target.limits, device)
-        strategy = (make_strategy or strategy_named(tuner.options.strategy))(space, tuner.options.seed, known)
-        search = self.search(strategy, prior, retries, first=candidates_for(older, space))
-        for event in self.tried(search, retries, strategy=None if make_strategy else tuner.options.strategy):
-            interrupted += isinstance(event, TrialInterrupted)
-            new_trials += isinstance(event, TrialStored)
-            yield event
-        if not make_strategy:
-            store.end_search(device, problem, tuner.basis, search.why)
-        yield from self.settled(retries)
-        prior = prior_trials(store, tuner, problem, self.own, retries)
-        winners = store.best(device=device, problem=problem, cache=self.cache)
-        configs = frozenset(filter(None, map(parse_config, prior.tried)))
-        elsewhere, skipped = self.claims.others(problem), len(self.skipped)
-        given_up = len(self.claims.given_up(problem))
-        left_out = interrupted + elsewhere + skipped + given_up
-        yield ProblemEnded(
-            problem,
-            new_trials=new_trials,
-            tried=len(prior.tried),
-            timed_out=prior.timed_out,
-            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
-            interrupted=interrupted,
-            elsewhere=elsewhere,
-            given_up=given_up,
-            quarantined=skipped,
-            winner=winners[0] if winners else None,
-            why=search.why,
+        seeds = stored_seeds(store, problem, tuner.target.limits, device)
+        if make_strategy is None:
+            make_strategy, self._strategy = strategy_named(tuner.options.strategy), tuner.options.strategy
+        self.search = self._search(
+            make_strategy(space, tuner.options.seed, seeds), first=candidates_for(self._older, space)
         )
 
-    def search(
-        self, strategy: Strategy, prior: PriorTrials, retries: Retries, first: Sequence[Candidate] = ()
-    ) -> Search:
-        """Return an iterator over untried candidates: the candidates in `first`, then the strategy's candidates."""
-        options = self.tuner.options
-        most = None if options.max_trials is None else max(0, options.max_trials - len(prior.tried))
-        return Search(strategy, prior, self._claim(retries), first=first, most=most, gain=options.gain)
+    def started(self) -> ProblemStarted:
+        """Return the event for a device that begins to work on the problem."""
+        with self._lock:
+            prior = self.history.prior(self.retries, self.own)
+            contenders = self.history.prior(self.retries, self.families).contenders
+        return ProblemStarted(
+            self.space,
+            len(prior.tried),
+            prior.seconds,
+            min((one.median_us for one in contenders), default=None),
+            self.store.vendor_us(self.tuner.target.identity.name, self.space.problem, self.cache),
+        )
 
-    def tried(
-        self, search: Search, retries: Retries, *, strategy: str | None = None
-    ) -> Iterator[TrialStored | TrialInterrupted]:
-        """Try the candidates of the search. Yield an event for each trial after it is stored.
+    def has_candidate(self) -> bool:
+        """Return whether the search has a candidate now."""
+        assert self.search is not None
+        candidate = next(self.search, None)
+        if candidate is not None:
+            self.search.put_back(candidate)
+        return candidate is not None
 
-        Ended trials are stored while the next kernel runs. They are stored with the strategy's name and the number of
-        configurations in the search space.
+    def untried(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """Return the candidates without a stored trial. Trials that are to be repeated do not count."""
+        tried = self.history.prior(self.retries, self.own).tried
+        return [one for one in candidates if one.config.text not in tried]
+
+    def listed(self, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try the candidates without a stored trial, instead of a search. Yield each event after it is stored."""
+        self.search = self._search(InOrder(candidates))
+        yield from self.tried(self.tuner)
+
+    def _search(self, strategy: Strategy, first: Sequence[Candidate] = ()) -> Search:
+        """Return an iterator over untried candidates, without those in quarantine."""
+        options, prior = self.tuner.options, self.history.prior(self.retries, self.own)
+        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
+
+        def is_skipped(candidate: Candidate) -> bool:
+            if quarantined.holds(candidate):
+                self._skipped.add(candidate.config.text)
+                return True
+            return False
+
+        return Search(
+            strategy,
+            prior,
+            is_skipped,
+            first=first,
+            most=None if options.max_trials is None else max(0, options.max_trials - len(prior.tried)),
+            budget_seconds=options.budget_seconds,
+            least=options.least_trials,
+            gain=options.gain,
+        )
+
+    def tried(self, tuner: Executor) -> Iterator[TrialStored | TrialInterrupted]:
+        """Try candidates of the search on a device. Yield an event for each trial after it is stored.
+
+        Trials are stored while the next kernel runs.
         """
-        configurations = len(self.space.kept) if strategy else None
+        assert self.search is not None
+        configurations = len(self.space.kept) if self._strategy else None
         ended: list[Trial] = []  # ended trials that are not stored yet
-        stored: list[TrialStored] = []  # events of stored trials, not yielded yet
         stored_at = time.monotonic()
-
-        def store(after_seconds: float = TOGETHER_SECONDS) -> bool:
-            nonlocal stored_at
-            if not ended or time.monotonic() - stored_at < after_seconds:
-                return False
-            stored.extend(self._stored(ended, retries))
-            stored_at = time.monotonic()
-            return True
-
         try:
-            for trial in self.tuner.tune(search, self.claims.in_one_transaction, store, self._record_current):
+            for trial in tuner.tune(self.search, self._record):
                 if trial.outcome is Outcome.INTERRUPTED:
+                    self._interrupted += 1
                     yield TrialInterrupted(trial)
                     continue
                 ended.append(
                     replace(
                         trial,
                         is_between=self.is_between,
-                        strategy=strategy,
+                        strategy=self._strategy,
                         space_configurations=configurations,
                     )
                 )
-                store(LATEST_SECONDS)
-                while stored:
-                    yield stored.pop(0)
+                if time.monotonic() - stored_at >= TOGETHER_SECONDS:
+                    events = self._stored(ended, tuner)
+                    stored_at = time.monotonic()
+                    yield from events
+            yield from self._stored(ended, tuner)
         except Stopped as stopped:
             with suppress(Lost):  # the run must end by Stopped
-                store(0.0)
+                self._stored(ended, tuner)
             stopped.unstored = len(ended)
             ended.clear()
             raise
         finally:
-            store(0.0)
-        yield from stored
-        self.claims.give_back()  # claims of kernels compiled ahead
+            self._record(None)
+            self._stored(ended, tuner)
 
-    def _stored(self, ended: list[Trial], retries: Retries) -> list[TrialStored]:
+    def _stored(self, ended: list[Trial], tuner: Executor) -> list[TrialStored]:
         """Store the trials in `ended`, empty the list, and return an event for each new trial.
 
-        No event is returned for a trial that another run stored before. This happens if the other run assumed that
-        this run had died.
+        No event is returned for a trial that another run stored before. This happens if this run was suspended until
+        its lease expired.
         """
         if not ended:
             return []
-        hazards = quarantine.hazards(ended, self.tuner.target)
-        kept = self.store.add_trials(tuning_run(self.tuner, self.started_at), ended, retries, hazards)
-        events = [TrialStored(trial, one.trial_id) for trial, one in zip(ended, kept, strict=True) if one.is_new]
+        hazards = quarantine.hazards(ended, tuner.target)
+        with self._lock:
+            kept = self.store.add_trials(tuning_run(tuner, self.started_at), ended, self.retries, hazards)
+            for trial, one in zip(ended, kept, strict=True):
+                if one.is_new:
+                    self.history.add(one.trial_id, trial)
+            if not all(one.is_new for one in kept):
+                self.history.read()
+            events = [TrialStored(trial, one.trial_id) for trial, one in zip(ended, kept, strict=True) if one.is_new]
+            self._new_trials += len(events)
         ended.clear()
         return events
 
-    def settled(self, retries: Retries, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
+    def end(self, tuner: Executor) -> Iterator[ProblemEvent]:
+        """Time the fastest kernels again, and verify the fastest kernel in full. Yield the events."""
+        assert self.search is not None
+        space, problem, device = self.space, self.space.problem, tuner.target.identity.name
+        yield from self.settled(tuner)
+        if self._strategy is not None:
+            self.store.end_search(device, problem, tuner.basis, self.search.why)
+        prior = self.history.prior(self.retries, self.own)
+        configs = frozenset(filter(None, map(parse_config, prior.tried)))
+        left_out = self._interrupted + len(self._skipped)
+        yield ProblemEnded(
+            problem,
+            new_trials=self._new_trials,
+            tried=len(prior.tried),
+            timed_out=prior.timed_out,
+            untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
+            interrupted=self._interrupted,
+            quarantined=len(self._skipped),
+            winner=self._winner(),
+            why=self.search.why,
+        )
+
+    def settled(self, tuner: Executor, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
         """Time the fastest kernels again (finals), and verify the fastest kernel in full. Yield the events.
 
         The configurations in `also` take part in the finals. If the problem has no stored correct trial, nothing is
-        timed or verified.
+        timed or verified. If the fastest kernel is found wrong, start again without it.
         """
-        yield from self._winner_verified(retries, also)
-        yield from _left_out(self.tuner, self.space.problem)
-
-    def _claim(self, retries: Retries) -> Claim:
-        """Return a function that claims a candidate, so that no concurrent run tries it, and returns a ClaimResult.
-
-        The function refuses a candidate whose kernel is in quarantine. It refuses every candidate once the number of
-        trials has reached the option `max_trials`. Trials that are to be repeated do not count.
-        """
-        options, own = self.tuner.options, self.own
-        basis = self.tuner.basis
-        tried = self.store.history(self.tuner.target.identity.name, self.space.problem, own, basis).tried()
-        replaced = sum(retries.includes(one.id, one.outcome, one.limits, one.total_seconds) for one in tried)
-        most = None if options.max_trials is None else options.max_trials + replaced
-        given_up = Outcome.CRASHED in options.retried
-        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
-
-        def claim(candidate: Candidate) -> ClaimResult:
-            problem, text = candidate.problem, candidate.config.text
-            if quarantined.holds(candidate):
-                self.skipped.add(text)
-                return ClaimResult.QUARANTINED
-            return self.claims.take(
-                problem, text, basis=basis, retries=retries, families=own, most=most, given_up=given_up
-            )
-
-        return claim
-
-    def _record_current(self, candidate: Candidate) -> None:
-        self.claims.record_current(candidate.problem, candidate.config.text, self.tuner.basis)
-
-    def _winner_verified(
-        self, retries: Retries, also: Collection[str]
-    ) -> Iterator[FinalStored | FinalFailure | WinnerVerified]:
-        """Run finals, then verify the fastest kernel in full. Yield the events.
-
-        If the fastest kernel is wrong, start again without it.
-        """
-        device = self.tuner.target.identity.name
         while True:
-            yield from self.finals(retries, also)
-            winners = self.store.best(device=device, problem=self.space.problem, cache=self.cache)
-            winner = next(iter(winners), None)
-            event = verified(winner, self.tuner, self.store) if winner is not None and not winner.stale else None
+            yield from self.finals(tuner, also)
+            winner = self._winner()
+            event = verified(winner, tuner, self.store) if winner is not None and not winner.stale else None
             if event is None:
-                return
+                break
             yield event
             if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
-                return
+                break
+            self.history.read()  # without the wrong kernel
+        if (left_out := tuner.left_out(self.space.problem)) is not None:
+            yield left_out
 
-    def finals(self, retries: Retries, also: Collection[str]) -> Iterator[FinalStored | FinalFailure]:
+    def finals(self, tuner: Executor, also: Collection[str] = ()) -> Iterator[FinalStored | FinalFailure]:
         """Time the fastest kernels in turns, until the fastest kernel was timed in the last final.
 
         Yield the events.
         """
-        problem, tuner, store = self.space.problem, self.tuner, self.store
         for _ in range(MOST_FINALS):
-            self.claims.take_final(problem)  # then read the results of other runs
-            try:
-                final = tuner.final(problem, prior_trials(store, tuner, problem, self.families, retries), also)
-                if isinstance(final, Final):
-                    store.add_final(tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
-            finally:
-                self.claims.give_back()
+            final = tuner.final(self.space.problem, self.history.prior(self.retries, self.families), also)
             if final is None:
                 return
-            yield final if isinstance(final, FinalFailure) else FinalStored(final)
             if isinstance(final, FinalFailure):
+                yield final
                 return
+            self.store_final(final, tuner)
+            yield FinalStored(final)
+
+    def store_final(self, final: Final, tuner: Executor) -> None:
+        """Store the times of a final on a device."""
+        self.store.add_final(tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
+        self.history.add_final(final)
+
+    def _winner(self) -> BestRow | None:
+        device = self.tuner.target.identity.name
+        return next(iter(self.store.best(device=device, problem=self.space.problem, cache=self.cache)), None)
 
 
-def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
+def verified(row: BestRow, tuner: Executor, store: Store) -> WinnerVerified | None:
     """Verify the fastest kernel of a problem, with its launch, in full. Store the verdict and return an event.
 
     Return None if the kernel was verified in full before, for this problem or for another one.
@@ -335,16 +304,6 @@ def verified(row: BestRow, tuner: Tuner, store: Store) -> WinnerVerified | None:
     return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
 
-def _left_out(tuner: Tuner, problem: Problem) -> Iterator[VendorLeftOut]:
-    """Yield an event with the reason if cuBLAS and cuBLASLt were not timed in the problem's finals."""
-    if tuner.vendor is None:
-        return
-    if problem in tuner.vendor.troubles:
-        yield VendorLeftOut(problem, tuner.vendor.troubles[problem])
-    elif tuner.vendor.trouble:
-        yield VendorLeftOut(None, tuner.vendor.trouble)
-
-
 def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     """Return the candidates with these configurations.
 
@@ -359,67 +318,7 @@ def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
 
 
-def retries_of(
-    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], first: Retries | None = None
-) -> Retries:
-    """Return which stored trials are to be repeated.
-
-    Trials with an outcome in the option `retried` are repeated. A trial that ended early because its kernel was slow
-    is also repeated if its kernel may win now, because the winner at that time was removed. `first` contains the
-    retries at the start of this run: trials that failed since then are not repeated.
-    """
-    options = tuner.options
-    tried = store.history(tuner.target.identity.name, problem, families, tuner.basis).tried()
-    times_us = [one.newest_us for one in tried if one.outcome is Outcome.OK and one.newest_us is not None]
-    most_us = inf if options.reach is None else options.reach * min(times_us, default=inf)
-    retried = frozenset(
-        (one.id, one.total_seconds)
-        for one in tried
-        if (one.outcome in options.retried and (first is None or (one.id, one.total_seconds) in first.retried))
-        or (one.outcome is Outcome.BEHIND and (one.median_us is None or one.median_us <= most_us))
-    )
-    return Retries(options.limits, retried)
-
-
-def prior_trials(
-    store: Store, tuner: Tuner, problem: Problem, families: Collection[str], retries: Retries
-) -> PriorTrials:
-    """Return the stored trials of the problem on this device.
-
-    Trials that are to be repeated (`retries`) are not in `tried`. Their time is included in the total `seconds`,
-    except the time of the trials in `retries.retried`.
-    """
-    history = store.history(tuner.target.identity.name, problem, families, tuner.basis)
-    found = history.tried()
-    tried = [one for one in found if not retries.includes(one.id, one.outcome, one.limits, one.total_seconds)]
-    return PriorTrials(
-        tried=frozenset(trial.config.text for trial in tried),
-        seconds=sum(one.total_seconds for one in found if (one.id, one.total_seconds) not in retries.retried),
-        contenders=tuple(
-            FinalCandidate(
-                trial.config,
-                trial.newest_us,
-                trial.newest_high_us,
-                is_new=trial.is_new,
-            )
-            for trial in found
-            if trial.outcome is Outcome.OK and trial.newest_us is not None and trial.newest_high_us is not None
-        ),
-        last_finalists=history.final_configs(),
-        vendor=history.vendor_of_last_final(),
-        timed_out=sum(trial.outcome is Outcome.TIMED_OUT for trial in tried),
-        results=tuple(map(_result_of, tried)),
-    )
-
-
-def _result_of(trial: StoredTrial) -> TrialResult:
-    """Convert a stored trial to a strategy's TrialResult. If the kernel was correct, its newest time is used."""
-    if trial.outcome is Outcome.OK and trial.newest_us is not None:
-        return TrialResult(trial.config, trial.newest_us, is_right=True)
-    return TrialResult(trial.config, trial.median_us, is_right=False)
-
-
-def tuning_run(tuner: Tuner, started_at: str) -> TuningRun:
+def tuning_run(tuner: Executor, started_at: str) -> TuningRun:
     """Return the record of this run, which is stored with its trials and finals."""
     return TuningRun(
         identity=tuner.target.identity,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing.connection import Connection
@@ -41,17 +42,9 @@ OF_KERNELS = (
 )
 BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which no tested kernel runs
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
-ASKED_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
+SENT_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
 CLEANED = "find out what cleans the cache of kernels"
 REQUESTS_PER_PROCESS = 1000  # loaded libraries stay mapped, and Linux limits a process to 65530 mappings
-
-IdleWork = Callable[[], bool]  # does a little of the caller's work while a request runs; False if no work remains
-
-
-def no_idle_work() -> bool:
-    """Return False: the caller has no work to do while a request runs."""
-    return False
-
 
 __all__ = ["Attempt", "AttemptResult", "FinalRound", "FinalTimes", "Worker", "WorkerError"]
 
@@ -78,7 +71,7 @@ class Worker:
         self._requests = 0
         self._connection: Connection | None = None
         self._is_open = False  # whether the process has opened its device
-        self._asked_ahead: Attempt | None = None  # the request that was sent ahead
+        self._sent = deque[Attempt]()  # requests that were sent ahead, in this order
 
     def start(self) -> None:
         """Start the worker process, unless it is running. Do not wait until it has opened its device."""
@@ -97,27 +90,24 @@ class Worker:
         assert isinstance(answer, Ceilings)
         return answer
 
-    def attempt(self, request: Attempt, idle_work: IdleWork = no_idle_work) -> AttemptResult:
-        """Load, verify and time the request's kernel, and return the result, even if the kernel crashes the worker.
-
-        Call `idle_work` repeatedly until the worker answers or `idle_work` returns False.
-        """
-        answer = self._ask(request, idle_work=idle_work)
+    def attempt(self, request: Attempt) -> AttemptResult:
+        """Load, verify and time the request's kernel. Return the result, even if the kernel crashes the worker."""
+        answer = self._ask(request)
         assert isinstance(answer, AttemptResult)
         return answer
 
-    def ask_ahead(self, request: Attempt) -> None:
-        """Send the request of the next `attempt` call now, while the process works on the present request.
+    def send_ahead(self, request: Attempt) -> None:
+        """Send the request of a later `attempt` call now. The calls must be in the order of the requests.
 
-        The next `attempt` call with the same request then returns the result. If the process ends before it answers,
-        that `attempt` call sends the request again.
+        The process begins it as soon as it has answered the requests before. If the process ends before it answers,
+        the `attempt` call sends the request again.
         """
-        is_due_to_end = self._requests + 1 >= REQUESTS_PER_PROCESS
-        if self._connection is None or not self._is_open or self._asked_ahead is not None or is_due_to_end:
+        is_due_to_end = self._requests + len(self._sent) + 1 >= REQUESTS_PER_PROCESS
+        if self._connection is None or not self._is_open or is_due_to_end:
             return
         with suppress(OSError):  # the process has just ended: the caller that waits for its answer reports this
             self._connection.send(request)
-            self._asked_ahead = request
+            self._sent.append(request)
 
     def time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         """Time several kernels in turns. Return their times, or an AttemptResult with the failure."""
@@ -156,46 +146,47 @@ class Worker:
             self._process.kill()
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(END_SECONDS)
-        self._process = self._connection = self._asked_ahead = None
+        self._process = self._connection = None
         self._is_open = False
+        self._sent.clear()
 
-    def _ask(self, request: object, limit_seconds: float | None = None, idle_work: IdleWork = no_idle_work) -> object:
+    def _ask(self, request: object, limit_seconds: float | None = None) -> object:
         limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
-        if self._requests >= REQUESTS_PER_PROCESS and self._asked_ahead is None:
+        if self._requests >= REQUESTS_PER_PROCESS and not self._sent:
             self._requests = 0
             self.close()
-        answer = self._answer_with_retry(request, limit_seconds, idle_work)
+        answer = self._answer_with_retry(request, limit_seconds)
         if isinstance(answer, AttemptResult) and answer.outcome is Outcome.CRASHED:
             self._connected()  # raises if the device is gone: then the kernel is not at fault
         return answer
 
-    def _answer_with_retry(self, request: object, limit_seconds: float, idle_work: IdleWork) -> object:
+    def _answer_with_retry(self, request: object, limit_seconds: float) -> object:
         """Return the process's answer. If the process fails for a reason other than the kernel, retry once."""
         try:
-            return self._answer(request, limit_seconds, idle_work)
+            return self._answer(request, limit_seconds)
         except _NotTheKernel:
             pass
         try:
-            return self._answer(request, limit_seconds, idle_work)
+            return self._answer(request, limit_seconds)
         except _NotTheKernel as died:
             return AttemptResult(Outcome.INTERRUPTED, str(died))
 
-    def _answer(self, request: object, limit_seconds: float, idle_work: IdleWork) -> object:
+    def _answer(self, request: object, limit_seconds: float) -> object:
         """Send the request and return the answer, or an AttemptResult if the process died or exceeded its time limit.
 
         Raise _NotTheKernel if the process may have failed for a reason other than the kernel.
         """
-        if self._asked_ahead is not None and self._asked_ahead is not request:
+        if self._sent and self._sent[0] is not request:
             self.close()  # otherwise the answer to the request sent ahead would arrive first
         connection = self._connected()
         stage: str | None = None
         try:
-            if self._asked_ahead is None:
+            if self._sent:
+                self._sent.popleft()
+            else:
                 connection.send(request)
-            self._asked_ahead = None
             while True:
-                self._work_until_answer(idle_work, connection)
                 if not answers_in_time(connection, self._process.pid, limit_seconds):
                     self.close()
                     return AttemptResult(Outcome.TIMED_OUT, f"{stage or 'start'} took more than {limit_seconds:g} s")
@@ -224,16 +215,7 @@ class Worker:
                 raise _NotTheKernel(died) from None
             return AttemptResult(Outcome.CRASHED, died)
         finally:
-            self._phases.enter(BETWEEN_REQUESTS if self._asked_ahead is None else ASKED_AHEAD)
-
-    def _work_until_answer(self, idle_work: IdleWork, connection: Connection) -> None:
-        """Call `idle_work` until a message arrives or `idle_work` returns False."""
-        try:
-            while not connection.poll() and idle_work():
-                pass
-        except BaseException:  # the next request must not receive the pending answer
-            self.close()
-            raise
+            self._phases.enter(SENT_AHEAD if self._sent else BETWEEN_REQUESTS)
 
     def _connected(self) -> Connection:
         """Return the connection to a process that has opened its device; start the process if necessary.

@@ -26,10 +26,8 @@ from tsm2_tune.tuner.export.scale_launch import configuration_for
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEvent
-from tsm2_tune.tuner.runs.leases.configurations import Claims
 from tsm2_tune.tuner.search import fixed_list, session
 from tsm2_tune.tuner.search.loop import Options, Tuner
-from tsm2_tune.tuner.search.resume import Retries
 
 UNKNOWN = 1e6  # cost of an unmeasured pair: large, so that a set uses few such pairs
 MOST_TURNS = 3  # maximum number of finals of a shape
@@ -62,7 +60,7 @@ class Bench:
     wait: Callable[[str], object] | None = None  # called with the reason while another run has locked the device
     started_at: str = field(default_factory=lambda: datetime.now(UTC).isoformat(timespec="seconds"))
     _stack: ExitStack = field(default_factory=ExitStack)
-    _opened: tuple[Tuner, Claims] | None = None
+    _tuner: Tuner | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -82,16 +80,14 @@ class Bench:
 
     def turn(self, tuned: Tuned, problem: Problem) -> session.ProblemSession:
         """Return a session that can try kernels of the families in `tuned` at the shape."""
-        tuner, claims = self.opened()
-        return fixed_list.problem_session(problem, tuned.families(), tuner, self.store, claims, self.started_at)
+        return fixed_list.problem_session(problem, tuned.families(), self.tuner(), self.store, self.started_at)
 
-    def opened(self) -> tuple[Tuner, Claims]:
-        """Return the device's tuner, and the claims that reserve configurations. The first call locks the device."""
-        if self._opened is None:
+    def tuner(self) -> Tuner:
+        """Return the device's tuner. The first call locks the device."""
+        if self._tuner is None:
             self._stack.enter_context(device_lock(self.target, self.wait))
-            tuner = self._stack.enter_context(Tuner(self.target, self.options))
-            self._opened = tuner, self._stack.enter_context(self.store.claims(self.target.identity.name))
-        return self._opened
+            self._tuner = self._stack.enter_context(Tuner(self.target, self.options))
+        return self._tuner
 
 
 @dataclass(slots=True)
@@ -198,14 +194,14 @@ class Search:
         pairs = ((kernel, problem) for kernel, at in known.items() for problem in at)
         serving = Counter(problem for _, problem in filter(lambda pair: self._is_within(pair, known), pairs))
         wanted = sorted(wanted, key=lambda one: (serving[one[0][1]], one[0][1], one[0][0]))
-        tuner, _ = self.bench.opened()
+        tuner = self.bench.tuner()
         limits = self.bench.target.limits
         candidates = [fixed_list.candidate_of(config, problem, limits) for (_, problem), config in wanted]
         begun = tuner.compile_ahead(candidates)
         if self.bench.target.is_host:
             wait(begun)  # a running compiler would disturb the timing
         for (pair, _), candidate in zip(wanted, candidates, strict=True):
-            yield from fixed_list.tried(self.bench.turn(self.tuned, candidate.problem), [candidate])
+            yield from self.bench.turn(self.tuned, candidate.problem).listed([candidate])
             self._closed.add(pair)
             self.tuned.read(candidate.problem)
             if stops and not self._is_within(pair, self.tuned.candidates()):
@@ -230,7 +226,7 @@ class Search:
         trial = known[kernel][problem]
         turn = self.bench.turn(self.tuned, problem)
         self._turns[problem] += 1
-        for event in turn.settled(Retries(self.bench.options.limits), {trial.config.text}):
+        for event in turn.settled(turn.tuner, {trial.config.text}):
             if isinstance(event, FinalFailure):
                 self._turns[problem] = MOST_TURNS  # the present times must suffice
             yield event

@@ -21,7 +21,7 @@ from tsm2_tune.tuner.results.storage.addresses import Address, command_on, tune_
 from tsm2_tune.tuner.results.storage.database import Database, code_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
-from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases import is_unused
 from tsm2_tune.tuner.search import quarantine
 
 RESTORE = "restore a copy"
@@ -238,22 +238,15 @@ def _of_the_future(database: Database) -> Iterator[Finding]:
 
 
 def _needed_by_nothing(database: Database) -> Iterator[Finding]:
-    claims = select(func.count()).select_from(schema.claim)
     remedy = f"{command_on('db vacuum', str(database.path))} removes them"
     with database.transaction() as connection:
         for name, count in forget.count_unused(connection).items():
             if count:
                 yield note("unused", f"{_counted(count, 'row')} of {name}", means="no trial uses them", remedy=remedy)
-        before = connection.execute(claims).scalar_one()
-    if database.is_shared:
-        return
-    Claims(database, "").remove_dead()  # only in the copy
-    with database.transaction() as connection:
-        dead = before - connection.execute(claims).scalar_one()
-    if dead:
-        yield note(
-            "claims", f"{_counted(dead, 'claim')} of runs that have ended", remedy=f"{remedy}, as the next run does"
-        )
+        leases = select(func.count()).select_from(schema.lease).where(is_unused(database.now(connection)))
+        expired = connection.execute(leases).scalar_one()
+    if expired:
+        yield note("leases", f"{_counted(expired, 'lease')} of runs that were killed", remedy=remedy)
 
 
 def _shortened(found: Iterable[Finding]) -> Iterator[Finding]:

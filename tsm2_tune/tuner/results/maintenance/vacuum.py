@@ -10,14 +10,14 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from sqlalchemy import func, select
+from sqlalchemy import delete
 
 from tsm2_tune.tuner.results import forget
 from tsm2_tune.tuner.results.storage import database as databases
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
-from tsm2_tune.tuner.runs.leases.configurations import Claims
+from tsm2_tune.tuner.runs.leases import is_unused
 
 MOST_SECONDS = 20.0  # the longest lock; other runs wait for it up to BUSY_TIMEOUT_SECONDS
 
@@ -41,7 +41,7 @@ class Vacuumed:
 
 
 def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
-    """Delete the rows that no trial refers to, and the reservations of runs that have ended. Then shrink the file.
+    """Delete the rows that no trial refers to, and the expired leases of runs. Then shrink the file.
 
     Other runs cannot write during either step. Shrinking is stopped after MOST_SECONDS, unless `alone` is true (no
     other run uses the database). Raise StoreError if the database cannot be written.
@@ -56,17 +56,10 @@ def vacuum(place: Path | Address, *, alone: bool) -> Vacuumed:
 
 def _removed(place: Path | Address) -> Mapping[str, int]:
     """Delete the unused rows. Return the number of deleted rows for each table that had unused rows."""
-    claims = select(func.count()).select_from(schema.claim)
-    with Database.open(place, create=False) as database:
-        with database.transaction(writes=True) as connection:
-            removed = forget.remove_unused(connection)
-            claimed = connection.execute(claims).scalar_one()
-        Claims(database, "").remove_dead()
-        with database.transaction() as connection:
-            dead = claimed - connection.execute(claims).scalar_one()
-        if dead > 0:  # it is negative if other runs have added claims meanwhile
-            removed[schema.claim.name] = dead
-    return removed
+    with Database.open(place, create=False) as database, database.transaction(writes=True) as connection:
+        removed = forget.remove_unused(connection)
+        expired = connection.execute(delete(schema.lease).where(is_unused(database.now(connection)))).rowcount
+    return removed | ({schema.lease.name: expired} if expired else {})
 
 
 def _compact(path: Path, *, alone: bool) -> bool:

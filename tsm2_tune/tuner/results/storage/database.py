@@ -30,7 +30,7 @@ from tsm2_tune.tuner.results.storage import schema_versions, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bundled, place_of, tune_first
 from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
 from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of, refusal
-from tsm2_tune.tuner.results.storage.retry import repeated
+from tsm2_tune.tuner.results.storage.retry import POOL_TIMEOUT_SECONDS, repeated
 from tsm2_tune.tuner.runs.signals import held
 
 if TYPE_CHECKING:
@@ -372,7 +372,8 @@ def _engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Poo
 
     Python's sqlite3 module does not begin transactions on these connections.
     """
-    engine = create_engine("sqlite://", creator=opened, poolclass=pool)
+    waits = {"pool_timeout": POOL_TIMEOUT_SECONDS} if pool is QueuePool else {}
+    engine = create_engine("sqlite://", creator=opened, poolclass=pool, **waits)
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:

@@ -26,7 +26,7 @@ from tsm2_tune.errors import StoreError, ToolMissing, pip_install
 from tsm2_tune.tuner.results.storage import postgresql_schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import EXAMPLE, Address, tune_first
 from tsm2_tune.tuner.results.storage.postgresql_schema import RECEIPT
-from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
+from tsm2_tune.tuner.results.storage.retry import POOL_TIMEOUT_SECONDS, Lost, until_committed
 from tsm2_tune.tuner.results.storage.schema import APPLICATION_ID
 from tsm2_tune.tuner.results.trial import in_a_line
 
@@ -293,7 +293,13 @@ def _engine(address: Address) -> Engine:
     url = url_of(address)
     connection = {name: value for name, value in CONNECTION.items() if name not in url.query}
     try:
-        engine = create_engine(url, pool_pre_ping=True, connect_args=connection, hide_parameters=True)
+        engine = create_engine(
+            url,
+            pool_pre_ping=True,
+            pool_timeout=POOL_TIMEOUT_SECONDS,
+            connect_args=connection,
+            hide_parameters=True,
+        )
     except ArgumentError as error:  # for example more ports than hosts
         raise StoreError(f"{address} is not an address ({error}): name the database as {EXAMPLE}") from None
 

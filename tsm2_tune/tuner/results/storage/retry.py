@@ -14,6 +14,7 @@ from tsm2_tune.tuner.runs.signals import is_stopping
 
 WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)  # a server restarts in less than their sum
 A_MOMENT_SECONDS = 1.0
+POOL_TIMEOUT_SECONDS = 3600.0  # how long a thread waits for a connection while others of the process have them all
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -231,18 +231,17 @@ vendor_sample = Table(
     sqlite_with_rowid=False,
 )
 
-# Configurations that a run has claimed. Other runs on the database skip them while the owner lives.
-claim = Table(
-    "claim",
+# Problems that a run tunes. Other runs leave them to this run until the lease expires: see runs/leases.py.
+lease = Table(
+    "lease",
     metadata,
     Column("device_name", Text, primary_key=True),
     Column("problem", Text, primary_key=True),  # the problem's text
-    Column("config", Text, primary_key=True),  # the configuration's text, or a value of claims.NO_CONFIGURATIONS
-    Column("basis", Text, primary_key=True),
-    Column("owner", Text, nullable=False),
-    Column("beat_at", Float, nullable=False),  # time of the owner's last heartbeat, in seconds since 1970, UTC
-    # Owners that died while they tried the configuration, plus the current owner if it has tried it for a while.
-    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("owner", Text, nullable=False),  # the run, see runs/owners.py; "" if the lease was released
+    Column("expires_at", Float, nullable=False),  # in seconds since 1970, UTC, by the clock of Database.now
+    Column("config", Text),  # the configuration that the owner has been trying for a second or more
+    Column("suspect", Text),  # the configuration at which the last runs died that had the problem
+    Column("deaths", Integer, nullable=False),  # the number of these runs; 0 without a suspect
     sqlite_with_rowid=False,
 )
 

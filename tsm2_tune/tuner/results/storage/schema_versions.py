@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
-from sqlalchemy import Connection, Dialect, select, update
+from sqlalchemy import Column, Connection, Dialect, Float, MetaData, Table, select, update
 from sqlalchemy.dialects import registry
-from sqlalchemy.schema import CreateIndex, CreateTable
+from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.best_view import BEST_VIEW
@@ -17,6 +17,19 @@ from tsm2_tune.tuner.results.validation import BY_NAME
 Migration = Callable[[Connection], None]
 
 OLDEST = 24  # the first schema that MIGRATIONS start from
+
+# Tables of older schemas that a migration drops.
+_former = MetaData()
+_claim = Table(
+    "claim",
+    _former,
+    *(Column(name, schema.Text, primary_key=True) for name in ("device_name", "problem", "config", "basis")),
+    Column("owner", schema.Text, nullable=False),
+    Column("beat_at", Float, nullable=False),
+    Column("attempts", schema.Integer, nullable=False, server_default="0"),
+    sqlite_with_rowid=False,
+)
+DROPPED = tuple(_former.tables.values())
 
 
 def _to_25(connection: Connection) -> None:
@@ -38,9 +51,15 @@ def _to_26(connection: Connection) -> None:
             connection.execute(update(schema.source).where(of_digest).values(values))
 
 
+def _to_27(connection: Connection) -> None:
+    """Runs lease whole problems. Claims of configurations are dropped."""
+    connection.execute(DropTable(_claim, if_exists=True))
+    connection.execute(CreateTable(schema.lease))
+
+
 # Columns of older schemas that a migration renames, as SQLite describes them: see sqlite_schema.Layout.
 RENAMED = {"source": frozenset({("text", "TEXT", 1, 0, 0)})}
-MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26)  # from OLDEST to the next schema, and so on
+MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26, _to_27)  # from OLDEST to the next schema, and so on
 
 
 def version() -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
 
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, Table, create_engine
 from sqlalchemy.dialects import sqlite
-from sqlalchemy.schema import CreateIndex
+from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.best_view import BEST_VIEW
@@ -33,9 +34,10 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
     missing or altered.
 
     `version` is the file's schema version. A file with an older schema may lack tables and columns: the migration
-    adds them, and recreates the view and the indices.
+    adds them, and recreates the view and the indices. It may have tables that the migration drops.
     """
-    expected, is_current = made_here(), version == schema_versions.version()
+    is_current = version == schema_versions.version()
+    expected = made_here() if is_current else made_here() | dropped()
     texts = {str(name): text for name, text in connection.exec_driver_sql(_OBJECTS)}
     indices = indices_made_here()
     others = [name for name in texts if name not in (*expected, *indices, VIEW)]
@@ -43,7 +45,8 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
     altered = [
         name
         for name, made in expected.items()
-        if texts.get(name, made.statement) != made.statement and not _is_ours(connection, name, is_current=is_current)
+        if texts.get(name, made.statement) != made.statement
+        and not _is_ours(layout(connection, name), made, schema_versions.RENAMED.get(name), is_current=is_current)
     ]
     if is_current:
         altered += [name for name in indices if name in texts and not _is_same_statement(texts[name], indices[name])]
@@ -88,11 +91,21 @@ _OBJECTS = "SELECT name, sql FROM sqlite_master WHERE type <> 'index' OR sql IS 
 @cache
 def made_here() -> dict[str, Layout]:
     """Return the layout of each table that this program creates, by name."""
+    return _layouts(schema.metadata.tables.values())
+
+
+@cache
+def dropped() -> dict[str, Layout]:
+    """Return the layout of each table of older schemas that a migration drops, by name."""
+    return _layouts(schema_versions.DROPPED)
+
+
+def _layouts(tables: Collection[Table]) -> dict[str, Layout]:
     engine = create_engine("sqlite://")
     with engine.connect() as connection:
-        for statement in schema_versions.statements(connection.dialect):
-            connection.exec_driver_sql(statement)
-        found = {name: layout(connection, name) for name in schema.metadata.tables}
+        for table in tables:
+            connection.exec_driver_sql(str(CreateTable(table).compile(dialect=connection.dialect)).strip())
+        found = {table.name: layout(connection, table.name) for table in tables}
     engine.dispose()
     return found
 
@@ -127,14 +140,13 @@ def layout(connection: Connection, table: str) -> Layout:
     return Layout(frozenset(columns), frozenset(unique | foreign), text, _words(text))
 
 
-def _is_ours(connection: Connection, table: str, *, is_current: bool) -> bool:
-    """Return whether the table in the file has the columns and constraints of this program's table of the same name.
+def _is_ours(found: Layout, expected: Layout, renamed: frozenset[Facts] | None, *, is_current: bool) -> bool:
+    """Return whether the table `found` in the file has the columns and constraints of this program's table.
 
     If `is_current` is false, the file has an older schema. The table may lack columns, and may have columns that a
     migration renames.
     """
-    found, expected = layout(connection, table), made_here()[table]
-    known = expected.columns | schema_versions.RENAMED.get(table, frozenset())
+    known = expected.columns | (renamed or frozenset())
     return (
         (found.columns == expected.columns if is_current else found.columns <= known)
         and found.constraints == expected.constraints

@@ -31,8 +31,7 @@ class Strategy(ABC):
 
     The order depends only on the strategy's arguments and on the results passed to `tell`: first the results of
     earlier runs, in the order in which they were stored, then the result of each trial. The caller may call `ask`
-    several times before it passes a result. The caller skips candidates that were tried or returned before, or that
-    another run has claimed.
+    several times before it passes a result. The caller skips candidates that were tried or returned before.
     """
 
     @abstractmethod

@@ -1,0 +1,217 @@
+"""Problems are divided among runs by leases, and among the devices of a run by its queue."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.fabricated import PROBLEM, plain_sql
+from tests.simulated import DEVICE, RUN, SHAPES, Replay, stored_trial
+from tsm2_tune.errors import WorkerError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.results.history import History
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome, Trial
+from tsm2_tune.tuner.runs import problem_queue
+from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, ProblemLeft, ProblemStarted, TrialStored
+from tsm2_tune.tuner.runs.leases import MOST_DEATHS
+from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
+from tsm2_tune.tuner.search import session
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.resume import ProblemHistory
+from tsm2_tune.tuner.search.strategies import exhaustive
+
+
+def fabricated_us(config: KernelConfig) -> float:
+    threads, columns = (int(config.tunables[name]) for name in ("threads", "columns"))
+    return 100.0 + threads / 1000 + columns
+
+
+class Fabricating(Replay):
+    """Tries each candidate in no time. Before each trial it calls `step`."""
+
+    def __init__(self, store: Store, step: Callable[[], object] = lambda: None, **options: Any) -> None:
+        super().__init__(store)
+        self.options, self.step = Options(**options), step
+
+    def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+        for one in search:
+            try:
+                self.step()
+            except BaseException:
+                search.put_back(one)
+                raise
+            yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
+
+
+@pytest.fixture(autouse=True)
+def stored_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "TOGETHER_SECONDS", 0.0)
+
+
+def space_of(configurations: int, problem: Problem = PROBLEM) -> SearchSpace:
+    space = search_space(problem, PROFILES["h200"], families=["tsm2"])
+    return replace(space, kept=tuple(space.kept[number] for number in range(configurations)))
+
+
+def tuning(spaces: list[SearchSpace], store: Store, executor: Fabricating | None = None) -> Iterator[ProblemEvent]:
+    return tune_problems(spaces, executor or Fabricating(store), store, make_strategy=exhaustive, families=("tsm2",))
+
+
+def tried(events: list[ProblemEvent]) -> list[str]:
+    return [event.trial.config.text for event in events if isinstance(event, TrialStored)]
+
+
+def test_runs_that_take_turns_tune_each_problem_once(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spaces = [space_of(3, problem) for problem in SHAPES]
+    monkeypatch.setattr(problem_queue, "datetime", SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC)))
+    with Store.open(path, create=True) as other:
+        runs = [
+            tune_problems(spaces, Fabricating(one, seed=seed, strategy="exhaustive"), one, families=("tsm2",))
+            for seed, one in enumerate((store, other))
+        ]
+        events = list[list[ProblemEvent]]([[], []])
+        left = [0, 1]
+        while left:
+            for number in tuple(left):
+                if (event := next(runs[number], None)) is None:
+                    left.remove(number)
+                else:
+                    events[number].append(event)
+    ends = [[one for one in of_run if isinstance(one, ProblemEnded)] for of_run in events]
+    assert sorted(one.problem for of_run in ends for one in of_run) == sorted(SHAPES)
+    assert {one.new_trials for of_run in ends for one in of_run} == {3}
+    assert all(ends)
+    notes = [[str(one) for one in of_run if isinstance(one, Noted)] for of_run in events]
+    last = f"{ends[1][-1].problem.text} is left to process {os.getpid()}"  # the first run does not wait for it
+    assert notes == [
+        [f"other runs have tuned {len(ends[1]) - 1} of the 5 problems meanwhile", last],
+        [f"other runs have tuned {len(ends[0])} of the 5 problems meanwhile"],
+    ]
+    assert plain_sql(path, "SELECT count(*), count(DISTINCT run_id) FROM trial") == [(3 * len(SHAPES), 2)]
+    assert plain_sql(path, "SELECT * FROM lease") == []
+
+
+def test_a_problem_that_another_run_has_is_left_to_it(store: Store, path: Path) -> None:
+    spaces = [space_of(3, problem) for problem in SHAPES[:2]]
+    with Store.open(path, create=True) as other, other.leases(DEVICE) as leases:
+        assert leases.take(SHAPES[0])
+        events = list(tuning(spaces, store))
+        assert [one.problem for one in events if isinstance(one, ProblemEnded)] == [SHAPES[1]]
+        (note,) = (one.text for one in events if isinstance(one, Noted))
+        assert note.startswith(f"{SHAPES[0].text} is left to ")
+    assert [
+        one.problem for one in tuning(spaces, store) if isinstance(one, ProblemEnded) and one.new_trials
+    ] == SHAPES[:1]
+
+
+def shared(store: Store, spaces: list[SearchSpace], executors: list[Fabricating]) -> list[list[Any]]:
+    """The events of devices that share a queue, each in a thread of its own, or the error that ended it."""
+    found = [list[Any]() for _ in executors]
+
+    def serve(number: int, queue: ProblemQueue) -> None:
+        try:
+            for event in queue.events(executors[number]):
+                found[number].append(event)
+        except WorkerError as error:
+            found[number].append(error)
+
+    with store.leases(DEVICE) as leases:
+        queue = ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
+        threads = [threading.Thread(target=serve, args=(number, queue)) for number in range(len(executors))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert list(queue.left()) == []
+    return found
+
+
+def test_a_device_without_a_problem_joins_the_search_of_another(store: Store, path: Path) -> None:
+    space, both = space_of(40), threading.Barrier(2, timeout=30)
+    executors = [Fabricating(store, both.wait) for _ in range(2)]
+    events = shared(store, [space], executors)
+    assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
+    assert [len(tried(one)) for one in events] == [20, 20]  # no trial begins without one of the other device
+    ends = [[type(event) for event in one if isinstance(event, ProblemEnded | ProblemLeft)] for one in events]
+    assert sorted(ends, key=str) == [[ProblemEnded], [ProblemLeft]]
+    (ended,) = (event for one in events for event in one if isinstance(event, ProblemEnded))
+    assert (ended.new_trials, ended.tried, ended.untried) == (40, 40, 0)
+    assert [len([event for event in one if isinstance(event, ProblemStarted)]) for one in events] == [1, 1]
+    assert plain_sql(path, "SELECT * FROM lease") == []
+
+
+def test_devices_take_different_problems(store: Store) -> None:
+    spaces, both = [space_of(5, problem) for problem in SHAPES[:2]], threading.Barrier(2, timeout=30)
+    events = shared(store, spaces, [Fabricating(store, both.wait) for _ in range(2)])
+    assert {one[0].space.problem for one in events} == set(SHAPES[:2])
+    assert [len(tried(one)) for one in events] == [5, 5]
+
+
+def test_what_a_device_was_at_that_fails_is_tried_by_another(store: Store) -> None:
+    space, steps = space_of(10), list[int]()
+
+    def fail() -> None:
+        steps.append(1)
+        if len(steps) == 4:
+            raise WorkerError("its process was lost")
+
+    events = shared(store, [space], [Fabricating(store, fail), Fabricating(store, fail)])
+    errors = [event for one in events for event in one if isinstance(event, WorkerError)]
+    assert len(errors) == 1
+    assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
+    assert sum(isinstance(event, ProblemEnded) for one in events for event in one) == 1
+
+
+def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Path) -> None:
+    space = space_of(3)
+    deadly = space.kept[1].config.text
+    with store.leases(DEVICE) as leases:
+        assert leases.take(PROBLEM)
+        plain_sql(path, f"UPDATE lease SET owner = '', suspect = '{deadly}', deaths = {MOST_DEATHS}")
+    events = list(tuning([space], store))
+    assert deadly not in tried(events)
+    (ended,) = (one for one in events if isinstance(one, ProblemEnded))
+    assert (ended.new_trials, ended.quarantined, ended.untried) == (2, 1, 0)
+    assert plain_sql(path, "SELECT config, outcome FROM quarantine") == [(deadly, "crashed")]
+    assert plain_sql(path, "SELECT * FROM lease") == []
+
+
+@pytest.mark.parametrize("refuted", [False, True])
+def test_the_history_in_memory_is_as_in_the_database(
+    store: Store, monkeypatch: pytest.MonkeyPatch, refuted: bool
+) -> None:
+    """It is read once a problem, and once more for each winner that is refuted."""
+    reads, histories = list[str](), list[ProblemHistory]()
+    whole, real = History.tried, ProblemHistory.__init__
+    monkeypatch.setattr(History, "tried", lambda self: reads.append(self.problem.text) or whole(self))
+    monkeypatch.setattr(ProblemHistory, "__init__", lambda self, *more: histories.append(self) or real(self, *more))
+    space = space_of(12)
+    for config in (space.kept[0].config, space.kept[1].config):
+        store.add_trial(
+            RUN, stored_trial(config, PROBLEM, 300.0, outcome=Outcome.TIMED_OUT, verdict=None, measurement=None)
+        )
+    executor = Fabricating(store, retried=frozenset({Outcome.TIMED_OUT}))
+    configs: list[Any] = [one.config for one in space.kept]
+    executor.refuted = dict.fromkeys(configs if refuted else (), Outcome.WRONG_RESULT)
+    list(tuning([space], store, executor))
+    (history,) = histories
+    found = {name: getattr(history, name) for name in ("_trials", "_last_finalists", "_vendor")}
+    replayed = reads.count(PROBLEM.text) - len(executor.rounds)  # the simulated final reads it too
+    assert replayed == 1 + (len(executor.in_full) if refuted else 0)
+    history.read()
+    assert found == {name: getattr(history, name) for name in found}

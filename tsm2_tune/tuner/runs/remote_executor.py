@@ -1,0 +1,350 @@
+"""An executor whose device is used by another process, on this machine or on another one.
+
+The other process compiles, verifies and times kernels with a Tuner. The run keeps the search, the strategy and the
+database. If the other process dies, only the trials that it was asked for are tried again, by other devices.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import threading
+import traceback
+from collections import deque
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar
+
+from tsm2_tune.errors import TuneError, WorkerError
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.device.target import Target, default_spec, find_target
+from tsm2_tune.tuner.results.trial import Cache, Final, Trial, in_a_line
+from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
+from tsm2_tune.tuner.runs.messages import (
+    Answer,
+    BeginSearch,
+    EndSearch,
+    Expect,
+    Failed,
+    FinalEnded,
+    Note,
+    OpenDevice,
+    Opened,
+    Phase,
+    Request,
+    RunFinal,
+    SearchEnded,
+    TrialEnded,
+    Try,
+    VerifyInFull,
+)
+from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.loop import Tuner, least_ahead
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.search.resume import PriorTrials, finalists
+from tsm2_tune.tuner.search.strategies.strategy import TrialResult, result_of
+from tsm2_tune.tuner.worker.protocol import AttemptResult
+
+SILENCE_SECONDS = 1.0  # without a message for so long, the process sends its phase
+T = TypeVar("T")
+
+
+class ExecutorLost(WorkerError):
+    """The process that uses a device was lost."""
+
+
+class Channel(Protocol):
+    """A connection between a run and a device's process. `recv` raises EOFError if the other end is lost."""
+
+    def send(self, message: Any) -> None: ...
+    def recv(self) -> Any: ...
+    def poll(self, timeout: float = ...) -> bool: ...
+
+
+class RemoteExecutor:
+    """The executor for a device that another process uses, see `Executor`.
+
+    Each method waits for the process's answer. It raises the process's error, or ExecutorLost.
+    """
+
+    def __init__(self, channel: Channel, device: Target | str | None, options: Options, *, wait: bool) -> None:
+        """Ask the process at the other end of the channel to open the device. Do not wait."""
+        self.options, self.phases = options, PhaseTimer()
+        self._channel = channel
+        self._opened: Opened | None = None
+        self._left_out: dict[Problem, VendorLeftOut] = {}
+        self._send(OpenDevice(device, options, wait))
+
+    def open(self, tell: Callable[[str], object]) -> Target:
+        """Wait until the device is open, and return it. `tell` is called with sentences for the user."""
+        while not isinstance(answer := self._receive(), Opened):
+            if isinstance(answer, Note):
+                tell(answer.text)
+        self._opened = answer
+        return answer.target
+
+    @property
+    def target(self) -> Target:
+        assert self._opened is not None
+        return self._opened.target
+
+    @property
+    def cache(self) -> Cache:
+        return self.target.cache(self.options.cache)
+
+    @property
+    def basis(self) -> str:
+        return self.target.basis(self.cache)
+
+    @property
+    def ceilings(self) -> Ceilings:
+        assert self._opened is not None
+        return self._opened.ceilings
+
+    def expect(self, problem: Problem) -> None:
+        """Prepare for the problem while its search space is enumerated."""
+        self._send(Expect(problem))
+
+    def tune(self, search: Search, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
+        """Have the candidates of a search tried. Yield the trial of each candidate.
+
+        If the process is lost, the candidates that it was asked for are put back.
+        """
+        asked = deque[Candidate]()
+        try:
+            yield from self._tune(search, asked, on_start)
+        finally:
+            for candidate in asked:
+                search.put_back(candidate)
+
+    def _tune(
+        self, search: Search, asked: deque[Candidate], on_start: Callable[[Candidate], object]
+    ) -> Iterator[Trial]:
+        has_begun = False
+        while not search.is_over:
+            while len(asked) < self._most_ahead(search) and (candidate := next(search, None)) is not None:
+                if not has_begun:
+                    self._send(BeginSearch(candidate.problem, self.options, search.fastest_us))
+                    has_begun = True
+                self._send(Try(candidate.config, candidate.guidelines, search.fastest_us))
+                asked.append(candidate)
+            if not asked:
+                break
+            on_start(asked[0])
+            yield self._ended(self._await(TrialEnded).trial, search, asked)
+        if has_begun:
+            self._send(EndSearch())
+            while not isinstance(answer := self._receive(), SearchEnded):
+                if isinstance(answer, TrialEnded):
+                    yield self._ended(answer.trial, search, asked)
+            asked.clear()  # the search is over, so that nobody tries the others
+
+    def _most_ahead(self, search: Search) -> int:
+        """Return the number of candidates that the process is asked for before it answers the first."""
+        assert self._opened is not None
+        if search.remaining is None:
+            return self._opened.ahead
+        return min(self._opened.ahead, 2 * least_ahead(self.options.sharing, search.remaining))
+
+    def _ended(self, trial: Trial, search: Search, asked: deque[Candidate]) -> Trial:
+        asked.remove(next(one for one in asked if one.config == trial.config))
+        search.tell(result_of(trial), trial.total_seconds)
+        return trial
+
+    def final(
+        self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
+    ) -> Final | FinalFailure | None:
+        """Have the fastest configurations timed in turns, see `Executor.final`."""
+        contenders = tuple(one for one, _ in finalists(problem, prior, also))
+        needed = replace(prior, tried=frozenset(), results=(), contenders=contenders)
+        self._send(RunFinal(problem, self.options, needed, tuple(also), repeat))
+        answer = self._await(FinalEnded)
+        self._left_out.pop(problem, None)
+        if answer.left_out is not None:
+            self._left_out[problem] = answer.left_out
+        return answer.final
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        """Have the configuration's kernel verified in full."""
+        self._send(VerifyInFull(problem, config))
+        return self._await(AttemptResult)
+
+    def left_out(self, problem: Problem) -> VendorLeftOut | None:
+        """Return why cuBLAS and cuBLASLt were not timed in the problem's finals; None if there is no trouble."""
+        return self._left_out.get(problem)
+
+    def _send(self, request: Request) -> None:
+        with suppress(OSError):  # the process is lost, which `_receive` reports
+            self._channel.send(request)
+
+    def _await(self, kind: type[T]) -> T:
+        """Return the next answer, which is of this kind."""
+        answer = self._receive()
+        if not isinstance(answer, kind):
+            raise WorkerError(f"its process sent {type(answer).__name__} instead of {kind.__name__}")
+        return answer
+
+    def _receive(self) -> Answer:
+        while True:
+            try:
+                answer: Answer = self._channel.recv()
+            except (EOFError, OSError):
+                raise ExecutorLost("its process was lost") from None
+            if isinstance(answer, Phase):
+                self.phases.enter(answer.name)
+            elif isinstance(answer, Failed):
+                raise answer.error
+            else:
+                return answer
+
+
+def serve(channel: Channel) -> None:
+    """Open a device and answer the requests of a run, until the channel is closed.
+
+    The device's process executes this function.
+    """
+    sender: _Sender | None = None
+    try:
+        with stoppable():
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+            request = channel.recv()
+            assert isinstance(request, OpenDevice)
+            sender = _Sender(channel)
+            device = request.device
+            target = device if isinstance(device, Target) else find_target(device or default_spec())
+            tell = (lambda sentence: sender.send(Note(sentence))) if request.wait else None
+            with device_lock(target, tell), Tuner(target, request.options) as tuner:
+                sender.phases = tuner.phases
+                sender.send(Opened(target, tuner.ceilings, 2 * least_ahead(request.options.sharing, None)))
+                while True:
+                    _answer(channel.recv(), tuner, channel, sender)
+    except (KeyboardInterrupt, EOFError, ConnectionError):
+        return
+    except TuneError as error:
+        failure = error
+    except Exception:
+        failure = WorkerError(in_a_line(traceback.format_exc()))
+    if sender is not None:
+        sender.end(Failed(failure))
+
+
+def _answer(request: Request, tuner: Tuner, channel: Channel, sender: _Sender) -> None:
+    match request:
+        case Expect():
+            tuner.expect(request.problem)
+        case BeginSearch():
+            tuner.options = request.options
+            received = _ReceivedSearch(channel, request, tuner.target.limits)
+            while received.await_candidate():
+                for trial in tuner.tune(received):
+                    sender.send(TrialEnded(trial))
+            sender.send(SearchEnded())
+        case RunFinal():
+            tuner.options = request.options
+            final = tuner.final(request.problem, request.prior, request.also, repeat=request.repeat)
+            sender.send(FinalEnded(final, tuner.left_out(request.problem)))
+        case VerifyInFull():
+            sender.send(tuner.verify_in_full(request.problem, request.config))
+        case _:
+            raise WorkerError(f"a {type(request).__name__} that no request precedes")
+
+
+class _ReceivedSearch(Search):
+    """A search whose candidates come from the run, which also has its strategy. It ends with EndSearch."""
+
+    def __init__(self, channel: Channel, request: BeginSearch, limits: DeviceLimits) -> None:
+        self.fastest_us = request.fastest_us
+        self._channel, self._problem, self._limits = channel, request.problem, limits
+        self._candidates = deque[Candidate]()
+        self._has_ended = False
+
+    @property
+    def is_over(self) -> bool:
+        self._receive()
+        return self._has_ended
+
+    @property
+    def remaining(self) -> int | None:
+        return None
+
+    def __next__(self) -> Candidate:
+        self._receive()
+        if self._has_ended or not self._candidates:
+            raise StopIteration
+        return self._candidates.popleft()
+
+    def put_back(self, candidate: Candidate) -> None:
+        self._candidates.appendleft(candidate)
+
+    def tell(self, result: TrialResult, seconds: float = 0.0) -> None:
+        if result.is_right and result.us is not None and (self.fastest_us is None or result.us < self.fastest_us):
+            self.fastest_us = result.us
+
+    def is_behind(self, candidate: Candidate) -> bool:
+        return False  # the run returns such a candidate last
+
+    def await_candidate(self) -> bool:
+        """Wait for a candidate. Return False if the search ends instead."""
+        while not self._candidates and not self._has_ended:
+            self._handle(self._channel.recv())
+        return not self._has_ended
+
+    def _receive(self) -> None:
+        """Receive the messages that have arrived."""
+        while not self._has_ended and self._channel.poll(0):
+            self._handle(self._channel.recv())
+
+    def _handle(self, message: Request) -> None:
+        if isinstance(message, Try):
+            config, family = message.config, family_named(message.config.family)
+            self._candidates.append(Candidate(family, config, self._problem, self._limits, message.guidelines))
+            self.tell(TrialResult(message.config, message.fastest_us, is_right=True))
+        else:
+            self._has_ended = True
+
+
+class _Sender:
+    """A thread that sends messages to the run, so that a slow run does not delay the measurements.
+
+    It also sends the current phase, if it has changed.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self.phases = PhaseTimer()
+        self._channel = channel
+        self._messages = queue.SimpleQueue[Answer | None]()
+        self._thread = threading.Thread(target=self._send_all, name="sender", daemon=True)
+        self._thread.start()
+
+    def send(self, message: Answer) -> None:
+        self._messages.put(message)
+
+    def end(self, message: Answer) -> None:
+        """Send the remaining messages and this last one."""
+        self._messages.put(message)
+        self._messages.put(None)
+        self._thread.join()
+
+    def _send_all(self) -> None:
+        phase = ""
+        with suppress(OSError):  # the run is gone
+            while True:
+                try:
+                    message = self._messages.get(timeout=SILENCE_SECONDS)
+                except queue.Empty:
+                    if self.phases.now != phase:
+                        phase = self.phases.now
+                        self._channel.send(Phase(phase))
+                    continue
+                if message is None:
+                    return
+                self._channel.send(message)
