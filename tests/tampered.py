@@ -132,7 +132,12 @@ class Compiling(Tuner):
         self._ceilings, self._problem = RUN.ceilings, problem
         self._worker = cast(
             Worker,
-            SimpleNamespace(attempt=self._attempt, time_finalists=self._time_finalists, vendor=lambda: LIBRARIES),
+            SimpleNamespace(
+                attempt=self._attempt,
+                send_ahead=lambda _: None,
+                time_finalists=self._time_finalists,
+                vendor=lambda: LIBRARIES,
+            ),
         )
         self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
 
@@ -158,7 +163,7 @@ class Compiling(Tuner):
         if (entry.kernel, entry.launch) not in self.compiled[entry.path]:
             raise AssertionError(f"started with {entry}")
 
-    def _attempt(self, request: Attempt, _: object) -> AttemptResult:
+    def _attempt(self, request: Attempt) -> AttemptResult:
         self._started(request.entry)
         found = measurement(random.Random(request.seed).uniform(400, 600))
         return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)
