@@ -116,7 +116,8 @@ class Cluster:
         self._processes: dict[str, _Process] = {}  # by worker
         self._done: set[str] = set()  # workers that no process was started on, or whose process has ended
         self._is_complete = False  # whether a device found no problem left
-        self._checked_at = self._lost_at = 0.0
+        self._present = frozenset[str]()  # workers at the last check
+        self._checked_at = self._looked_at = self._lost_at = 0.0
 
     def __enter__(self) -> Self:
         distributed = _distributed()
@@ -150,10 +151,9 @@ class Cluster:
         Raise DeviceError if there are no workers at the first call. Raise ToolMissing if a worker of the first call
         cannot execute the process; a worker that joins later is ignored then.
         """
-        is_first = self._checked_at == 0.0
-        if self._is_complete or not (is_first or time.monotonic() - self._checked_at >= LOOK_SECONDS):
+        if self._is_complete:
             return {}
-        self._checked_at = time.monotonic()
+        is_first = not self._checked_at
         present = self._workers()
         facts = self._facts([one for one in present if one not in self._processes and one not in self._done])
         if is_first and not facts:
@@ -187,13 +187,15 @@ class Cluster:
 
         Raise WorkerError if the scheduler does not answer.
         """
-        present = self._workers()
+        if time.monotonic() - self._looked_at < LOOK_SECONDS:
+            return
+        self._looked_at, present = time.monotonic(), self._workers()
         for worker, process in self._processes.items():
             if worker not in present:
                 process.future.cancel()
                 self._lost_at = time.monotonic()
                 process.channel.is_lost = True
-            elif process.is_over:  # and its last messages have been received
+            elif process.is_over:  # since the last look, so that its last messages have been received
                 process.channel.is_lost = True
             process.is_over = process.future.status in ("error", "finished")
 
@@ -208,9 +210,14 @@ class Cluster:
         self._is_complete |= is_complete
         return lost
 
-    def _workers(self) -> set[str]:
+    def _workers(self) -> frozenset[str]:
+        """Return the addresses of the cluster's workers, which are asked for every LOOK_SECONDS."""
+        if time.monotonic() - self._checked_at < LOOK_SECONDS:
+            return self._present
+        self._checked_at = time.monotonic()
         try:
-            return set(self._client.nthreads())
+            self._present = frozenset(self._client.nthreads())
+            return self._present
         except OSError as error:
             raise WorkerError(
                 f"the Dask scheduler at {self._address} does not answer any more ({error}): every trial that ended"

@@ -164,6 +164,8 @@ class Fleet:
                         self._devices.check()
                         self._start(self._devices.started(), store, stack)
             finally:
+                for one in tuple(self._queues.values()):
+                    one.stop()
                 for thread in self._threads.values():  # their processes have ended
                     thread.join()
             for note in chain.from_iterable(one.left() for one in self._queues.values()):

@@ -71,6 +71,7 @@ class ProblemQueue:
         self._remaining = list(range(len(self._problems)))
         self._searches = dict[ProblemSession, int]()  # searches under way, with the number of devices at each
         self._preparing = 0  # problems whose search is about to begin
+        self._is_stopped = False
         self._tuned_elsewhere = 0  # problems that other runs have tuned meanwhile
         self._held = set[Problem]()  # by this run's devices
         self._lock = threading.Lock()
@@ -82,10 +83,14 @@ class ProblemQueue:
             if session is not None:
                 yield session.started()
                 yield from self._search(session, executor)
-            elif self._searches or self._preparing:
+            elif (self._searches or self._preparing) and not self._is_stopped:
                 time.sleep(WAIT_SECONDS)
             else:
                 return
+
+    def stop(self) -> None:
+        """Give no device another problem: the run is to end early."""
+        self._is_stopped = True
 
     def _next_session(self, executor: Executor) -> ProblemSession | None:
         """Lease the first problem that is free, and begin its search; None if there is no such problem."""
@@ -203,7 +208,7 @@ class ProblemQueue:
 
     def _next_place(self) -> int | None:
         """Lease the first problem that is free, and return its place; None if there is no such problem."""
-        for place in tuple(self._remaining):
+        for place in () if self._is_stopped else tuple(self._remaining):
             with self._lock:
                 self._preparing += 1
             if self._take(self._problems[place]):

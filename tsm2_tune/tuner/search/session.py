@@ -168,7 +168,8 @@ class ProblemSession:
         try:
             for trial in tuner.tune(self.search, self._record):
                 if trial.outcome is Outcome.INTERRUPTED:
-                    self._interrupted += 1
+                    with self._lock:
+                        self._interrupted += 1
                     yield TrialInterrupted(trial)
                     continue
                 ended.append(
