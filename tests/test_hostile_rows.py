@@ -136,7 +136,8 @@ READERS: dict[str, set[str]] = {  # the columns that a command reads, none of wh
     "quarantine": of("quarantine") | DANGLING,
     "db check": EVERY,
     "import": EVERY,
-    "search": SHOWN - of(*(f"trial.{one}" for one in ("device_name", "family", "basis", "superseded")), "problem"),
+    "search": SHOWN - of(*(f"trial.{one}" for one in ("device_name", "family", "basis", "superseded")), "problem")
+    | of("run.driver", "vendor_measurement.library", "vendor_measurement.library_version"),
     "report --output -": EVERY - of("quarantine", "trial.verdict_correct", "trial.stamp") - FINAL_OF_VENDOR,
 }
 LAUNCH = ("kernel", "dtype", "threads", "smem_bytes", "columns_per_block", "flat_splits", "persistent")
@@ -198,7 +199,8 @@ def ask(command: str, path: Path) -> str:
         return run_on(path, *(one.replace("_", " ") for one in command.split()))
     try:
         with Store.open(path, create=False) as store:
-            store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
+            history = store.history(GPU, PROBLEM, ("tsm2",), BASIS)
+            history.tried(), history.final_configs(), history.vendor_of_last_final()
             store.vendor_us(GPU, PROBLEM, Cache.CLEAN)
     except StoreError as error:
         return str(error)
