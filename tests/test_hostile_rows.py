@@ -134,7 +134,7 @@ READERS: dict[str, set[str]] = {  # the columns that a command reads, none of wh
     "db check": EVERY,
     "import": EVERY,
     "search": SHOWN - of(*(f"trial.{one}" for one in ("device_name", "family", "basis", "superseded")), "problem")
-    | of("run.driver", "vendor_measurement.library", "vendor_measurement.library_version"),
+    | of("run.driver", *(f"vendor_measurement.{one}" for one in ("library", "library_version", "median_us"))),
     "report --output -": EVERY - of("quarantine", "trial.verdict_correct", "trial.stamp") - FINAL_OF_VENDOR,
 }
 LAUNCH = ("kernel", "dtype", "threads", "smem_bytes", "columns_per_block", "flat_splits", "persistent")
