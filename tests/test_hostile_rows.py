@@ -240,6 +240,11 @@ def test_a_value_that_contradicts_others_is_refused(command: str, victim: Path) 
     assert passed == set()
 
 
+def test_a_sample_is_checked_though_it_changes_no_interval(victim: Path) -> None:
+    assert Edit(COLUMNS["sample.us"], math.inf, -1).put(victim)
+    assert "us = inf is not a value of this column" in ask("best", victim)
+
+
 ALONE = {  # tables whose rows no other row needs, and for a trial those of the vendor
     "show 2": {"quarantine", "measurement", "vendor_measurement", "vendor_sample"},
     "db check": {"quarantine"},
