@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from tests.fabricated import measurement, plain_sql, tuning_run
+from tests.fabricated import measurement, tuning_run
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
     H200,
@@ -30,7 +30,6 @@ from tests.times_between import (
 )
 from tsm2_tune.console.cross_timing import CrossTimingProgress
 from tsm2_tune.console.trial_tables import trial_facts
-from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
@@ -339,14 +338,6 @@ def test_the_count_goes_on_from_round_to_round(store: Store) -> None:
     counted = [(one.done, one.total) for one in events if isinstance(one, PairMeasured)]
     assert counted == sorted(counted)
     assert counted[-1] == (len(device.tried), len(device.tried))
-
-
-@pytest.mark.parametrize("mark", ["2", "'x'", "0.5", "-1", "x'00'"])
-def test_an_edited_mark_is_refused(store: Store, mark: str) -> None:
-    tuned(store)
-    plain_sql(store.path, f"UPDATE trial SET is_between = {mark} WHERE id = 1")
-    with pytest.raises(StoreError, match="trial 1 is not as this tsm2-tune stores it"):
-        store.best()
 
 
 def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

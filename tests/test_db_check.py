@@ -8,14 +8,10 @@ from pathlib import Path
 
 import pytest
 
-import tsm2_tune
 from tests.command import run
 from tests.fabricated import BASIS, configuration, downgrade, final, plain_sql, source, trial, tuning_run
 from tests.tampering import GRAM, good_database
-from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.doctor.finding import Finding, State
 from tsm2_tune.tuner.results.maintenance import integrity
-from tsm2_tune.tuner.results.maintenance.integrity import check
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 
@@ -213,20 +209,3 @@ def test_what_is_no_database_of_ours_is_refused(tmp_path: Path, path: Path) -> N
         said = run("db", "check", "--db", str(tmp_path / name))
         assert (said.exit_code, said.stdout) == (2, "")
         assert sentence in said.stderr
-
-
-@pytest.mark.slow
-def test_what_other_commands_refuse_is_no_ok(good: Path) -> None:
-    """The check reports all that keeps the winners from being read."""
-    for what in FAULTS:
-        other = good.with_name("other.db")
-        other.write_bytes(good.read_bytes())
-        plain_sql(other, what)
-        try:
-            tsm2_tune.best(other)
-        except StoreError:
-            assert problems(check(other)), what
-
-
-def problems(found: tuple[Finding, ...]) -> list[str]:
-    return [one.name for one in found if one.state is State.PROBLEM]

@@ -52,8 +52,6 @@ def test_forgotten_text_takes_only_its_own_paragraphs(two: Path) -> None:
     ("tampering", "sentence"),
     [
         ("DELETE FROM paragraph", "of the kernel's text is missing"),
-        ("UPDATE source SET paragraphs = 'x'", "paragraphs = 'x' is not a value of this column"),
-        ("UPDATE source SET paragraphs = x'00'", "is not of type str"),
         (
             "UPDATE source SET paragraphs = (SELECT group_concat(key, ' ') FROM paragraph)",
             "does not match its digest",
@@ -62,7 +60,6 @@ def test_forgotten_text_takes_only_its_own_paragraphs(two: Path) -> None:
             f"UPDATE paragraph SET text = printf('%.*c', {MOST_KERNEL // 2}, 'x')",
             f"more than {MOST_KERNEL} characters",
         ),
-        ("UPDATE paragraph SET text = x'ff'", "is not of type str"),
     ],
 )
 def test_tampered_text_is_refused_in_a_sentence(tampering: str, sentence: str, two: Path) -> None:

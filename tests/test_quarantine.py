@@ -207,16 +207,6 @@ def test_a_trial_and_its_quarantine_are_stored_together(store: Store, path: Path
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(0,)]
 
 
-@pytest.mark.parametrize(
-    "tampering", ["outcome = 'ok'", "times = -1", "tools = 'x'", "last_at = 'now'", "config = ''"]
-)
-def test_a_tampered_row_is_refused(tampering: str, store: Store, path: Path) -> None:
-    store.add_trials(RUN, [], hazards=hazards(failed_and_right(), TARGET))
-    plain_sql(path, f"UPDATE quarantine SET {tampering}")
-    with pytest.raises(StoreError, match="quarantined kernel 1 is not as this tsm2-tune stores it"):
-        entries(store.database)
-
-
 # The command
 
 

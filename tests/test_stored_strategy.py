@@ -103,12 +103,3 @@ def test_merged_databases_keep_how_far_a_search_went(path: Path, tmp_path: Path)
     assert plain_sql(merged, OF_SPACE) == [(1840, "max-trials")]
     with Store.open(older, create=True):
         assert plain_sql(older, OF_SPACE) == [(1840, None)]
-
-
-@pytest.mark.parametrize("value", ["'<b>'", "x'00'", "7", "'" + "a" * 65 + "'"])
-def test_what_is_no_name_is_named(value: str, stored: Path) -> None:
-    plain_sql(stored, f"UPDATE trial SET strategy = {value}")
-    said = run("db", "check", "--db", str(stored))
-    assert (said.exit_code, said.stdout.startswith("problem  row: trial 1 is not as this tsm2-tune")) == (1, True)
-    assert "strategy = " in said.stdout
-    assert run("best", "--db", str(stored)).exit_code == 2

@@ -21,7 +21,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-@pytest.mark.parametrize(("act", "first", "last"), [(read, 0, 40), (read, 40, 80), (go_on, 0, 8)])
+@pytest.mark.parametrize(("act", "first", "last"), [(read, 0, 60), (go_on, 0, 8)])
 def test_a_tampered_database_gives_a_result_or_a_sentence(
     good: bytes, tmp_path: Path, act: Act, first: int, last: int
 ) -> None:
@@ -33,5 +33,5 @@ def test_a_tampered_database_gives_a_result_or_a_sentence(
 def test_a_good_database_is_read_and_tuned_on_with(good: bytes, tmp_path: Path) -> None:
     path = tmp_path / "good.db"
     path.write_bytes(good)
-    assert {read(path, random.Random(seed)) for seed in range(40)} == {"read"}
+    assert {read(path, random.Random(seed)) for seed in range(20)} == {"read"}
     assert go_on(path, random.Random(0)) == "tuned"

@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.command import TUNE, run
-from tests.databases import C128, C256, beside_vendor, database_of
+from tests.databases import C128, C256, beside_vendor
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -27,7 +27,6 @@ from tests.fabricated import (
 from tests.simulated import RUN, TARGET, A, B, C, Replay, tried
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.console.tables import console
-from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace
@@ -263,61 +262,6 @@ def test_the_vendor_is_forgotten_with_the_last_trial_of_its_final(store: Store, 
     assert plain_sql(path, "SELECT count(*) FROM run") == [(0,)]
     assert plain_sql(path, "PRAGMA foreign_key_check") == []
     assert beside_vendor(store).vendor_us is None  # the same round, measured without
-
-
-@pytest.mark.parametrize(
-    "tampering",
-    [
-        "library = 'cuBLAS2'",
-        "library_version = -1",
-        "library_version = 'x'",
-        "routine = 'evil()'",
-        "routine = 'cublasSgemm' || char(10)",
-        "routine = 'cublas' || printf('%5000s', '')",
-        "verdict_correct = 2",
-        "verdict_worst_ratio = -1",
-        "verdict_worst_ratio = 2.5",
-        "verdict_detail = x'00'",
-        "verdict_detail = printf('%20000s', '')",
-        "median_us = 0",
-        "median_us = 'x'",
-        "median_us = median_us / 10",
-        "low_us = high_us + 1",
-        "high_us = 9e999",
-        "sm_clock_mhz = 'fast'",
-    ],
-)
-def test_a_tampered_measurement_of_the_vendor_is_refused(store: Store, path: Path, tampering: str) -> None:
-    beside_vendor(store, GEMM)
-    plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
-    with pytest.raises(StoreError, match=r"^vendor measurement 1 is not as this tsm2-tune stores it"):
-        store.best()
-
-
-@pytest.mark.parametrize(
-    "tampering", ["UPDATE vendor_sample SET us = us / 10", "DELETE FROM vendor_sample WHERE ordinal = 0"]
-)
-def test_tampered_samples_of_the_vendor_are_refused(store: Store, path: Path, tampering: str) -> None:
-    beside_vendor(store, GEMM)
-    plain_sql(path, tampering)
-    with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
-        store.best()
-
-
-@pytest.mark.parametrize("tampering", ["library = 'x'", "library_version = -1"])
-def test_a_tampered_version_is_refused_by_a_search(store: Store, path: Path, tampering: str) -> None:
-    beside_vendor(store, GEMM)
-    plain_sql(path, f"UPDATE vendor_measurement SET {tampering}")
-    with pytest.raises(StoreError, match=r"^vendor measurement 1 "):
-        store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final()
-
-
-@pytest.mark.parametrize("change", ["DROP TABLE vendor_sample", "ALTER TABLE vendor_measurement ADD COLUMN x TEXT"])
-def test_an_altered_table_of_the_vendor_is_refused(path: Path, change: str) -> None:
-    database_of(path)
-    plain_sql(path, change)
-    with pytest.raises(StoreError, match="unlike tsm2-tune's schema"), Store.open(path, create=False):
-        pass
 
 
 def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
