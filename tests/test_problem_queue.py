@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -81,7 +82,9 @@ def test_runs_that_take_turns_tune_each_problem_once(
     monkeypatch.setattr(problem_queue, "datetime", SimpleNamespace(now=lambda _: datetime(2026, 1, 1, tzinfo=UTC)))
     with Store.open(path, create=True) as other:
         runs = [
-            tune_problems(spaces, Fabricating(one, seed=seed, strategy="exhaustive"), one, families=("tsm2",))
+            tune_problems(
+                spaces, Fabricating(one, seed=seed, strategy="exhaustive", max_trials=3), one, families=("tsm2",)
+            )
             for seed, one in enumerate((store, other))
         ]
         events = list[list[ProblemEvent]]([[], []])
@@ -215,3 +218,42 @@ def test_the_history_in_memory_is_as_in_the_database(
     assert replayed == 1 + (len(executor.in_full) if refuted else 0)
     history.read()
     assert found == {name: getattr(history, name) for name in found}
+
+
+@pytest.mark.parametrize("fails", ["final", "verify_in_full"])
+def test_a_problem_whose_last_device_fails_in_the_end_is_ended_by_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    whole, calls = getattr(Fabricating, fails), list[int]()
+
+    def failing(self: Fabricating, *arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            raise WorkerError("its process was lost")
+        return whole(self, *arguments, **named)
+
+    monkeypatch.setattr(Fabricating, fails, failing)
+    events = shared(store, [space_of(10)], [Fabricating(store), Fabricating(store)])
+    assert [len([one for one in of if isinstance(one, WorkerError)]) for of in events] in ([0, 1], [1, 0])
+    (ended,) = (event for of in events for event in of if isinstance(event, ProblemEnded))
+    assert ended.winner is not None
+    assert ended.winner.verified_in_full
+
+
+def test_a_device_without_a_problem_asks_for_those_of_others_seldom(store: Store, path: Path) -> None:
+    asked, spaces = list[Problem](), [space_of(3, problem) for problem in SHAPES]
+    with Store.open(path, create=True) as other, other.leases(DEVICE) as theirs, store.leases(DEVICE) as leases:
+        assert all(theirs.take(problem) for problem in SHAPES[1:])
+        with pytest.MonkeyPatch.context() as patched:
+            take = leases.take
+            patched.setattr(leases, "take", lambda problem: asked.append(problem) or take(problem))
+            queue = ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
+            slow, idle = Fabricating(store, lambda: time.sleep(0.3)), Fabricating(store)
+            threads = [threading.Thread(target=lambda one=one: list(queue.events(one))) for one in (slow, idle)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        assert [one.text.split(" is left to ")[0] for one in queue.left()] == [one.text for one in SHAPES[1:]]
+        assert queue.unfinished == ()
+    assert len(asked) < 5 * len(SHAPES)

@@ -249,6 +249,16 @@ def test_what_is_put_back_comes_first() -> None:
     assert list(search) == [second]  # though there are as many as asked for
 
 
+def test_what_loses_two_devices_is_skipped() -> None:
+    search = Search(InOrder(SPACE.kept[:2]))
+    for _ in range(2):
+        deadly = next(search)
+        assert deadly == SPACE.kept[0]
+        search.put_back(deadly, is_suspect=True)
+    assert list(search) == [SPACE.kept[1]]
+    assert search.skipped == {SPACE.kept[0].config.text}
+
+
 def test_a_budget_counts_the_seconds_of_all_trials() -> None:
     prior = replace(NO_PRIOR_TRIALS, seconds=2.0)
     search = Search(InOrder(SPACE.kept), prior, budget_seconds=3.5, least=3)

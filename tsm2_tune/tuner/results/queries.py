@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Float, Integer, Select, and_, bindparam, cast, func, literal, or_, select
+from sqlalchemy import Float, Integer, Select, and_, bindparam, case, cast, func, literal, or_, select
 
 from tsm2_tune.tuner.results import best_view, conditions
 from tsm2_tune.tuner.results.records import PROBLEM_KEY
@@ -22,18 +22,13 @@ SEARCHED = (
     .where(conditions.OF_DEVICE, _TRIAL.cache == bindparam("cache"), _TRIAL.is_between == 0, conditions.IS_ALIKE)
     .group_by(_PROBLEM.id)
 )
-# Per reason for which a search of a problem ended: the search's trials, their seconds, and the time of the last one.
-ENDED_SEARCHES = (
-    select(
-        func.min(_TRIAL.id).label("id"),
-        _TRIAL.search_ended,
-        func.count().label("trials"),
-        func.sum(_TRIAL.total_seconds).label("total_seconds"),
-        func.max(_TRIAL.ended_at).label("ended_at"),
-    )
-    .where(conditions.OF_PROBLEM, conditions.OF_BASIS, _TRIAL.search_ended.is_not(None))
-    .group_by(_TRIAL.search_ended)
-)
+# The number of trials that a search counts, their seconds, and the end of the last trial of an ended search.
+SEARCH_SUMMARY = select(
+    func.min(_TRIAL.id).label("id"),
+    func.count().label("trials"),
+    func.coalesce(func.sum(_TRIAL.total_seconds), 0.0).label("total_seconds"),
+    func.max(case((_TRIAL.search_ended.is_not(None), _TRIAL.ended_at))).label("ended_at"),
+).where(conditions.TRIED)
 # The result of the full verification of a kernel and configuration, from trials with one of these bases.
 _OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
 FULL_VERDICT = (

@@ -38,7 +38,7 @@ from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bu
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
-from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, EndedSearch, TrialLine
+from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, SearchSummary, TrialLine
 from tsm2_tune.tuner.results.validation import MOST_DETAIL, checked
 from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.search import quarantine
@@ -181,10 +181,13 @@ class Store:
             row = row.where(trial.basis == basis, trial.strategy.is_not(None))
             connection.execute(row.values(search_ended=why))
 
-    def ended_searches(self, device_name: str, problem: Problem, basis: str) -> tuple[EndedSearch, ...]:
-        """Return how searches of the problem ended, with this basis (compiler, flags and L2 cache state)."""
-        values = conditions.values(device_name, problem) | {"basis": basis}
-        return tuple(map(trial_summaries.ended_search, self._database.rows(queries.ENDED_SEARCHES, values)))
+    def search_summary(
+        self, device_name: str, problem: Problem, families: Collection[str], basis: str
+    ) -> SearchSummary:
+        """Return the summary of the trials that a search of these families counts, as in `History.tried`."""
+        values = conditions.values_tried(device_name, problem, families, basis)
+        (row,) = self._database.rows(queries.SEARCH_SUMMARY, values)
+        return trial_summaries.search_summary(row)
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
         """Return the problems that a search has tuned on the device in this L2 cache state.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Float, Integer
+from sqlalchemy import Column, Float, Integer, Text
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
@@ -79,21 +79,21 @@ class TrialLine:
 
 
 @dataclass(frozen=True, slots=True)
-class EndedSearch:
-    """How searches of a problem ended."""
+class SearchSummary:
+    """The trials of a problem that a search counts."""
 
-    why: str  # the reason, a value of search.Why
-    trials: int  # their trials
-    total_seconds: float  # of these trials
-    last_at: str  # end of the last trial, ISO 8601, UTC
+    trials: int
+    total_seconds: float
+    ended_at: str | None  # end of the last trial of a search that has ended, ISO 8601, UTC; None if none has
 
 
-def ended_search(row: Row) -> EndedSearch:
-    """Return the summary in a row of the query `queries.ENDED_SEARCHES`."""
-    trial = schema.trial.c
+SUMMARY = (Column("trials", Integer), Column("total_seconds", Float), Column("ended_at", Text))
+
+
+def search_summary(row: Row) -> SearchSummary:
+    """Return the summary in the row of the query `queries.SEARCH_SUMMARY`."""
     with reading(row["id"]):
-        values = checked(row, [trial.search_ended, Column("trials", Integer), trial.total_seconds, trial.ended_at])
-        return EndedSearch(values["search_ended"], values["trials"], values["total_seconds"], values["ended_at"])
+        return SearchSummary(**checked(row, SUMMARY))
 
 
 def current_trial(row: Row) -> CurrentTrial:

@@ -249,7 +249,6 @@ class Fleet:
 
     @property
     def _unfinished(self) -> tuple[Problem, ...]:
-        """The problems that were not tuned on some kind of device, because all devices of this kind failed."""
-        well = {target.identity.name for name, target in self._targets.items() if name not in self._failures}
-        failed = {target.identity.name for target in self._targets.values()} - well
-        return tuple(one for one in self._run.problems if any((kind, one) not in self._ended for kind in failed))
+        """The problems that were not tuned on some kind of device, because devices of this kind failed."""
+        missing = set(chain.from_iterable(one.unfinished for one in self._queues.values()))
+        return tuple(one for one in self._run.problems if one in missing)

@@ -6,9 +6,11 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from math import inf
 
-from tsm2_tune.generator.families import parse_config
+from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace
@@ -18,13 +20,26 @@ from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, ProblemLeft
 from tsm2_tune.tuner.runs.leases import MOST_DEATHS, Leases
 from tsm2_tune.tuner.search import quarantine
-from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.search.session import ProblemSession, counted
 from tsm2_tune.tuner.search.spaces import Spaces
 from tsm2_tune.tuner.search.strategies import StrategyFactory
 
-WAIT_SECONDS = 0.1  # until the strategy of a search that has no candidate now is asked again
+WAIT_SECONDS = 0.1  # between two looks of a device for which no problem is left
+LOOK_SECONDS = 1.0  # between two requests for the lease of a problem that another run has
+
+
+@dataclass(slots=True)
+class _Item:
+    """A problem of the queue."""
+
+    index: int  # of its search space
+    problem: Problem
+    devices: int = 0  # number of devices that work on it
+    session: ProblemSession | None = None  # whose search other devices may join
+    is_done: bool = False
+    is_tuned_elsewhere: bool = False  # by another run, since this run began
+    refused_at: float = -inf  # when another run had the lease
 
 
 def tune_problems(
@@ -46,7 +61,8 @@ class ProblemQueue:
     """The problems that devices of one kind tune. Each device calls `events`, in a thread of its own.
 
     A device takes the next problem that no other run has leased. If none is left, it joins the search of another
-    device: both try candidates of the same search. The last device to leave a search ends the problem.
+    device: both try candidates of the same search. The last device to leave a search ends the problem. If it fails,
+    another device takes the problem again.
 
     `searched` contains the problems' search spaces. The fastest kernels of `families` take part in finals, including
     those that earlier runs tried; by default those of all default families and of the families in the space.
@@ -65,60 +81,147 @@ class ProblemQueue:
         self._spaces, self._store, self._leases = searched, store, leases
         self._families, self._make_strategy = families, make_strategy
         # Access to an element of Spaces enumerates the space.
-        of_spaces = searched.problems if isinstance(searched, Spaces) else [space.problem for space in searched]
-        self._problems = tuple(of_spaces)
+        problems = searched.problems if isinstance(searched, Spaces) else [space.problem for space in searched]
+        self._items = [_Item(index, problem) for index, problem in enumerate(problems)]
         self._started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        self._remaining = list(range(len(self._problems)))
-        self._searches = dict[ProblemSession, int]()  # searches under way, with the number of devices at each
-        self._preparing = 0  # problems whose search is about to begin
+        self._held = set[Problem]()  # by `hold`
+        self._lock = threading.Lock()  # of the items and `_held`
         self._is_stopped = False
-        self._tuned_elsewhere = 0  # problems that other runs have tuned meanwhile
-        self._held = set[Problem]()  # by this run's devices
-        self._lock = threading.Lock()
 
     def events(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Tune problems on a device until none is left for it. Yield each event after its results are stored."""
         while True:
-            session = self._next_session(executor) or self._search_to_join()
-            if session is not None:
-                yield session.started()
-                yield from self._search(session, executor)
-            elif (self._searches or self._preparing) and not self._is_stopped:
-                time.sleep(WAIT_SECONDS)
-            else:
+            is_alone = not any(one.devices for one in self._items)
+            if (item := self._take(at_once=is_alone)) is not None:
+                yield from self._begin(item, executor)
+            elif (item := self._join()) is not None:
+                yield from self._search(item, executor)
+            elif is_alone or self._is_stopped:
                 return
+            else:
+                time.sleep(WAIT_SECONDS)
 
     def stop(self) -> None:
         """Give no device another problem: the run is to end early."""
         self._is_stopped = True
 
-    def _next_session(self, executor: Executor) -> ProblemSession | None:
-        """Lease the first problem that is free, and begin its search; None if there is no such problem."""
-        while (place := self._next_place()) is not None and self._is_tuned_elsewhere(self._problems[place], executor):
-            self._tuned_elsewhere += 1
-            self._release(self._problems[place])
-            with self._lock:
-                self._preparing -= 1
-        if place is None:
-            return None
-        try:
-            session = self._session(place, executor)
-            session.begin(self._make_strategy)
-            with self._lock:
-                self._searches[session] = 0
-            return session
-        except BaseException:
-            self._put_back(place)
-            raise
-        finally:
-            with self._lock:
-                self._preparing -= 1
+    def left(self) -> Iterator[Noted]:
+        """Yield a note for the problems that other runs have tuned meanwhile, and for each that is left to a run."""
+        if count := sum(one.is_tuned_elsewhere for one in self._items):
+            yield Noted(f"other runs have tuned {count} of the {len(self._items)} problems meanwhile")
+        for one in self._items:
+            if not one.is_done and (holder := self._leases.holder(one.problem)):
+                yield Noted(f"{one.problem.text} is left to {holder}")
 
-    def _session(self, place: int, executor: Executor) -> ProblemSession:
-        problem = self._problems[place]
+    @property
+    def unfinished(self) -> tuple[Problem, ...]:
+        """The problems that no device has ended, and that no other run has."""
+        return tuple(one.problem for one in self._items if not one.is_done and not self._leases.holder(one.problem))
+
+    @contextmanager
+    def hold(self, problem: Problem) -> Iterator[bool]:
+        """Lease the problem for the `with` block. Yield false if another device or run has it."""
+        with self._lock:
+            is_free = problem not in self._held and not any(
+                one.devices for one in self._items if one.problem == problem
+            )
+            if is_free:
+                self._held.add(problem)
+        if not is_free:
+            yield False
+            return
+        try:
+            is_ours = self._leases.take(problem)
+            yield is_ours
+            if is_ours:
+                self._leases.release(problem)
+        finally:
+            self._held.discard(problem)
+
+    def _take(self, *, at_once: bool) -> _Item | None:
+        """Lease the first problem that is free; None if there is none.
+
+        If `at_once` is false, problems are left out that another run had less than LOOK_SECONDS ago.
+        """
+        for one in self._items:
+            with self._lock:
+                is_refused = not at_once and time.monotonic() < one.refused_at + LOOK_SECONDS
+                if self._is_stopped or one.is_done or one.devices or is_refused or one.problem in self._held:
+                    continue
+                one.devices = 1
+            is_ours = False
+            try:
+                is_ours = self._leases.take(one.problem)
+            finally:
+                if not is_ours:
+                    one.devices, one.refused_at = 0, time.monotonic()
+            if is_ours:
+                return one
+        return None
+
+    def _join(self) -> _Item | None:
+        """Join the search with the fewest devices among those with a candidate now; None if there is none."""
+        for one in sorted(self._items, key=lambda one: one.devices):
+            with self._lock:
+                if one.session is None or not one.session.has_candidate():
+                    continue
+                one.devices += 1
+                return one
+        return None
+
+    def _begin(self, item: _Item, executor: Executor) -> Iterator[ProblemEvent]:
+        """Begin the search of a problem, and work on it."""
+        try:
+            if self._is_tuned_elsewhere(item, executor):
+                item.is_tuned_elsewhere = True
+            else:
+                session = self._session(item, executor)
+                session.begin(self._make_strategy)
+                item.session = session
+        except BaseException:
+            self._leave(item, is_done=False)
+            raise
+        if item.session is None:
+            self._leave(item, is_done=True)
+        else:
+            yield from self._search(item, executor)
+
+    def _search(self, item: _Item, executor: Executor) -> Iterator[ProblemEvent]:
+        """Try candidates of the search. If no other device is left at it, end the problem."""
+        session, is_done = item.session, False
+        assert session is not None
+        try:
+            yield session.started()
+            yield from session.tried(executor)
+            with self._lock:
+                is_last = item.devices == 1
+                if is_last:
+                    item.session = None  # so that no device joins
+            if is_last:
+                yield from session.end(executor)
+                is_done = True
+            else:
+                yield ProblemLeft(item.problem)
+        finally:
+            self._leave(item, is_done=is_done)
+
+    def _leave(self, item: _Item, *, is_done: bool) -> None:
+        """Count a device that leaves the problem. After the last one, release the problem."""
+        with self._lock:
+            is_last = item.devices == 1
+            if is_last:
+                item.session = None
+        if is_last:
+            self._leases.release(item.problem)
+        with self._lock:
+            item.is_done |= is_done
+            item.devices -= 1
+
+    def _session(self, item: _Item, executor: Executor) -> ProblemSession:
+        problem = item.problem
         executor.expect(problem)
         self._quarantine_suspect(problem, executor)
-        space = self._spaces[place]
+        space = self._spaces[item.index]
 
         def record(candidate: Candidate | None) -> None:
             config = None if candidate is None else candidate.config.text
@@ -127,16 +230,23 @@ class ProblemQueue:
         families = counted(self._families, space)
         return ProblemSession(space, executor, self._store, families, self._started_at, record=record)
 
-    def _is_tuned_elsewhere(self, problem: Problem, executor: Executor) -> bool:
-        """Return whether another run has ended the problem's search since this run began, by no smaller limits."""
-        limits, device = executor.options, executor.target.identity.name
-        for one in self._store.ended_searches(device, problem, executor.basis):
-            budget, most = limits.budget_seconds, limits.max_trials
-            is_long = budget is not None and one.why == Why.BUDGET and one.total_seconds >= budget
-            is_long |= most is not None and one.why == Why.MAX_TRIALS and one.trials >= most
-            if one.last_at > self._started_at and (is_long or one.why == Why.ALL_TRIED):
-                return True
-        return False
+    def _is_tuned_elsewhere(self, item: _Item, executor: Executor) -> bool:
+        """Return whether another run has ended a search since this run began, and this run's limits are reached.
+
+        The problem's search space is not enumerated for this.
+        """
+        options, device = executor.options, executor.target.identity.name
+        if options.retried:
+            return False
+        families: Sequence[str] = [name for name, one in FAMILIES.items() if not one.only_by_name]
+        if not isinstance(self._spaces, Spaces):
+            families = self._spaces[item.index].families
+        elif self._spaces.families:
+            families = self._spaces.families
+        found = self._store.search_summary(device, item.problem, families, executor.basis)
+        is_long = options.budget_seconds is not None and found.total_seconds >= options.budget_seconds
+        is_long |= options.max_trials is not None and found.trials >= options.max_trials
+        return is_long and found.ended_at is not None and found.ended_at > self._started_at
 
     def _quarantine_suspect(self, problem: Problem, executor: Executor) -> None:
         """Put a configuration into quarantine if several runs in a row have died during its trial."""
@@ -148,99 +258,3 @@ class ProblemQueue:
                 one = quarantine.quarantined(executor.target, problem, config, Outcome.CRASHED, detail)
                 self._store.quarantine_kernels([one])
             self._leases.acquit(problem)
-
-    def left(self) -> Iterator[Noted]:
-        """Yield a note for the problems that other runs have tuned meanwhile, and for each that is left to a run."""
-        if self._tuned_elsewhere:
-            count = f"{self._tuned_elsewhere} of the {len(self._problems)} problems"
-            yield Noted(f"other runs have tuned {count} meanwhile")
-        for place in self._remaining:
-            problem = self._problems[place]
-            yield Noted(f"{problem.text} is left to {self._leases.holder(problem) or 'a run that has just ended'}")
-
-    @contextmanager
-    def hold(self, problem: Problem) -> Iterator[bool]:
-        """Lease the problem for the `with` block. Yield false if another device or run has it."""
-        is_ours = self._take(problem)
-        try:
-            yield is_ours
-        finally:
-            if is_ours:
-                self._release(problem)
-
-    def _search(self, session: ProblemSession, executor: Executor) -> Iterator[ProblemEvent]:
-        """Try candidates of the session's search. If no other device is left at it, end the problem.
-
-        If the last device at it fails, the problem is put back, and another device tunes it.
-        """
-        is_last = is_done = False
-        if self._join(session):
-            try:
-                yield from session.tried(executor)
-                is_last = self._leave(session)
-                if is_last:
-                    yield from session.end(executor)
-                is_done = True
-            finally:
-                is_last = is_last or (not is_done and self._leave(session))
-                if is_last and is_done:
-                    self._release(session.space.problem)
-                elif is_last:
-                    self._put_back(self._problems.index(session.space.problem))
-        if not is_last:
-            yield ProblemLeft(session.space.problem)
-
-    def _join(self, session: ProblemSession) -> bool:
-        """Count a device that joins the search. Return False if the last device at it has just left."""
-        with self._lock:
-            if session in self._searches:
-                self._searches[session] += 1
-            return session in self._searches
-
-    def _leave(self, session: ProblemSession) -> bool:
-        """Count a device that leaves the search. Return whether it was the last one."""
-        with self._lock:
-            self._searches[session] -= 1
-            is_last = not self._searches[session]
-            if is_last:
-                del self._searches[session]
-            return is_last
-
-    def _next_place(self) -> int | None:
-        """Lease the first problem that is free, and return its place; None if there is no such problem."""
-        for place in () if self._is_stopped else tuple(self._remaining):
-            with self._lock:
-                self._preparing += 1
-            if self._take(self._problems[place]):
-                self._remaining.remove(place)
-                return place
-            with self._lock:
-                self._preparing -= 1
-        return None
-
-    def _search_to_join(self) -> ProblemSession | None:
-        """Return the search with the fewest devices among those with a candidate now; None if there is none."""
-        with self._lock:
-            fewest_first = sorted(self._searches, key=lambda one: self._searches[one])
-        return next((one for one in fewest_first if one.has_candidate()), None)
-
-    def _take(self, problem: Problem) -> bool:
-        with self._lock:
-            if problem in self._held:
-                return False
-            self._held.add(problem)
-        is_ours = False
-        try:
-            is_ours = self._leases.take(problem)
-        finally:
-            if not is_ours:
-                self._held.discard(problem)
-        return is_ours
-
-    def _put_back(self, place: int) -> None:
-        self._remaining.insert(0, place)
-        self._release(self._problems[place])
-
-    def _release(self, problem: Problem) -> None:
-        self._leases.release(problem)
-        self._held.discard(problem)

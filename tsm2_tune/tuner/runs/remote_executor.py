@@ -122,6 +122,10 @@ class RemoteExecutor:
         asked = deque[Candidate]()
         try:
             yield from self._tune(search, asked, on_start)
+        except ExecutorLost:
+            if asked:
+                search.put_back(asked.popleft(), is_suspect=True)
+            raise
         finally:
             for candidate in asked:
                 search.put_back(candidate)

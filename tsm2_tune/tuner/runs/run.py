@@ -30,7 +30,7 @@ class RunResult:
     ended: tuple[ProblemEnded, ...]  # for each problem that the run tuned, in the order in which they ended
     winners: tuple[BestRow, ...]  # of the run's problems
     interrupted: int  # trials and final comparisons that were interrupted from outside
-    unfinished: tuple[Problem, ...] = ()  # problems that were not tuned on some device, because devices failed
+    unfinished: tuple[Problem, ...]  # problems that were not tuned on some kind of device, because devices failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +68,9 @@ class Run:
                     if isinstance(event, ProblemEnded):
                         ended.append(event)
                     tell(event)
+                unfinished = queue.unfinished
             won = winners(store, target, tuner.cache, self.problems)
-        return RunResult((target,), solved(ended, won), won, interrupted)
+        return RunResult((target,), solved(ended, won), won, interrupted, unfinished)
 
     def events(self, queue: ProblemQueue, executor: Executor, store: Store) -> Iterator[Event]:
         """Tune problems of the queue on a device, then time their kernels at other shapes. Yield the events."""

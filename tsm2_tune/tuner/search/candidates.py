@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from math import ceil, inf
@@ -15,6 +15,7 @@ from tsm2_tune.tuner.search.strategies.strategy import Strategy, TrialResult
 # A gain is predicted from this many trials: 100 for a gain of 5 %, 250 for 2 %, 500 for 1 % and less. The values were
 # chosen by replaying stored searches of eight spaces: docs/design/search.md.
 PER_GAIN, MOST_TRIALS = 5.0, 500
+MOST_LOST = 2  # devices that may be lost during trials of a configuration before it is skipped
 
 
 class Why(StrEnum):
@@ -76,6 +77,7 @@ class Search(Iterator[Candidate]):
         gain: float | None = None,
     ) -> None:
         self.why = Why.ALL_TRIED
+        self.skipped = set[str]()  # configurations that were skipped
         self.fastest_us = min((one.median_us for one in prior.contenders), default=None)  # of correct kernels
         self._strategy, self._is_skipped, self._first = strategy, is_skipped, iter(first)
         self._remaining, self._budget_seconds, self._least = most, budget_seconds, least
@@ -83,6 +85,7 @@ class Search(Iterator[Candidate]):
         self._gain = None if gain is None else Gain(gain)
         self._returned = set(prior.tried)
         self._put_back = deque[Candidate]()
+        self._lost = Counter[str]()  # devices that were lost during a trial of the configuration
         self._lock = RLock()
         for result in prior.results:
             strategy.tell(result)
@@ -102,7 +105,9 @@ class Search(Iterator[Candidate]):
             while self.why is Why.ALL_TRIED and (found := self._new()) is not None:
                 if self._remaining == 0:
                     self.why = Why.MAX_TRIALS
-                elif not self._is_skipped(found):
+                elif self._is_skipped(found):
+                    self.skipped.add(found.config.text)
+                else:
                     self._remaining = None if self._remaining is None else self._remaining - 1
                     return found
             raise StopIteration
@@ -112,10 +117,18 @@ class Search(Iterator[Candidate]):
         """The number of candidates that may still be returned; None: no limit."""
         return self._remaining
 
-    def put_back(self, candidate: Candidate) -> None:
-        """Return this candidate again, before others, since it was not tried."""
+    def put_back(self, candidate: Candidate, *, is_suspect: bool = False) -> None:
+        """Return this candidate again, before others, since it has no trial.
+
+        `is_suspect` says that its device was lost during its trial. If MOST_LOST devices were lost in this way, the
+        candidate is skipped.
+        """
         with self._lock:
-            self._put_back.append(candidate)
+            self._lost[candidate.config.text] += is_suspect
+            if self._lost[candidate.config.text] < MOST_LOST:
+                self._put_back.append(candidate)
+            else:
+                self.skipped.add(candidate.config.text)
 
     def tell(self, result: TrialResult, seconds: float = 0.0) -> None:
         """Pass the result of a candidate's trial, which took `seconds`, to the strategy."""

@@ -77,7 +77,6 @@ class ProblemSession:
         self.own = tuple(name for name in self.families if name in space.families)
         self.cache = tuner.cache
         self._record = record
-        self._skipped = set[str]()  # configurations whose kernels are in quarantine
         self._new_trials = self._interrupted = 0
         self._lock = threading.Lock()
         store.supersede(tuner.target.identity.name, space.problem, tuner.basis)
@@ -138,17 +137,10 @@ class ProblemSession:
         """Return an iterator over untried candidates, without those in quarantine."""
         options, prior = self.tuner.options, self.history.prior(self.retries, self.own)
         quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
-
-        def is_skipped(candidate: Candidate) -> bool:
-            if quarantined.holds(candidate):
-                self._skipped.add(candidate.config.text)
-                return True
-            return False
-
         return Search(
             strategy,
             prior,
-            is_skipped,
+            quarantined.holds,
             first=first,
             most=None if options.max_trials is None else max(0, options.max_trials - len(prior.tried)),
             budget_seconds=options.budget_seconds,
@@ -225,7 +217,7 @@ class ProblemSession:
             self.store.end_search(device, problem, tuner.basis, self.search.why)
         prior = self.history.prior(self.retries, self.own)
         configs = frozenset(filter(None, map(parse_config, prior.tried)))
-        left_out = self._interrupted + len(self._skipped)
+        left_out = self._interrupted + len(self.search.skipped)
         yield ProblemEnded(
             problem,
             new_trials=self._new_trials,
@@ -233,7 +225,7 @@ class ProblemSession:
             timed_out=prior.timed_out,
             untried=max(0, len(space.kept) - len(places(space.kept, configs)) - left_out),
             interrupted=self._interrupted,
-            quarantined=len(self._skipped),
+            quarantined=len(self.search.skipped),
             winner=self._winner(),
             why=self.search.why,
         )
