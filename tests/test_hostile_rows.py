@@ -198,6 +198,7 @@ def ask(command: str, path: Path) -> str:
         with Store.open(path, create=False) as store:
             history = store.history(GPU, PROBLEM, ("tsm2",), BASIS)
             history.tried(), history.final_configs(), history.vendor_of_last_final()
+            store.searched(GPU, Cache.CLEAN, PROBLEM)
             store.vendor_us(GPU, PROBLEM, Cache.CLEAN)
     except StoreError as error:
         return str(error)
