@@ -176,6 +176,15 @@ def test_tuning_on_passes_over_a_configuration_of_no_space(path: Path) -> None:
         assert plain_sql(path, "SELECT count(*) FROM trial WHERE superseded = 1") == [(1,)]
 
 
+def test_a_search_refuses_a_configuration_of_no_space(one_trial_database: Path) -> None:
+    other = "config = replace(config, '128', '96'), tunables = replace(tunables, '128', '96')"
+    plain_sql(one_trial_database, f"UPDATE trial SET {other}")
+    with Store.open(one_trial_database, create=False) as store:
+        history = store.history(GPU, PROBLEM, ("tsm2",), BASIS)
+        with pytest.raises(StoreError, match=r"^trial 1 .*tsm2 has no configuration .*threads=96"):
+            history.tried()
+
+
 # Rows
 
 

@@ -155,9 +155,15 @@ FOLLOWING: dict[str, set[str]] = {
     | of("trial.cache", "measurement.cache", "vendor_measurement.cache"),
     "import": DANGLING | of("run.device_name", "trial.device_name"),  # it reads rows as the check does
     "search": of("trial.config", "trial.tunables", "trial.verdict_correct") | DANGLING,
+    "quarantine": of("quarantine.outcome") | DANGLING,
 }  # fmt: skip
-# Right, too: the values of the source, and the other trial.
-ALLOWED = {("trial.rows_per_block", None), ("trial.splits", None), ("measurement.trial_id", 1)}
+# Right, too: the values of the source, the other trial, and another fault.
+ALLOWED = {
+    ("trial.rows_per_block", None),
+    ("trial.splits", None),
+    ("measurement.trial_id", 1),
+    ("quarantine.outcome", "timed-out"),
+}
 PARTS = ("registers", "local_bytes", "smem_bytes", "blocks_per_sm", "verdict_detail", "verdict_worst_ratio")
 NOT_HERE = {  # values that are right in other rows
     *((f"trial.{one}", None) for one in PARTS),
@@ -198,6 +204,7 @@ def ask(command: str, path: Path) -> str:
         with Store.open(path, create=False) as store:
             history = store.history(GPU, PROBLEM, ("tsm2",), BASIS)
             history.tried(), history.final_configs(), history.vendor_of_last_final()
+            store.searched(GPU, Cache.CLEAN, PROBLEM)
             store.vendor_us(GPU, PROBLEM, Cache.CLEAN)
     except StoreError as error:
         return str(error)
@@ -225,7 +232,7 @@ def test_a_value_outside_its_domain_is_refused_where_it_is_read(command: str, vi
 @pytest.mark.parametrize("command", by_layer(FOLLOWING))
 def test_a_value_that_contradicts_others_is_refused(command: str, victim: Path) -> None:
     passed = set[str]()
-    not_here = NOT_HERE if command not in ("show 2", "search") else set()
+    not_here = NOT_HERE if command not in ("show 2", "search", "quarantine") else set()
     for name, column in COLUMNS.items():
         row = 0 if column is schema.sample.c.us else -1
         stored = plain_sql(victim, f"SELECT {column.name} FROM {column.table} ORDER BY 1")[row][0]
