@@ -100,7 +100,7 @@ def tune(
       host if there is no GPU. Give several devices as a list, as a text with commas, or as "all" for all GPUs. The
       devices share the problems, each in a process of its own.
     - `cluster`: the address of a Dask scheduler. Each Dask worker runs on the first GPU that it has, or on its host
-      without a GPU or with `device` "cpu". All workers must have access to `db`.
+      without a GPU or with `device` "cpu".
     - `db`: the database, created if it is missing. The same call again continues an earlier run.
     - `budget`, `max_trials`: the most seconds, and the most configurations, for each problem. Seconds and
       configurations of earlier runs count, too. None, or a budget of 0, means no limit.

@@ -239,7 +239,7 @@ cluster_option = option(
     "--cluster",
     metavar="ADDRESS",
     help="Address of a Dask scheduler, such as tcp://host:8786. Each of its workers tunes on the first GPU that it"
-    " sees, or on its CPU if it sees none or with --device cpu. All workers must reach --db.",
+    " sees, or on its CPU if it sees none or with --device cpu.",
 )
 stored_device_option = option(
     "--device",

@@ -170,7 +170,7 @@ def _print_incomplete(result: TuningResult, database: str) -> None:
     print_interrupted(result.interrupted)
     if result.unfinished:
         count = len(result.unfinished)
-        tell(f"{count} problems not finished, because runs ended early: run the same command again to continue")
+        tell(f"{count} problems not finished, because devices failed: run the same command again to continue")
 
 
 def _print_unsolved(result: TuningResult, database: str) -> None:

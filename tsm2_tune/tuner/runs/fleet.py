@@ -50,7 +50,7 @@ class DeviceProcess(NamedTuple):
 
     channel: Channel
     device: Target | str | None  # a string is resolved there; None: GPU 0, or the host
-    sharing: int  # number of such processes on its machine
+    sharing: int  # number of devices that share its machine's processors
 
 
 class DevicePool(Protocol):

@@ -94,7 +94,7 @@ class Leases:
     def take(self, problem: Problem) -> bool:
         """Lease the problem if no other living run has it. Return whether this run has it now.
 
-        A run may take its problem again at any time, to check that no other run has taken it over.
+        A run may take its problem again.
         """
         key = self._key(problem)
         with self.database.transaction(writes=True, about=(self.owner,)) as connection:

@@ -50,7 +50,7 @@ class Try:
     """A candidate of the search."""
 
     config: KernelConfig
-    guidelines: Guidelines
+    guidelines: Guidelines  # a trial records which of them the compiled kernel breaks
     fastest_us: float | None  # as in BeginSearch
 
 

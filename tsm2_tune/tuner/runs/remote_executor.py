@@ -248,7 +248,7 @@ def _answer(request: Request, tuner: Tuner, channel: Channel, sender: _Sender) -
         case BeginSearch():
             tuner.options = request.options
             received = _ReceivedSearch(channel, request, tuner.target.limits)
-            while received.await_candidate():
+            while received.await_candidate():  # the loop below ends whenever the run has sent no further candidate
                 for trial in tuner.tune(received):
                     sender.send(TrialEnded(trial))
             sender.send(SearchEnded())
@@ -286,7 +286,7 @@ class _ReceivedSearch(Search):
             raise StopIteration
         return self._candidates.popleft()
 
-    def put_back(self, candidate: Candidate) -> None:
+    def put_back(self, candidate: Candidate, *, is_suspect: bool = False) -> None:
         self._candidates.appendleft(candidate)
 
     def tell(self, result: TrialResult, seconds: float = 0.0) -> None:

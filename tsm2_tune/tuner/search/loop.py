@@ -123,13 +123,13 @@ class Tuner:
         since = self.clock.seconds()  # the first trial excludes the measurement of the peak rates
         try:
             while self._has_request(requested, queue, search):
-                self._send_compiled(requested, queue, search)
+                self._send_compiled(requested, queue, search)  # before the wait for a trial
                 compiled = requested.popleft()
                 on_start(compiled.candidate)
                 trial = self._trial_maker.run(compiled, since=since)
                 since = self.clock.seconds()
                 search.tell(result_of(trial), trial.total_seconds)
-                self._send_compiled(requested, queue, search)
+                self._send_compiled(requested, queue, search)  # so that the worker is busy while the caller stores
                 yield trial
                 if not self.target.is_host:
                     queue.step()  # two for each trial, until the queue is full

@@ -21,7 +21,7 @@ class Options:
     compile_limit_seconds: float = 120.0
     run_limit_seconds: float = 60.0  # for each stage of a trial: loading, verification, timing
     retried: frozenset[Outcome] = frozenset()  # earlier trials with these outcomes count as untried
-    sharing: int = 1  # number of runs that share this machine's processors
+    sharing: int = 1  # number of devices that share this machine's processors
     vendor: bool = False  # whether cuBLAS and cuBLASLt are timed in finals
     # On a GPU a trial ends early if its first launches take more than this many times the fastest time so far. None:
     # every trial is verified and timed in full.
