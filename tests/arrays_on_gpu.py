@@ -98,6 +98,7 @@ def gradients(best: ModuleType) -> None:
     right(jax.jit(each)(jnp.asarray(batch), of_jax[1]), batch, b)
     right(matmul(jnp.asarray(batch), of_jax[1]), batch, b)
     exact = [jnp.asarray(np.round(8 * x)) for x in (a[:64], b)]  # whole numbers
+    derivative: Callable[[Any], Any]
     for derivative in (lambda f: jax.jacfwd(f, 1), lambda f: jax.hessian(lambda a, b: (f(a, b) ** 2).sum(), 1)):
         with jax.default_matmul_precision("highest"):
             np.testing.assert_array_equal(derivative(matmul)(*exact), derivative(jnp.matmul)(*exact))
@@ -157,7 +158,6 @@ def captured(best: ModuleType) -> None:
     x, y = drawn(30_000, 16), drawn(16, 8)
     arrays = [jax.numpy.asarray(one) for one in (x, y)]
 
-    @jax.jit
     def twelve(x: Any, y: Any) -> Any:
         for _ in range(6):
             y = y + 1e-4 * best.jax.dot_general(x, best.jax.matmul(x, y), FIRST)
@@ -166,10 +166,10 @@ def captured(best: ModuleType) -> None:
     wanted = y.astype(np.float64)
     for _ in range(6):
         wanted = wanted + 1e-4 * (x.T.astype(np.float64) @ (x @ wanted))
-    runs = 100
+    runs, compiled = 100, jax.jit(twelve)
     with counted(best, "start_within") as starts:
         for _ in range(runs):
-            found = twelve(*arrays)
+            found = compiled(*arrays)
             np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-3)
     print(f"captured: {12 * runs} products, {len(starts)} starts by Python")
     assert len(starts) < 12 * runs

@@ -25,7 +25,7 @@ import numpy as np
 import pytest
 
 from tests.array_libraries import LIBRARIES, Arrays, Matrix
-from tests.calls import Call, Ops, operands, parts, random_call, result, similar_call
+from tests.calls import Call, Ops, operands, parts, random_call, result, similar_call, whole_of
 from tests.fabricated import imported, trial, tuning_run
 from tests.right_on_host import subject
 from tests.tensors_on_gpu import bits, gradients
@@ -88,8 +88,7 @@ def made_module(arrays: Arrays, folder: Path, *, launcher: bool = False) -> Modu
     with Store.open(folder / "results.db", create=True) as store:
         for spelt, text, us in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
-            tried = trial(us, config, problem=problem, source=render(problem, config))
-            store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=2)))
+            store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
         return imported(export(store, "module", binaries=bool(capability), launcher=launcher), folder)
 
 
@@ -111,13 +110,13 @@ def cases(arrays: Arrays, best: ModuleType, shrink: int) -> list[Case]:
     for dtype, orders, shape in SHAPES:
         m, n, k = (-(-extent // shrink) if extent >= LONG else extent for extent in shape)
         a, b, out = (
-            np.asarray(_numbers(random, rows, columns, best.DTYPES[dtype]), order=order)
+            np.asarray(_numbers(random, rows, columns, best.DTYPES[dtype]), order="F" if order == "F" else "C")
             for order, (rows, columns) in zip(orders, ((m, k), (k, n), (m, n)), strict=True)
         )
         wide = [x.astype(np.result_type(x, np.float64)) for x in (a, b)]
         bound = (k + 4) * np.finfo(a.dtype).eps * (np.abs(wide[0]) @ np.abs(wide[1]))
         out[...] = np.nan
-        found.append(Case(*map(arrays.put, (a, b, out)), wide[0] @ wide[1], bound))
+        found.append(Case(arrays.put(a), arrays.put(b), arrays.put(out), wide[0] @ wide[1], bound))
     return found
 
 
@@ -354,7 +353,7 @@ def drawn(arrays: Arrays, best: ModuleType, *, shrink: int = 1, repeats: int = 5
         plain = replace(call, stream=None, is_vector=False)
         whole = operands(plain, turn)
         conj_a, conj_b = plain.conjugates
-        wholes = [arrays.put(one.base) for one in whole]
+        wholes = [arrays.put(whole_of(one)) for one in whole]
         a, b, out = parts(plain, wholes)
         named = {"alpha": plain.alpha, "beta": plain.beta, "conj_a": conj_a, "conj_b": conj_b}
         arrays.synchronize()
@@ -366,7 +365,7 @@ def drawn(arrays: Arrays, best: ModuleType, *, shrink: int = 1, repeats: int = 5
         if plain.has_out:
             whole[2][...] = expected
         for one, array in zip(whole, wholes, strict=True):
-            np.testing.assert_array_equal(arrays.get(array), one.base, err_msg=str(plain))
+            np.testing.assert_array_equal(arrays.get(array), whole_of(one), err_msg=str(plain))
 
 
 CHECKS: dict[str, Callable[..., None]] = {

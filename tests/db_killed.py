@@ -44,7 +44,7 @@ class Counting:
 
     def connected(self, *arguments: Any, **named: Any) -> sqlite3.Connection:
         """Connect as sqlite3.connect does, and count the connection's steps."""
-        connection = connect(*arguments, **named)
+        connection: sqlite3.Connection = connect(*arguments, **named)
         connection.set_progress_handler(self, STEPS)  # of a connection whose transactions the program bounds: gone
         connection.set_trace_callback(self)
         return connection

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.call_log import logged
 from tests.threads_on_gpu import PATIENCE_SECONDS, in_threads
 
 M, N, K = 4099, 5, 517
@@ -24,7 +25,7 @@ A = RNG.random((M, K)).astype(np.float32)
 B = RNG.random((K, N)).astype(np.float32)
 EXPECTED = A.astype(np.float64) @ B
 
-Orders = list[str]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
+Orders = list[Any]  # NumPy's names of the orders of a, b and out: F column-major, C row-major
 ROUNDS = 20  # rounds of concurrent products
 
 
@@ -40,6 +41,10 @@ def imported(path: str) -> ModuleType:
 
 def check(found: Any, expected: Any = EXPECTED) -> None:
     np.testing.assert_allclose(found, expected, rtol=K * 2.0**-24)
+
+
+def on_host(x: Any) -> Any:
+    return x.get() if hasattr(x, "get") else x.cpu().numpy()
 
 
 def pycuda(best: ModuleType, op: str, orders: Orders) -> None:
@@ -134,9 +139,8 @@ def torch(best: ModuleType, op: str, orders: Orders) -> None:
 
 def first_calls(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     """Products of shapes that are new each time, which a launcher that knows the winners decides by itself."""
-    on_host = (lambda x: x.get()) if hasattr(c, "get") else (lambda x: x.cpu().numpy())
     long, of = list[Any](), best.Product.of
-    best.Product.of = lambda *given, **named: long.append(given[2]) or of(*given, **named)
+    best.Product.of = lambda *given, **named: logged(long, given[2], of(*given, **named))
     for rows in range(500, 540):
         check(on_host(best.gemm(a[:rows], b, out=c[:rows])), EXPECTED[:rows])
         check(on_host(best.gemm(a[:rows], b[:, 1:])), EXPECTED[:rows, 1:])
@@ -156,7 +160,6 @@ def by_timing(best: ModuleType, a: Any, b: Any, c: Any) -> None:
     assert bool((held == c).all())
     print(start.match)
     assert start() is c
-    on_host = (lambda x: x.get()) if hasattr(c, "get") else (lambda x: x.cpu().numpy())
     check(on_host(c), on_host(held).astype(np.float64) + 2 * EXPECTED)
     best.plan(a, b, c, measure=True)()
     check(on_host(c))

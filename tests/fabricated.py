@@ -55,7 +55,7 @@ def configuration(threads: int = 128, columns: int = 8, prefetch: int = 4) -> Ts
 
 
 def tuning_run(device: str = GPU, **changes: Any) -> TuningRun:
-    identity = {
+    identity: dict[str, Any] = {
         "name": device,
         "uuid": "GPU-1",
         "compute_capability": "9.0",
@@ -63,7 +63,7 @@ def tuning_run(device: str = GPU, **changes: Any) -> TuningRun:
         "toolkit": "nvcc 13.0",
         "flags": "-arch=sm_90",
     }
-    run = {"seed": 1, "version": "0.1.0", "started_at": "2026-01-02T03:04:05+00:00"}
+    run: dict[str, Any] = {"seed": 1, "version": "0.1.0", "started_at": "2026-01-02T03:04:05+00:00"}
     for name, value in changes.items():
         (identity if name in identity else run)[name] = value
     ceilings = Ceilings(4000.0, 3600.0, (("f32", 60000.0), ("f64", 30000.0)))
@@ -163,6 +163,7 @@ def trial(
     basis: str = BASIS,
     registers: int = 64,
     smem_bytes: int = 4096,
+    blocks_per_sm: int = 8,
     spread_us: float = 1.0,
     **changes: Any,
 ) -> Trial:
@@ -175,7 +176,7 @@ def trial(
         "source": kernel(config, problem),
         "outcome": Outcome.OK,
         "detail": "",
-        "resources": LoadedResources(registers, 0, smem_bytes, blocks_per_sm=8),
+        "resources": LoadedResources(registers, 0, smem_bytes, blocks_per_sm),
         "spill_bytes": 0,
         "guideline_broken": None,
         "verdict": Verdict(True, 0.01, "every element within its bound"),

@@ -7,7 +7,8 @@ from typing import Any, cast
 import pytest
 
 from benchmarks.cells import Cell
-from benchmarks.contest import Opponent, row_of
+from benchmarks.contest import row_of
+from benchmarks.turns import Opponent
 from benchmarks.winner import Winner
 from tests.fabricated import configuration, measurement
 from tsm2_tune.generator.problem import Problem

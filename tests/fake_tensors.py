@@ -6,7 +6,7 @@ import contextlib
 import ctypes
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -36,6 +36,10 @@ CODES = {"float": 2, "bfloat": 4, "complex": 5}  # DLPack's
 
 class Tensor(SimpleNamespace):
     """Fake of a PyTorch tensor: plain, and on a GPU by default."""
+
+    stride: Callable[[], tuple[int, ...]]
+    element_size: Callable[[], int]
+    get_device: Callable[[], int]
 
     def __init__(self, described: Any, **changes: Any) -> None:
         plain = {"is_nested": False, "layout": STRIDED, "is_quantized": False, "requires_grad": False}
@@ -116,8 +120,7 @@ class Exchange(ctypes.Structure):
     )
 
 
-@DESCRIBE
-def describe(tensor: Any, told: Any) -> int:
+def _describe(tensor: Any, told: Any) -> int:
     """Fill in the description; -1 for a tensor that has no memory."""
     try:
         shape, strides, address = tensor.shape, tensor.stride(), tensor.data_ptr()
@@ -130,6 +133,9 @@ def describe(tensor: Any, told: Any) -> int:
     one.code, one.bits, one.lanes = CODES[word.rstrip("0123456789")], 8 * SIZES[word], 1
     one.shape, one.strides = tensor.told
     return 0
+
+
+describe = DESCRIBE(_describe)
 
 
 def exchange(major: int = 1) -> Any:
@@ -283,8 +289,8 @@ def conjugate(described: Any, **changes: Any) -> Tensor:
     return Tensor(described, is_conj=lambda: True, **changes)
 
 
-def f32(at: int, stream: int | None = None) -> SimpleNamespace:
-    return device_array((4, 4), at=at, **({} if stream is None else {"stream": stream}))
+def f32(at: int, **changes: Any) -> SimpleNamespace:
+    return device_array((4, 4), at=at, **changes)
 
 
 def row_major(rows: int, columns: int, at: int, *, kind: type[Tensor] = Tensor, **changes: Any) -> Tensor:

@@ -27,7 +27,7 @@ def in_memory(address: int, rows: int, columns: int, leading_dimension: int, kin
     """The column-major matrix that lies there."""
     dtype = np.dtype(KINDS[kind])
     size = (leading_dimension * (columns - 1) + rows) * dtype.itemsize
-    flat = np.frombuffer((ctypes.c_char * size).from_address(address), dtype)
+    flat = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), dtype)
     return np.lib.stride_tricks.as_strided(
         flat, (rows, columns), (dtype.itemsize, leading_dimension * dtype.itemsize)
     )

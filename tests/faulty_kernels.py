@@ -15,8 +15,8 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs.events import ProblemEnded, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options, Tuner
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -60,7 +60,7 @@ class Found:
 
     trials: list[tuple[object, ...]] = field(default_factory=list)
     told: list[tuple[object, ...]] = field(default_factory=list)
-    ended: list[session.ProblemEnded] = field(default_factory=list)
+    ended: list[ProblemEnded] = field(default_factory=list)
 
     def outcomes(self, config: KernelConfig) -> list[tuple[object, ...]]:
         """Outcome and detail of each trial of the configuration."""
@@ -80,9 +80,9 @@ def tuned_twice(
     for searched in (spaces[:1], spaces):
         with Tuner(target, options) as tuner, Store.open(path, create=True) as store:
             for event in tune_problems(searched, tuner, store, make_strategy=exhaustive, families=("tsm2",)):
-                if isinstance(event, session.TrialStored):
+                if isinstance(event, TrialStored):
                     found.told.append((event.trial.config.text, event.trial.problem.m))
-                elif isinstance(event, session.ProblemEnded):
+                elif isinstance(event, ProblemEnded):
                     found.ended.append(event)
     columns = "config, m, outcome, detail"
     found.trials = plain_sql(path, f"SELECT {columns} FROM trial JOIN problem ON problem_id = problem.id")

@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from tests import quick_worker
-from tsm2_tune.tuner.worker import client
+from tsm2_tune.tuner.worker import client, server
 
 
 class _Serve:
@@ -33,18 +33,17 @@ class _Process:
         self._process = process
         self.pid, self.kill = process.pid, process.kill
 
-    @property
-    def returncode(self) -> int | None:
+    def poll(self) -> int | None:
         code: int | None = self._process.exitcode
         return code
 
-    poll = returncode.fget
+    returncode = property(poll)
 
     def wait(self, timeout: float | None = None) -> int:
         self._process.join(timeout)
-        if self.returncode is None:
+        if (code := self.poll()) is None:
             raise subprocess.TimeoutExpired("a worker", timeout or 0)
-        return self.returncode
+        return code
 
 
 def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
@@ -52,13 +51,11 @@ def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([quick_worker.__name__])
 
-    started = client.serve
-
     def start_child(serve: Any, *arguments: str) -> tuple[Any, Connection]:
         ours, theirs = context.Pipe()
         with theirs:
             process = context.Process(
-                target=_Serve() if serve is started else serve, args=(theirs, *arguments), daemon=True
+                target=_Serve() if serve is server.serve else serve, args=(theirs, *arguments), daemon=True
             )
             process.start()
         return _Process(process), ours

@@ -27,7 +27,7 @@ def array_of(kind: str, described: Any, **changes: Any) -> Any:
     """Return the library's array for a description."""
     if kind == "torch":
         return Tensor(described, dtype=OF_TYPESTR[described.__cuda_array_interface__["typestr"]], **changes)
-    return {"cupy": Cupy, "pycuda": GPUArray, "interface": lambda one: one}[kind](described)
+    return described if kind == "interface" else {"cupy": Cupy, "pycuda": GPUArray}[kind](described)
 
 
 def arrays_of(kind: str, call: Call) -> list[Any]:
@@ -35,7 +35,7 @@ def arrays_of(kind: str, call: Call) -> list[Any]:
     found = []
     for name, shape, strides, at in zip("abc", call.shapes, call.strides, (call.a, call.b, call.c), strict=True):
         along = slice(call.vector == "a", 2 - (call.vector == "b")) if name in (call.vector, "c") else slice(2)
-        described = device_array(shape[along], strides[along], at=at, typestr=TYPES[call.dtype])
+        described = device_array(tuple(shape)[along], tuple(strides)[along], at=at, typestr=TYPES[call.dtype])
         bit = kind == "torch" and name != "c" and call.bits["ab".index(name)]
         found.append(array_of(kind, described, **{"is_conj": lambda: True} if bit else {}))
     return found

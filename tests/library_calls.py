@@ -86,7 +86,8 @@ class Handle:
 
     def compare(self, call: Call) -> tuple[int, float, float, bool]:
         us, vendor_us, is_slower = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(-1)
-        found = self.library.tsm2_compare(*self._asked(call), *map(ctypes.byref, (us, vendor_us, is_slower)))
+        told = ctypes.byref(us), ctypes.byref(vendor_us), ctypes.byref(is_slower)
+        found = self.library.tsm2_compare(*self._asked(call), *told)
         return int(found), us.value, vendor_us.value, bool(is_slower.value)
 
     def beside(self) -> Handle:
@@ -203,8 +204,9 @@ class Started:
 
     def values(self, bits: int, sum_type: str) -> list[Any]:
         """m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, partials, counters."""
-        index, factor = np.dtype(f"i{bits // 8}"), np.dtype(sum_type)
-        kinds = [index] * 3 + [factor, "u8", index, "u8", index, factor, "u8", index, "u8", "u8"]
+        index, factor, pointer = np.dtype(f"i{bits // 8}"), np.dtype(sum_type), np.dtype("u8")
+        operand = [pointer, index]
+        kinds = [index] * 3 + [factor, *operand, *operand, factor, *operand, pointer, pointer]
         return [np.frombuffer(raw, kind, 1)[0].item() for raw, kind in zip(self.arguments, kinds, strict=True)]
 
 
@@ -346,7 +348,7 @@ def in_threads(path: str, calls: Mapping[int, Sequence[Call]]) -> Record:
 
 def random_calls(count: int, seed: int) -> list[Call]:
     """Return calls of every type and operation, of narrow and wide matrices, vectors and Gram matrices."""
-    rng, calls = random.Random(seed), []
+    rng, calls = random.Random(seed), list[Call]()
     while len(calls) < count:
         ops = rng.choice(OPERATIONS) + rng.choice(OPERATIONS)
         m, n, k = (rng.choice((1, 2, 4, 7, 8, 64, 100, 4096, 20480, 10**6)) for _ in "mnk")

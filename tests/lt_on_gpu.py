@@ -37,6 +37,7 @@ def random_product(rng: random.Random) -> dict[str, Any]:
     m, n, k, long = (*(rng.choice(extents) for _ in "mnk"), rng.choice((1, 3, 500, 4099, 20000)))
     m, n, k = rng.choice(((long, n, k), (m, n, long), (m, long, k), (min(long, 1500), n, min(long, 1200))))
     transa, transb = rng.choice((0, 0, 1, 2)), rng.choice((0, 0, 1, 2))
+    asked: dict[str, Any]
     _, asked = matmul(m, n, k, kind, transa, transb, rng.choice(("ccc", "ccc", "ccc", "rcc", "crc", "rrc", "rrr")))
     for layout in asked["layouts"].values():
         layout["ld"] += rng.choice((0, 0, 0, 1, 3, 4))

@@ -6,7 +6,6 @@ import ctypes
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -76,8 +75,7 @@ def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
         for spelt, text in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
             us = 25.0 if found.problem.is_gram else 50.0  # it computes half, so that it is chosen on every card
-            tried = trial(us, config, problem=problem, source=render(problem, config))
-            store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=2)))
+            store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
         return imported(export(store, "module", binaries=True, launcher=launcher), folder)
 
 

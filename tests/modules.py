@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
@@ -46,7 +47,7 @@ def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Mod
     return recorded(plain_module, monkeypatch)
 
 
-def loaded(path: Path, name: str = "never_listed") -> Any:
+def loaded(path: Path, name: str = "never_listed") -> ModuleType:
     """Return the module of the file, which is not in `sys.modules`."""
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
@@ -123,7 +124,7 @@ def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> Modul
     module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
     monkeypatch.setattr(module, "cuda", RecordingDriver)
     monkeypatch.setattr(module, "asked", asked, raising=False)
-    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b, alpha, beta)) or out
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b, alpha, beta), out)
     return module
 
 

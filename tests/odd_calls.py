@@ -23,7 +23,7 @@ from typing import Any
 import click
 import numpy as np
 
-from tests.calls import Array, Call, Ops, check_on_host, operands, ops_of, random_call
+from tests.calls import Array, Call, Ops, check_on_host, operands, ops_of, random_call, whole_of
 from tests.fabricated import exported, handmade, host_run, imported, trial, winners
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
@@ -129,13 +129,13 @@ def _trouble(module: ModuleType, rng: random.Random, kind: str, call: Call, arra
     a, b, out = arrays
     named: dict[str, Any] = {"a": a, "b": b, "out": out if call.has_out else None, "conj_a": conj_a, "conj_b": conj_b}
     named |= {"alpha": rng.choice(list(FAULTS))} if kind == "fault" else refused(rng, a, b, call.has_out)
-    before = [one.base.copy() for one in arrays]
+    before = [np.copy(whole_of(one)) for one in arrays]
     try:
         module.gemm(**named)
     except KernelFault as fault:
         return "" if kind == "fault" and "of block" in str(fault) else f"another fault, or without its place: {fault}"
     except (TypeError, ValueError, LookupError):
-        same = all(x.tobytes() == y.base.tobytes() for x, y in zip(before, arrays, strict=True))
+        same = all(x.tobytes() == whole_of(y).tobytes() for x, y in zip(before, arrays, strict=True))
         return "" if kind == "refused" and same else f"a refused call wrote, or a fault was refused: {call}"
     return f"nothing was raised: {call}"
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sqlalchemy
 from sqlalchemy import Dialect, Engine
 from sqlalchemy.util import LRUCache
 
@@ -15,7 +16,7 @@ COMPILED: LRUCache[Any, Any] = LRUCache(500)
 
 def compile_once(setattr: Callable[[object, str, object], None]) -> None:
     """Have all files of databases share what statements are compiled to, from now on."""
-    created, shared = database.create_engine, dict[type[Dialect], Dialect]()
+    created, shared = sqlalchemy.create_engine, dict[type[Dialect], Dialect]()
 
     def create_engine(*arguments: Any, **options: Any) -> Engine:
         engine = created(*arguments, **options)

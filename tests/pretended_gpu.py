@@ -66,7 +66,7 @@ def in_memory(address: int, shape: tuple[int, int], order: str, ld: int, dtype: 
     kind = np.dtype({"f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16", "f16": "f2", "bf16": "u2"}[dtype])
     lines, elements = shape if order == "t" else shape[::-1]
     size = ((lines - 1) * ld + elements) * kind.itemsize
-    flat = np.frombuffer((ctypes.c_char * size).from_address(address), kind)
+    flat = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), kind)
     strides = (ld * kind.itemsize, kind.itemsize)
     return np.lib.stride_tricks.as_strided(flat, shape, strides if order == "t" else strides[::-1])
 

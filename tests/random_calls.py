@@ -25,7 +25,7 @@ class Driver(RecordingDriver):
     def launch(self, config: int, function: int, parameters: int, extra: None) -> int:
         if self._in_force() is None:
             return 201  # CUDA_ERROR_INVALID_CONTEXT
-        pointers = (ctypes.c_void_p * 13).from_address(parameters)
+        pointers = (ctypes.c_size_t * 13).from_address(parameters)
         started = ctypes.string_at(config, 56)
         arguments = [ctypes.string_at(pointer, 16) for pointer in pointers]
         self.launches.append({"config": started, "function": function, "arguments": arguments})
@@ -58,8 +58,8 @@ def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
     """Arguments of gemm: mostly as programs have them, on one of few shapes."""
     dtype = rng.choice([*TYPES])
     m, n, k = (rng.choice(extents) for extents in ((1, 6), (2, 4), (3, 64)))
-    a_order, b_order, out_order = rng.choice(["FFF", "CCC", "CFF", "FCC"])
-    shapes = [(m, k), (k, n), (m, n)]
+    orders = rng.choice(["FFF", "CCC", "CFF", "FCC"])
+    shapes: list[tuple[int, ...]] = [(m, k), (k, n), (m, n)]
     if rng.random() < 0.1:
         shapes = rng.choice([[(k,), (k, n), (n,)], [(m, k), (k,), (m,)]])
     ats = [0x1000, 0x3000 if rng.random() < 0.95 else 0x1000, 0x5000 if rng.random() < 0.95 else 0x1008]
@@ -67,9 +67,12 @@ def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
     pads = [3 if rng.random() < 0.1 else 0 for _ in shapes]
     arrays = [
         tensor(shape, order, at, dtype if rng.random() < 0.99 else "f32", pad, **changes)
-        for shape, order, at, pad, changes in zip(shapes, (a_order, b_order, out_order), ats, pads, odd, strict=True)
+        for shape, order, at, pad, changes in zip(shapes, orders, ats, pads, odd, strict=True)
     ]
-    factor = lambda: rng.choice(ODD_FACTORS if rng.random() < 0.1 else FACTORS)  # noqa: E731
+
+    def factor() -> Any:
+        return rng.choice(ODD_FACTORS if rng.random() < 0.1 else FACTORS)
+
     named: dict[str, Any] = {"alpha": factor(), "beta": factor(), "out": arrays[2]}
     if rng.random() < 0.25:
         named |= {"out": None, "beta": factor() if rng.random() < 0.1 else None}
@@ -127,8 +130,10 @@ def odd_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
         arrays.append(Tensor(described, dtype=f"torch.{WORDS[dtype]}"))
     named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
     if rng.random() < 0.3:
-        odd = [{"conj_a": True}, {"conj_b": 1}, {"math": "x"}, {"math": 3}, {"fallback": "x"}, {"fallback": 3}]
-        named |= rng.choice(({"fallback": "error"}, {"fallback": "vendor"})) | rng.choice(odd)
+        named |= {"fallback": rng.choice(("error", "vendor"))}
+        named |= rng.choice(
+            [{"conj_a": True}, {"conj_b": 1}, {"math": "x"}, {"math": 3}, {"fallback": "x"}, {"fallback": 3}]
+        )
     return arrays[:2], named
 
 

@@ -87,7 +87,7 @@ def long_names(path: Path) -> Path:
     second = replace(run, identity=replace(run.identity, name=f"{LONG_DEVICE} MIG 1g.24gb"))
     with Store.open(path, create=True) as store:
         for one in (run, second):
-            of_search = {"strategy": "optuna:nsgaii", "space_configurations": 1_000_000}
+            of_search: dict[str, Any] = {"strategy": "optuna:nsgaii", "space_configurations": 1_000_000}
             store.add_trial(one, trial(123_456.7, config, problem=problem, **of_search))
             vendor = vendor_measurement(98_765.4, "cublasLtMatmul #128")
             times = final((config, 123_456.7), problem=problem, vendor=(vendor,))
@@ -157,4 +157,5 @@ def page_of(own: Contents, *others: Contents) -> Page:
 
 def data_of(found: Page) -> dict[str, Any]:
     (data,) = (one for one in found.root.all("script") if one.attributes.get("id") == "data")
-    return json.loads(data.text)
+    content: dict[str, Any] = json.loads(data.text)
+    return content

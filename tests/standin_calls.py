@@ -95,8 +95,8 @@ def play(
         )
         written = written_in(Path(folder))
     found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": [], "results": []}
-    told = (done.stderr, written.seen, done.returncode, written.uncounted)
-    return Played(found["statuses"], found["log"], *told, found["results"])
+    of_process = done.stderr, written.seen, done.returncode, written.uncounted
+    return Played(found["statuses"], found["log"], *of_process, found["results"])
 
 
 def gemm(routine: str = "cublasSgemm_v2", m: int = 6, n: int = 2, k: int = 3, **changes: Any) -> list[Any]:
@@ -124,9 +124,9 @@ def ways_to_ask(call: Call) -> list[tuple[list[Any], Call]]:
     (lda, ldb, ldc), type_ = of_columns.leading, CUDA_TYPES[call.dtype]
     alpha, beta = ([complex(factor).real, complex(factor).imag] for factor in call.factors)
     transa, transb = map("NTC".index, of_columns.ops)
-    at = {"A": of_columns.a, "B": of_columns.b, "C": of_columns.c, "alpha": alpha, "beta": beta}
+    at: dict[str, Any] = {"A": of_columns.a, "B": of_columns.b, "C": of_columns.c, "alpha": alpha, "beta": beta}
     m, n, k = of_columns.m, of_columns.n, of_columns.k
-    of_gemm = {"m": m, "n": n, "k": k, "transa": transa, "transb": transb, "lda": lda, "ldb": ldb, "ldc": ldc, **at}
+    of_gemm = at | {"m": m, "n": n, "k": k, "transa": transa, "transb": transb, "lda": lda, "ldb": ldb, "ldc": ldc}
     types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {
         "compute": lt_calls.COMPUTE_OF[type_] if type_ != 1 else 70
     }
@@ -142,7 +142,7 @@ def ways_to_ask(call: Call) -> list[tuple[list[Any], Call]]:
         step = 1 if of_columns.ops[1] == "N" else ldb
         if n == 1 and of_columns.ops[1] != "C" and (step > 1) == (of_columns.ops[1] == "T"):
             rows, columns = (m, k) if transa == 0 else (k, m)
-            named = {"trans": transa, "lda": lda, "incx": step, **at, "x": of_columns.b, "y": of_columns.c}
+            named = at | {"trans": transa, "lda": lda, "incx": step, "x": of_columns.b, "y": of_columns.c}
             own = replace(of_columns, ldb=step if step > 1 else 0, ldc=0)
             found += [(gemm(f"cublas{letter}gemv_v2{wide}", rows, columns, **named), own) for wide in ("", WIDE)]
     return found + [(matmul, of_columns) for matmul in lt_calls.ways_to_ask(call, type_, alpha, beta)]

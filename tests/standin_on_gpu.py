@@ -40,7 +40,7 @@ def filled(rng: np.random.Generator, size: int, kind: int) -> Any:
     if kind == 14:
         return cp.asarray((values.view(np.uint32) >> 16).astype(np.uint16))
     if kind in (4, 5):
-        values = values + 1j * rng.integers(-2, 3, size).astype(np.float32)  # type: ignore[assignment]
+        values = values + 1j * rng.integers(-2, 3, size).astype(np.float32)
     return cp.asarray(values.astype(DTYPES[kind]))
 
 
@@ -106,7 +106,8 @@ class Journal:
     """Number of products that the stand-in took in this process."""
 
     def __init__(self, folder: str) -> None:
-        self._folder, self._lines = Path(folder), None
+        self._folder = Path(folder)
+        self._lines: np.memmap[Any, Any] | None = None
 
     @property
     def taken(self) -> int:
@@ -152,8 +153,8 @@ def work(
         before = 0 if journal is None else journal.taken
         statuses = []
         for library, out in ((cublas, c), (real, again)):
-            at = {"A": a.data.ptr, "B": b.data.ptr, "C": out.data.ptr, "x": b.data.ptr, "y": out.data.ptr}
-            _, values = gemm(routine, **(changes | at))
+            of_operands = {"A": a.data.ptr, "B": b.data.ptr, "C": out.data.ptr, "x": b.data.ptr, "y": out.data.ptr}
+            _, values = gemm(routine, **(changes | of_operands))
             statuses.append(call(library, handle, routine, values, kept, {}))
         stream.synchronize()
         assert statuses[0] == statuses[1], (turn, routine, changes)

@@ -56,23 +56,23 @@ def test_problems_and_winners_are_of_types_of_numpy(database: str) -> None:
     ("call", "complaint"),
     [
         (lambda db: tsm2_tune.problems("8x8x8", dtype=np.int32), "unknown dtype 'int32': expected one of f32"),
-        (lambda db: tsm2_tune.problems("8x8x8", dtype=float), "dtype = <class 'float'>: expected a text, a NumPy"),
-        (lambda db: tsm2_tune.problems("8x8x8", dtype=32), "dtype = 32: expected a text, a NumPy type, or sev"),
-        (lambda db: tsm2_tune.problems("8x8x8", op=1), "op = 1: expected a text or several texts"),
-        (lambda db: tsm2_tune.best(db, op=1), "op = 1: expected a text or several texts"),
-        (lambda db: tsm2_tune.best(None), "db = None: expected the name of a file"),
-        (lambda db: tsm2_tune.export(None, format="csv"), "db = None: expected the name of a file"),
-        (lambda db: tsm2_tune.export(db, format="csv", output=3), "output = 3: expected the name of a file"),
-        (lambda db: tsm2_tune.export(db, format="csv", on_event=3), "on_event = 3: expected a function, or None"),
+        (lambda db: tsm2_tune.problems("8x8x8", dtype=float), "dtype = <class 'float'>: expected a text, a NumPy"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.problems("8x8x8", dtype=32), "dtype = 32: expected a text, a NumPy type, or sev"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.problems("8x8x8", op=1), "op = 1: expected a text or several texts"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.best(db, op=1), "op = 1: expected a text or several texts"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.best(None), "db = None: expected the name of a file"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.export(None, format="csv"), "db = None: expected the name of a file"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.export(db, format="csv", output=3), "output = 3: expected the name of a file"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.export(db, format="csv", on_event=3), "on_event = 3: expected a function, or None"),  # type: ignore[arg-type]
         (lambda db: tsm2_tune.export(db, format="library"), "a library is binary: name a file that ends in .so"),
         (lambda db: tsm2_tune.export(db, format="csv", within=3),
          "within = 3: expected a share from 0.0 to 1.0, such as 0.03, or a percentage as text, such as '3%'"),
         (lambda db: tsm2_tune.export(db, format="csv", within=1), "within = 1: expected"),
         (lambda db: tsm2_tune.export(db, format="csv", within=1.5), "within = 1.5: expected"),
-        (lambda db: tsm2_tune.tune("8x8x8", device="cpu", db=None), "db = None: expected the name of a file"),
-        (lambda db: tsm2_tune.tune("8x8x8", device="cpu", on_event=3), "on_event = 3: expected a function, or None"),
-        (lambda db: tsm2_tune.import_trials(None), "source = None: expected the name of a file"),
-        (lambda db: tsm2_tune.import_trials(db, 3), "db = 3: expected the name of a file"),
+        (lambda db: tsm2_tune.tune("8x8x8", device="cpu", db=None), "db = None: expected the name of a file"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.tune("8x8x8", device="cpu", on_event=3), "on_event = 3: expected a function, or None"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.import_trials(None), "source = None: expected the name of a file"),  # type: ignore[arg-type]
+        (lambda db: tsm2_tune.import_trials(db, 3), "db = 3: expected the name of a file"),  # type: ignore[arg-type]
     ],
 )  # fmt: skip
 def test_an_argument_that_cannot_be_is_named(

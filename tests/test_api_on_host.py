@@ -25,7 +25,8 @@ SHAPES = ("64x2x64", "33x3x17")
 
 def tuned(path: Path, **options: Any) -> tsm2_tune.TuningResult:
     """Both shapes, one configuration each."""
-    return tsm2_tune.tune(SHAPES, **{"device": "cpu", "db": path, "family": "tsm2", "max_trials": 1} | options)
+    plain: dict[str, Any] = {"device": "cpu", "db": path, "family": "tsm2", "max_trials": 1}
+    return tsm2_tune.tune(SHAPES, **plain | options)
 
 
 def test_events_and_the_result_tell_what_is_stored(path: Path) -> None:

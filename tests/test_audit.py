@@ -135,7 +135,7 @@ def test_shared_memory_and_blocks_have_their_own_truth(store: Store) -> None:
 
 def test_what_was_not_loaded_is_in_no_estimate(store: Store) -> None:
     store.add_trial(RUN, trial(500, WIDE))
-    nothing = {"resources": None, "verdict": None, "measurement": None, "spill_bytes": None}
+    nothing: dict[str, Any] = {"resources": None, "verdict": None, "measurement": None, "spill_bytes": None}
     store.add_trial(RUN, trial(config=NARROW, outcome=Outcome.COMPILE_FAILED, **nothing))
     found = audited(store)
     assert (found.trials, found.measured) == (2, 1)
@@ -221,7 +221,7 @@ def test_families_can_be_audited_alone(database: str) -> None:
 
 
 def test_without_winners_the_estimates_are_left(path: Path) -> None:
-    wrong = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
+    wrong: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
     database_of(path, trial(config=WIDE, **wrong), run=RUN)
     found = asked("--db", str(path))
     assert (found["measured"], found["guidelines"], len(found["estimates"])) == (0, [], 3)

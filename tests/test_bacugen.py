@@ -62,7 +62,8 @@ def searched(dtype: str, guidelines: Guidelines | None, op: str = "nn", card: st
 
 def winner(dtype: str, op: str) -> GemmConfig:
     numbers = map(int, WINNERS[dtype][OPS.index(op)].split())
-    return GemmConfig(*numbers, vector=1, read="ca")  # type: ignore[misc]
+    tunables: list[Any] = [*numbers, 1, "ca"]
+    return GemmConfig(*tunables)
 
 
 # --- The counts of the paper ---

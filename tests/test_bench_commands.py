@@ -171,7 +171,7 @@ def hostile(reader: Reader) -> Iterator[tuple[str, str]]:
     for place, names in reader.fields.items():
         for name in names:
             right = at(reader.content, (*place, name))
-            nothing = [None] if name not in NULL or name in reader.never_none else []
+            nothing: list[Any] = [None] if name not in NULL or name in reader.never_none else []
             nothing += [...] if name not in DIRTY else []
             nothing += [0] if type(right) in (int, float) and name not in MAY_BE_ZERO else []
             for wrong in (*nothing, *wrong_values(right)):

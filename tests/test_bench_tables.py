@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from benchmarks import measured, scale, unseen_tables
-from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, SMALL_EXTENT, Cell, cells, in_set, shapes_of
+from benchmarks.cells import LAYOUTS, REGIMES, SHAPE_SETS, SMALL_EXTENT, Cell, Regime, cells, in_set, shapes_of
 from benchmarks.claims import outcome
 from benchmarks.gains import Calls, gains_of
 from benchmarks.headline import (
@@ -148,7 +148,8 @@ def test_the_headline_has_a_line_a_cell() -> None:
 
 
 def test_means_are_geometric_and_leave_small_cells_apart() -> None:
-    assert (geometric_mean([2.0, 8.0]), geometric_mean([])) == (pytest.approx(4.0), None)
+    assert geometric_mean([2.0, 8.0]) == pytest.approx(4.0)
+    assert geometric_mean([]) is None
     first, second = means([row(ours=250.0), row(ours=1000.0, lt=None), row(SMALL, lt=300.0)])
     assert (first["regime"], first["cells"], first["behind"]) == ("R", 2, 1)  # cuBLAS, where cuBLASLt has none
     assert first["faster"] == pytest.approx((480 / 250 * 500 / 1000) ** 0.5)
@@ -171,8 +172,9 @@ def test_the_letters_of_the_picture_can_be_read(tmp_path: Path) -> None:
     picture = (tmp_path / "picture.foo").read_bytes()
     assert picture.startswith(b"\x89PNG")
     assert (POINTS - 1) * DOTS_PER_INCH / 72 * 860 / int.from_bytes(picture[16:20], "big") >= 9.5
-    shapes = ("R", 20480, 8, 20480), ("R", 15360, 3, 1920), ("L", 10**7, 64, 8)
-    rows = [row(Cell(regime, "column", Problem(m, n, k, "f32"))) for regime, m, n, k in shapes]
+    problems = [Problem(20480, 8, 20480, "f32"), Problem(15360, 3, 1920, "f32"), Problem(10**7, 64, 8, "f32")]
+    regimes: tuple[Regime, ...] = ("R", "R", "L")
+    rows = [row(Cell(one, "column", problem)) for one, problem in zip(regimes, problems, strict=True)]
     texts = [(narrow_text(found), long_text(found)) for found in rows]
     assert texts == [("8", "20480"), ("3", "15360 x 1920"), ("8x64", "$10^{7}$")]
 
@@ -185,7 +187,8 @@ CALLS = Calls(ours_us=6.0, vendors_us=12.0, left_us=16.0)
 
 def product(ours: float, vendors: float, **changes: Any) -> dict[str, Any]:
     plain = {"cublas_us": vendors, "cublaslt_us": None, "falls_back": False, "plan_us": None, "plan_verified": True}
-    return row() | plain | {"ours_us": ours} | changes
+    found: dict[str, Any] = row() | plain | {"ours_us": ours} | changes
+    return found
 
 
 def winner(ours: float, vendors: float, cublas: float | None = None, **changes: Any) -> dict[str, Any]:
@@ -293,7 +296,7 @@ def test_measured_problems_keep_the_fastest_and_pairs_are_of_whole_cells() -> No
     assert unknown.expected > 0
     every = [PROBLEM, Problem(10240, 2, 10240, "f64"), Problem(10**7, 2, 2, "f32")]
     known = {problem: {spelt(26): 1.0} for problem in every}
-    lists = [{problem: (spelt(8), spelt(13)) for problem in every}, {problem: (spelt(8),) for problem in every}]
+    lists = [dict.fromkeys(every, choices) for choices in ((spelt(8), spelt(13)), (spelt(8),))]
     pairs = list(pairs_to_time(lists, known, most=7))
     assert [set(configs) for _, configs in pairs] == [{spelt(8), spelt(13), spelt(26)}] * 2
     assert list(pairs_to_time(lists, known, most=7)) == pairs
@@ -330,7 +333,8 @@ def test_a_parent_stores_what_has_ended_meanwhile() -> None:
 def test_a_full_server_stores_what_its_processors_can() -> None:
     load = Load(trials_per_second=10.0, server_seconds=0.01, ahead=4)
     alone = simulated([load], cores=1)
-    assert (alone.waits[-1], alone.trials) == (0.0, pytest.approx(1, rel=0.02))  # stored while it tries others
+    assert alone.waits[-1] == 0.0  # stored while it tries others
+    assert alone.trials == pytest.approx(1, rel=0.02)
     assert alone.busy == pytest.approx(10 * 0.01, rel=0.1)
     full = simulated([load] * 400, cores=4)
     assert full.busy > 0.99

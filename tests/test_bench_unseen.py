@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from benchmarks import (
 from benchmarks.cells import LAYOUTS, Cell
 from benchmarks.result_file import ResultFile
 from benchmarks.unseen_shapes import UNSEEN_REGIMES
+from benchmarks.versus_cublas import PATIENT
 from tests.benchmarked_vendor import CEILINGS
 from tests.conftest import ONCE
 from tests.fabricated import (
@@ -36,7 +38,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.measure.cross_timing import PairMeasured
+from tsm2_tune.tuner.runs.events import PairMeasured
 from tsm2_tune.tuner.search.loop import Options
 
 H200 = PROFILES["h200"]
@@ -75,7 +77,7 @@ def test_device_arrays_are_the_operands(plain_module: ModuleType, monkeypatch: p
             asked.append("started")
 
     clock = [10.0]
-    monkeypatch.setattr(module_calls.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
     for library in (None, lambda array: (array, "theirs")):
 
         def plan(*arrays: Any, **options: Any) -> Plan:
@@ -109,7 +111,7 @@ def test_unseen_shapes_are_measured_on_the_host(tmp_path: Path, monkeypatch: pyt
     """The pack from a result file, the measurement in parts and again, the tables."""
     monkeypatch.setattr(pack, "in_set", lambda record, shape_set: True)
     monkeypatch.setattr(HostDevice, "ceilings", lambda _: CEILINGS)
-    monkeypatch.setattr(unseen_run, "PATIENT", replace(unseen_run.PATIENT, effort=ONCE, final_effort=ONCE))
+    monkeypatch.setattr(unseen_run, "PATIENT", replace(PATIENT, effort=ONCE, final_effort=ONCE))
     monkeypatch.chdir(tmp_path)
     result = ResultFile(Path("winners.json"), dict(FACTS))
     result.add(row(Cell("R", "column", Problem(64, 3, 64, "f32"))))

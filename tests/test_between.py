@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from tests.call_log import logged
 from tests.fabricated import host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
@@ -84,7 +85,7 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
 
 def test_gains_are_predicted_at_more_shapes_than_are_planned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int | None] = []
-    monkeypatch.setattr(export_between, "shapes_between", lambda _, most=None: asked.append(most) or [])
+    monkeypatch.setattr(export_between, "shapes_between", lambda _, most=None: logged(asked, most, ()))
     won(store)
     assert rows_between(store, store.best()) == []
     assert asked == [export_between.MOST_PROBES]
@@ -137,13 +138,13 @@ def test_of_kernels_that_gain_the_same_one_is_enough() -> None:
     assert list(_gaining(times, np.array([100.0, 100.0, 100.0]))) == [0, 2]
 
 
-def test_trials_of_another_version_take_no_part(store: Store) -> None:
+def test_trials_of_another_version_take_no_part(store: Store, path: Path) -> None:
     winners = tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     (before,) = rows_between(store, winners)
     number = store.add_trial(RUN, stored_trial(THIRD, SHAPES[0], 500.0))
     other = """family = 'bygone', config = 'bygone-t1', tunables = '{"threads": 1}'"""
-    plain_sql(store.path, f"UPDATE trial SET {other} WHERE id = {number}")
+    plain_sql(path, f"UPDATE trial SET {other} WHERE id = {number}")
     assert rows_between(store, winners) == [before]
 
 

@@ -99,7 +99,8 @@ def test_syrk_and_herk_are_told_the_same_product(name: str, op: str) -> None:
     x, c = stored(a, op[0]), a @ a.conj().T
     computed = x @ x.conj().T if syrk.operation == NO_TRANSPOSE else x.conj().T @ x
     np.testing.assert_allclose(computed, c.T if problem.row_major_c else c)
-    np.testing.assert_allclose(mirrored(np.where(np.tri(4) == 1, computed, np.nan)), computed)
+    whole: Any = mirrored(np.where(np.tri(4) == 1, computed, np.nan))
+    np.testing.assert_allclose(whole, computed)
 
 
 @pytest.mark.parametrize(

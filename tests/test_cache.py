@@ -140,7 +140,7 @@ def test_an_entry_that_others_could_have_written_is_not_loaded(
 
 PLANTS: dict[str, Callable[[Path], object]] = {
     "fifo": os.mkfifo,
-    "folder": lambda path: (path.mkdir(), (path / "something").touch()),
+    "folder": lambda path: (path / "something").mkdir(parents=True),
     "link": lambda path: path.symlink_to("/etc/hostname"),
     "link to nothing": lambda path: path.symlink_to("nowhere"),
     "link to itself": lambda path: path.symlink_to(path.name),

@@ -40,8 +40,7 @@ def module(tmp_path: Path) -> ModuleType:
     with Store.open(tmp_path / "results.db", create=True) as store:
         for run in (tuning_run(sms=SMS), replace(host_run(), sms=2)):
             for problem, us in ((wide, 380.0), (tall, 30.0)):
-                tried = trial(us, config, problem=problem, source=render(problem, config))
-                store.add_trial(run, replace(tried, resources=replace(tried.resources, blocks_per_sm=8)))
+                store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config)))
         for problem, us, vendor_us in ((wide, 380.0, 600.0), (tall, 30.0, 20.0)):
             vendor = (vendor_measurement(vendor_us),)
             store.add_final(
@@ -86,8 +85,8 @@ def both_orders(tmp_path: Path) -> ModuleType:
             (stream_a_fma, Problem(20480, 8, 20480, "f32"), 380.0),
             (resident_b_fma, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
         ):
-            tried = trial(us, config, problem=problem, source=render(problem, config))
-            store.add_trial(tuning_run(sms=SMS), replace(tried, resources=replace(tried.resources, blocks_per_sm=4)))
+            tried = trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=4)
+            store.add_trial(tuning_run(sms=SMS), tried)
         return imported(export(store, "module"), tmp_path)
 
 

@@ -84,9 +84,9 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick:
     with Store.open(folder / "results.db", create=True) as store, pytest.MonkeyPatch.context() as patch:
         for spelt, text, us in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
-            tried = trial(us, config, problem=problem, source=render(problem, config))
-            resources = replace(tried.resources, blocks_per_sm=BLOCKS_PER_SM)
-            store.add_trial(run, replace(tried, resources=resources))
+            of_source = render(problem, config)
+            tried = trial(us, config, problem=problem, source=of_source, blocks_per_sm=BLOCKS_PER_SM)
+            store.add_trial(run, tried)
         patch.setattr(host_run_module, "host_toolchain", lambda: quick)
         yield imported(export(store, "module"), folder)
 

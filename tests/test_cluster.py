@@ -10,6 +10,8 @@ from typing import Any, cast
 
 import pytest
 
+from tests.call_log import logged
+
 pytest.importorskip("distributed", reason="Dask is not installed: pip install 'tsm2-tune[dask]'")
 
 import tsm2_tune
@@ -47,8 +49,8 @@ def workers(scheduler: Workers) -> Workers:
 def tuned(
     path: Path | str, workers: Workers, on_event: Callable[[Event], object] | None = None, **options: Any
 ) -> tsm2_tune.TuningResult:
-    chosen = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None, "device": "cpu"} | options
-    return tsm2_tune.tune(SHAPES, cluster=workers.address, db=path, on_event=on_event, **chosen)
+    chosen: dict[str, Any] = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None} | options
+    return tsm2_tune.tune(SHAPES, device="cpu", cluster=workers.address, db=path, on_event=on_event, **chosen)
 
 
 def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, workers: Workers) -> None:
@@ -112,7 +114,7 @@ def test_the_command_shows_all_workers_in_one_display(path: Path, workers: Worke
     assert "next: tsm2-tune best" in result.stdout
 
 
-HOSTILE = (
+HOSTILE: tuple[Any, ...] = (
     *(None, 1, "", "x", "{}", "[]", [], {}, ["127.0.0.1", [], ""], b"cos\nsystem\n(S'false'\ntR.", "[" * 100_000),
     *('{"is": "OpenDevice"}', '{"is": "TrialEnded"}', '{"is": "Opened", "target": 1}', '{"is": "TuneError"}'),
 )
@@ -138,7 +140,7 @@ def test_a_worker_that_sends_nonsense_costs_nothing_else(path: Path, workers: Wo
     channels, real = list[clusters.DaskChannel](), clusters.DaskChannel.__init__
     with pytest.MonkeyPatch.context() as patched:
         made = clusters.DaskChannel
-        patched.setattr(made, "__init__", lambda self, *more: channels.append(self) or real(self, *more))
+        patched.setattr(made, "__init__", lambda self, *more: logged(channels, self, real(self, *more)))
         result = tuned(path, workers, disturb)
     assert_complete(path)
     assert result.is_complete
@@ -153,7 +155,7 @@ def test_workers_need_no_way_to_the_database(
         server.sql("CREATE ROLE secretive LOGIN SUPERUSER PASSWORD 'hunter2'")
     name = server.new().partition("@/")[2].partition("?")[0]
     sent = list[str]()
-    monkeypatch.setattr(clusters, "written", lambda record: sent.append(written(record)) or sent[-1])
+    monkeypatch.setattr(clusters, "written", lambda record: logged(sent, text := written(record), text))
     assert tuned(server.url(name, "secretive:hunter2"), workers).is_complete
     assert len(sent) > 4
     assert not any("hunter2" in one or name in one for one in sent)
@@ -179,12 +181,12 @@ def test_other_versions_are_refused(path: Path, workers: Workers, monkeypatch: p
 def test_a_scheduler_that_dies_is_an_error(path: Path, tmp_path: Path) -> None:
     def kill(event: Event) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
-            workers.close()
+            dying.close()
 
-    with cluster(tmp_path) as workers:
-        workers.have(1)
+    with cluster(tmp_path) as dying:
+        dying.have(1)
         with pytest.raises(WorkerError, match="does not answer any more"):
-            tuned(path, workers, kill)
+            tuned(path, dying, kill)
 
 
 def test_what_no_cluster_has_is_refused(path: Path, tmp_path: Path) -> None:

@@ -83,9 +83,10 @@ def test_the_compiler_cache_survives_a_broken_report(
         again = compiled()
         assert isinstance(again, Binary)
         assert again.compile_seconds > 0
-    whole = Path(again.path).read_bytes()
+    (library,) = tmp_path.rglob("*.so")
+    whole = library.read_bytes()
     for damaged in (whole[:100], b"", bytes(len(whole)), whole + b"\0"):  # not written to its end, or by others
-        Path(again.path).write_bytes(damaged)
+        library.write_bytes(damaged)
         mended = compiled()
         assert isinstance(mended, Binary)
         assert mended.compile_seconds > 0

@@ -11,7 +11,7 @@ import pytest
 
 from tests import simulated
 from tests.command import TUNE, run
-from tests.fabricated import plain_sql
+from tests.fabricated import measurement, plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stored_trial
 from tsm2_tune.commands.confirm import facts
 from tsm2_tune.tuner.results.store import Store
@@ -86,8 +86,7 @@ def test_rounds_go_on_until_the_fastest_was_among_them(store: Store) -> None:
 
 @pytest.mark.parametrize("slowed", [0, 2])
 def test_samples_of_a_dropped_clock_are_told(store: Store, monkeypatch: pytest.MonkeyPatch, slowed: int) -> None:
-    timed = simulated.measurement
-    monkeypatch.setattr(simulated, "measurement", lambda *at: replace(timed(*at), slowed=slowed))
+    monkeypatch.setattr(simulated, "measurement", lambda *at: replace(measurement(*at), slowed=slowed))
     found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
     assert found.is_kept
     assert str(found).partition(" spread 0.2 %)")[2] == ("; 2 samples while the clock had dropped" if slowed else "")

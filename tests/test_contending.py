@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from tests.call_log import logged
 from tests.fabricated import measurement, tuning_run
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
@@ -30,6 +31,7 @@ from tests.times_between import (
 )
 from tsm2_tune.console.cross_timing import CrossTimingProgress
 from tsm2_tune.console.trial_tables import trial_facts
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.families.resident_b import ResidentBFmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
@@ -39,12 +41,12 @@ from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.measure import cross_timing
-from tsm2_tune.tuner.measure.cross_timing import CrossTiming, PairMeasured
+from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -53,6 +55,12 @@ from tsm2_tune.tuner.search.strategies import exhaustive
 def contenders(store: Store, winners: Sequence[BestRow], without: Any = None) -> Iterator[tuple[str, Problem]]:
     for one in contending(store, winners, lambda one: one.config.kernel_text != getattr(without, "kernel_text", "")):
         yield one.config.kernel_text, one.at
+
+
+def tried_at(device: Simulated, config: KernelConfig) -> list[Problem]:
+    """Return where the configuration's kernel was tried."""
+    tried = [(parse_config(text), problem) for text, problem in device.tried]
+    return [problem for one, problem in tried if one is not None and one.kernel_text == config.kernel_text]
 
 
 def test_kernel_predicted_near_the_winner_contends(store: Store) -> None:
@@ -106,8 +114,7 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
     device = Simulated(store, Everything())
     events = list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    tried = [(parse_config(config).kernel_text, problem) for config, problem in device.tried]
-    assert tried.count((OTHER.kernel_text, missing)) == 1
+    assert tried_at(device, OTHER).count(missing) == 1
     assert events
     again = Simulated(store, Everything())
     assert list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events()) == []
@@ -206,8 +213,8 @@ def test_what_is_measured_between_is_told(store: Store) -> None:
             shown.show(event)
     at = [problem for _, problem in device.tried]
     between = sum(problem in BETWEEN for problem in at)
-    shown = [trial_facts(store.trial(line.id)) for line in store.listing()]
-    assert sum(facts["is_intermediate_shape"] for facts in shown) == between > 0
+    stored = [trial_facts(store.trial(line.id)) for line in store.listing()]
+    assert sum(facts["is_intermediate_shape"] for facts in stored) == between > 0
     measured = f"{len(at)} measured ({between} at shapes between the tuned ones)"
     said = f"cross-checked kernels at shapes that they did not win: {measured}"
     assert said in text.getvalue()
@@ -265,8 +272,7 @@ def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
     device = Simulated(store, Slower())
     list(CrossTiming(frozenset(SHAPES[:1]), device, store, families=("stream_a_fma",)).events())
-    at = {problem for text, problem in device.tried if parse_config(text).kernel_text == OTHER.kernel_text}
-    assert at == set(BETWEEN)
+    assert set(tried_at(device, OTHER)) == set(BETWEEN)
 
 
 def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
@@ -275,8 +281,7 @@ def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
     measured(store, {n: 0.98 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
     device = Simulated(store, Everything())
     list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    at = {problem for text, problem in device.tried if parse_config(text).kernel_text == unplanned.kernel_text}
-    assert shape(20480, 16, 20480) in at
+    assert shape(20480, 16, 20480) in tried_at(device, unplanned)
 
 
 @pytest.mark.parametrize("vendor", [False, True])
@@ -286,7 +291,7 @@ def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, ven
     device.options = Options(vendor=vendor)
     events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
     if vendor:  # killed between a trial and the finals
-        next(one for one in events if isinstance(one, session.TrialStored) and one.trial.is_between)
+        next(one for one in events if isinstance(one, TrialStored) and one.trial.is_between)
         events.close()
     else:  # or without the vendor
         list(events)
@@ -352,7 +357,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
 
 def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     winners, seen = tuned(store), list[Any]()
-    monkeypatch.setattr(cross_timing, "contending", lambda _, of, fits: seen.append(fits) or [])
+    monkeypatch.setattr(cross_timing, "contending", lambda _, of, fits: logged(seen, fits, ()))
     list(CrossTiming(frozenset(SHAPES), Simulated(store, Everything()), store, families=("stream_a_fma",)).events())
     at = winners[0].problem
     assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))

@@ -23,14 +23,14 @@ from tsm2_tune.tuner.results.trial import Cache
 BETWEEN = shapes_between(SHAPES)
 
 
-def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store) -> None:
+def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store, path: Path) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
     points = {(point, number) for number, of in known_of(store, winners).vendor.items() for point in of}
     for (m, n, k, _), number in points:
         own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
         assert own[number] == min(own.values())
-    plain_sql(store.path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
+    plain_sql(path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
     assert known_of(store, winners).vendor == {}
     warm = {one: replace(record, trial=replace(record.trial, cache=Cache.WARM)) for one, record in winners.items()}
     assert known_of(store, warm).vendor == {}
@@ -40,12 +40,12 @@ def logs(problem: Problem) -> tuple[float, ...]:
     return tuple(map(math.log, (problem.m, problem.n, problem.k)))
 
 
-def test_of_the_vendor_between_a_module_is_given_what_libraries_start(store: Store) -> None:
+def test_of_the_vendor_between_a_module_is_given_what_libraries_start(store: Store, path: Path) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
     before = known_of(store, winners).vendor
     assert {us for of in before.values() for *_, us in of} == {101.0}
-    plain_sql(store.path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
+    plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
     assert {row.vendor_us for row in store.best(between=True)} == {101.0}
     assert known_of(store, winners).vendor == {}
 

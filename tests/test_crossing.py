@@ -16,11 +16,13 @@ from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure import cross_timing
-from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, CrossTiming, PairMeasured
+from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, CrossTiming
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import FinalFailure, Options
+from tsm2_tune.tuner.verify.operands import needed_bytes
 
 FIRST, SECOND, THIRD = KERNELS[:3]
 
@@ -237,7 +239,7 @@ def test_what_does_not_fit_the_devices_memory_is_left_out(store: Store, monkeypa
     config = StreamAFmaConfig(128, 1, 8, 8, 2, 6, 1, 1)
     large, small = Problem(40960, 8, 20480, "f32"), Problem(5120, 8, 20480, "f32")
     won(store, (config, large), (THIRD, small))
-    room = cross_timing.needed_bytes(small)  # but none for the workspace
+    room = needed_bytes(small)  # but none for the workspace
     with monkeypatch.context() as patch:
         patch.setattr(TARGET, "limits", replace(TARGET.limits, memory_bytes=room))
         assert measured(store, [large, small], {}) == set()
@@ -275,7 +277,7 @@ def test_a_pair_that_leads_where_nothing_was_asked_for_is_settled_too(is_ended: 
     device = Simulated(store, faster)
     if is_ended:
         events = CrossTiming(frozenset(SHAPES[:1]), device, store).events()
-        next(one for one in events if isinstance(one, session.TrialStored) and one.trial.problem == SHAPES[1])
+        next(one for one in events if isinstance(one, TrialStored) and one.trial.problem == SHAPES[1])
         events.close()
         assert [row.verified_in_full for row in store.best(problem=SHAPES[1])] == [0]
     crossed(device, store, SHAPES[:1])
@@ -301,7 +303,7 @@ def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.Mo
     won(store, *THREE)
     device = Simulated(store, SLOWER)
     events = CrossTiming(frozenset(SHAPES[:3]), device, store).events()
-    stored = (one for one in events if isinstance(one, session.TrialStored))
+    stored = (one for one in events if isinstance(one, TrialStored))
     for _ in range(3):
         next(stored)
     events.close()

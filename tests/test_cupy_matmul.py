@@ -29,14 +29,14 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
 
 
 @pytest.fixture
-def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module with kernels for OPS in f32 and c64, on a GPU that is pretended; `by_kernel` counts its products."""
     problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS]
-    module = imported(
+    module: Any = imported(
         exported("module", winners(tmp_path, *((tuning_run(), trial(problem=p)) for p in problems))), tmp_path
     )
     recording(module, monkeypatch)
-    module.by_kernel = 0  # type: ignore[attr-defined]
+    module.by_kernel = 0
 
     def start(*launch: Any) -> None:
         module.by_kernel += 1
@@ -46,12 +46,12 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def numbers(shape: tuple[int, ...], dtype: str = "f4", order: str = "C") -> Ndarray:
+def numbers(shape: tuple[int, ...], dtype: str = "f4", order: Any = "C") -> Ndarray:
     """Small whole numbers, whose products are exact."""
     drawn = RANDOM.integers(-4, 5, shape)
     return Ndarray(
         np.asarray(drawn + (1j * RANDOM.integers(-4, 5, shape) if dtype[0] == "c" else 0), dtype, order=order)
-    )  # type: ignore[call-overload]
+    )
 
 
 def check(module: ModuleType, cupy: Cupy, a: Ndarray, b: Ndarray, *, by_kernel: bool, **named: Any) -> None:
@@ -158,9 +158,9 @@ def test_what_cupy_is_expected_to_be_faster_for_is_its(
 ) -> None:
     found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32", "ttt"))))
     rows = [replace(row, cublas_us=100.0, cublas_right=1) for row in found]
-    module = imported(exported("module", (rows, sources)), tmp_path)
+    module: Any = imported(exported("module", (rows, sources)), tmp_path)
     recording(module, monkeypatch)
-    module.by_kernel = 0  # type: ignore[attr-defined]
+    module.by_kernel = 0
     check(module, cupy, numbers((64, 64)), numbers((64, 4)), by_kernel=False)
 
 

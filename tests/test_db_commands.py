@@ -319,7 +319,9 @@ def test_what_cannot_be_written_is_refused(command: str, path: Path, monkeypatch
     content, connect = path.read_bytes(), sqlite3.connect
 
     def read_only(name: str, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        return connect(name.replace("mode=rwc", "mode=ro").replace("mode=rw", "mode=ro"), *arguments, **named)
+        name = name.replace("mode=rwc", "mode=ro").replace("mode=rw", "mode=ro")
+        connection: sqlite3.Connection = connect(name, *arguments, **named)
+        return connection
 
     monkeypatch.setattr(sqlite3, "connect", read_only)
     found = run("db", command, "--db", str(path))

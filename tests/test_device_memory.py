@@ -26,6 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostBuffer, HostDevice
+from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
@@ -106,6 +107,7 @@ def test_whatever_has_no_room_ends_the_attempt_and_is_given_back(
         for support in bench._supports.values():
             support.free()
         assert starved.in_use == 0
+    assert result is not None
     assert result.outcome is Outcome.OK
     assert len(refused) == BUFFERS_OF_SUPPORT + 3 + 2 + 2 * (
         3 + 2
@@ -191,7 +193,7 @@ def test_the_command_stores_nothing_of_what_has_no_room(
 def no_room_to_open(*arguments: Any) -> None:
     """Serve as a worker process on a device that has no room for the first allocation."""
 
-    def refused(*_: str) -> None:
+    def refused(spec: str, support_path: str) -> Device:
         raise MemoryError("100000000 bytes of device memory")
 
     server.open_device = refused  # type: ignore[attr-defined]

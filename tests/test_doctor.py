@@ -18,6 +18,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
 from tsm2_tune.tuner.doctor.examination import examine
 from tsm2_tune.tuner.doctor.finding import Finding, Question, State
+from tsm2_tune.tuner.measure.vendor import libraries
 
 TESTS = Path(__file__).parent
 GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
@@ -324,7 +325,7 @@ def test_a_pycuda_that_crashes_is_a_problem(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_without_the_vendors_libraries_tuning_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(toolkit.libraries, "folders", lambda: iter(()))
+    monkeypatch.setattr(libraries, "folders", lambda: iter(()))
     assert only(toolkit.vendor(QUESTION)).state is State.NOTE
 
 

@@ -78,7 +78,7 @@ def test_a_full_disk_is_a_problem(probe: str, tmp_path: Path, monkeypatch: pytes
         raise full
 
     with monkeypatch.context() as patch:
-        patch.setattr(storage.os, "fsync", refuse)
+        patch.setattr(os, "fsync", refuse)
         found = only(PROBES[probe].look(Question("cpu", str(tmp_path / "results.db"))))
     assert found.state is State.PROBLEM
     assert "No space left on device" in found.text
@@ -110,7 +110,7 @@ def test_a_full_tmpfs_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("free_bytes", "state"), [(2**20, State.PROBLEM), (2**28, State.NOTE), (2**40, State.OK)])
 def test_little_space_is_told(free_bytes: int, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
     room = SimpleNamespace(f_blocks=9, f_bavail=free_bytes, f_frsize=1)
-    monkeypatch.setattr(storage.os, "statvfs", lambda _: room)
+    monkeypatch.setattr(os, "statvfs", lambda _: room)
     assert only(storage.cache(QUESTION)).state is state
 
 

@@ -151,7 +151,7 @@ def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) ->
 
 # Refusals
 
-EDITS: dict[str, Callable[[Any], object]] = {
+EDITS: dict[str, Callable[[str], str]] = {
     "no JSON": lambda text: text[:-3],
     "of another tool": lambda text: text.replace(f'"{NAME}"', '"more"'),
     "a time": lambda text: text.replace("0.505", "0.405"),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,7 +30,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
-from tsm2_tune.api import export as api
+from tsm2_tune.api.parse import FORMATS as ALL_FORMATS
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS, export, write
@@ -47,7 +48,7 @@ NASTY = (
 def nasty(tmp_path: Path) -> Winners:
     """Texts that no database may hold: what a format gives a meaning to is escaped all the same."""
     (row,), _ = winners(tmp_path, (tuning_run(), trial()))
-    texts = dict.fromkeys(("device", "driver", "toolkit", "flags", "tuned_at", "version"), NASTY)
+    texts: dict[str, Any] = dict.fromkeys(("device", "driver", "toolkit", "flags", "tuned_at", "version"), NASTY)
     kernel = source(configuration(), text=f"// {NASTY}\n")
     return [replace(row, **texts, source_digest=kernel.digest)], {row.trial_id: kernel}
 
@@ -128,7 +129,7 @@ def test_a_library_of_a_wrong_name_is_refused_before_anything_is_read(path: Path
         tsm2_tune.export(path, format="library", output="x.txt")
 
 
-@pytest.mark.parametrize("form", api.FORMATS)
+@pytest.mark.parametrize("form", ALL_FORMATS)
 @pytest.mark.parametrize("place", ["missing/best.so", "file/best.so", "folder.so", "loose.so", f"{'x' * 260}.so"])
 def test_what_cannot_be_written_is_refused_before_anything_is_read(
     path: Path, tmp_path: Path, form: str, place: str

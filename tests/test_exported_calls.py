@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -88,7 +88,8 @@ def in_new(call: Call, out: Any) -> Call:
 
 @pytest.mark.parametrize("kind", ["interface", "pycuda", "torch", "cupy"])
 def test_each_call_is_launched_as_it_is(module: Any, kind: str) -> None:
-    torch, cupy, driver = sys.modules["torch"], sys.modules["cupy"], module.driver
+    torch, cupy = (cast(Any, sys.modules[name]) for name in ("torch", "cupy"))
+    driver = module.driver
 
     @few
     @given(sequences(OPS if kind == "torch" else OPS_OF_NUMPY))

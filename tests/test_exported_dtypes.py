@@ -70,7 +70,7 @@ def test_bfloat16_is_that_of_ml_dtypes(tmp_path: Path) -> None:
 class Bfloat16(np.ndarray[Any, np.dtype[np.uint16]]):
     """Bits of bfloat16, called so as ml_dtypes calls it."""
 
-    dtype = type("dtype", (), {"itemsize": 2, "kind": "V", "str": "<V2", "__str__": lambda self: "bfloat16"})()  # type: ignore[assignment]
+    dtype = type("dtype", (), {"itemsize": 2, "kind": "V", "str": "<V2", "__str__": lambda self: "bfloat16"})()
 
 
 def test_arrays_called_bfloat16_are_read_as_such(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -67,7 +68,7 @@ def test_the_launch_is_as_the_kernel_expects(gpu_module: ModuleType, driver: Rec
 
 def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     for owner in (0xC0, 0xC1, None):  # None: memory that belongs to no context, so the device's primary one
-        driver.owner = lambda address, owner=owner: owner
+        driver.owner = partial(lambda owner, address: owner, owner)
         gpu_module.gemm(A, B, out=OUT)
     assert [call for call in driver.calls if call.startswith("push")][::2] == ["push c0", "push c1", "push aa"]
     assert driver.calls.count("load") == 3

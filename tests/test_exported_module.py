@@ -103,9 +103,9 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
     for extent in (0, -1, 2**63, 10**400):
         with pytest.raises(ValueError, match=r"^m: expected at least 1 and at most 9223372036854775807$"):
             gpu_module.match(extent, 1, 1, "f32", GPU)
-    for extent in (math.nan, math.inf, 8.0, "8", None, [8]):
-        with pytest.raises(TypeError, match=f"^k: expected a whole number, got {type(extent).__name__}$"):
-            gpu_module.match(1, 1, extent, "f32", GPU)
+    for wrong in (math.nan, math.inf, 8.0, "8", None, [8]):
+        with pytest.raises(TypeError, match=f"^k: expected a whole number, got {type(wrong).__name__}$"):
+            gpu_module.match(1, 1, wrong, "f32", GPU)
     for named in ({"op": None}, {"op": 1}, {"device": 0}):
         (name,) = named
         with pytest.raises(TypeError, match=f"^{name}: expected a text, got "):
@@ -231,10 +231,12 @@ def test_partials_are_aligned_and_counters_are_zero(tmp_path: Path, monkeypatch:
         assert grid == kernel.launch.grid(m, n)
 
 
-def test_a_tampered_module_runs_nothing(host_module: tuple[ModuleType, list[dict[str, Any]]]) -> None:
+def test_a_tampered_module_runs_nothing(
+    host_module: tuple[ModuleType, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
     module, calls = host_module
     texts = "".join(map(module.text_of, module.WINNERS))
-    module.BLOCKS = (ast.literal_eval("\n".join(packed(texts.swapcase().encode()))),)
+    monkeypatch.setattr(module, "BLOCKS", (ast.literal_eval("\n".join(packed(texts.swapcase().encode()))),))
     a = np.ones((4, 4), order="F")
     with pytest.raises(RuntimeError, match="does not match its digest"):
         module.gemm(a, a)

@@ -20,7 +20,7 @@ KINDS = ("interface", "torch", "cupy", "pycuda")
 
 def described(name: str, **changes: Any) -> SimpleNamespace:
     """Return a description of a, b or out: column-major in float32 but for the changes."""
-    told = {"shape": SHAPES[name], "at": PLACES[name]} | changes
+    told: dict[str, Any] = {"shape": SHAPES[name], "at": PLACES[name]} | changes
     return device_array(told.pop("shape"), told.pop("strides", ...), **told)
 
 

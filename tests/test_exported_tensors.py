@@ -93,7 +93,12 @@ def test_a_new_context_with_the_handle_of_an_old_one_gets_its_own_kernel(
     module._functions.clear()
     given = arrays("pycuda", 0x1000, 0x2000, 0x3000)
     module.gemm(*given)
-    monkeypatch.setattr(module.driver, "cuCtxGetId", lambda context, number: setattr(number._obj, "value", 99) or 0)
+
+    def context_id(context: Any, number: Any) -> int:
+        number._obj.value = 99
+        return 0
+
+    monkeypatch.setattr(module.driver, "cuCtxGetId", context_id)
     module.gemm(*given)
     module.gemm(*given)
     assert module.driver.calls.count("load") == 2

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
 from tests.fake_tensors import Tensor, conjugate, f32, matrix
 from tests.recording_driver import RecordingDriver
@@ -48,7 +49,7 @@ def test_kernel_that_does_not_compile_is_left_to_the_vendor(
 
     monkeypatch.setattr(module, "cuda", lambda: driver)
     monkeypatch.setattr(module, "compiled_here", compiled_here)
-    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b)) or out
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
     a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
     said = "this module has no binary for sm_90a, and NVRTC does not compile it"
     for _ in range(2):
@@ -70,9 +71,9 @@ def test_a_stream_is_the_vendors_too(
     losing: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, has_out: bool
 ) -> None:
     streams = list[int]()
-    monkeypatch.setattr(losing, "at_stream", lambda array, handle: nullcontext(streams.append(handle)))
+    monkeypatch.setattr(losing, "at_stream", lambda array, handle: logged(streams, handle, nullcontext()))
     torch.stream = 77
-    torch.matmul = lambda a, b: losing.asked.append((a, b)) or "made"
+    torch.matmul = lambda a, b: logged(losing.asked, (a, b), "made")
     a, b, out = (Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000))
     for stream in (None, None, 5):
         losing.gemm(a, b, out=out if has_out else None, stream=stream)
@@ -123,7 +124,7 @@ def test_an_out_in_the_end_of_b_is_refused_on_the_short_way(
 
 def test_a_conjugate_that_is_left_to_the_vendor_is_one_already(module: ModuleType, torch: Any) -> None:
     asked = list[Any]()
-    torch.addmm = lambda c, a, b, *, beta, alpha, out: asked.append((a, b)) or out
+    torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
     a, b, out = conjugate(matrix(6, 3)), Tensor(matrix(3, 2, at=0x2000)), Tensor(matrix(6, 2, at=0x3000))
     for one in (a, b, out):
         one.ndim = 2

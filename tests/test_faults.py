@@ -20,12 +20,13 @@ from tests.fabricated import plain_sql
 from tests.faulty_kernels import Fault, check, planted, tuned_twice
 from tests.on_host import ON_HOST
 from tsm2_tune.errors import DeviceError
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.emulator.device import HostDevice
-from tsm2_tune.tuner.device.interface import DeviceLost, Kernel
+from tsm2_tune.tuner.device.emulator.device import HostDevice, HostKernel
+from tsm2_tune.tuner.device.interface import DeviceLost
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.candidates import Search
@@ -47,7 +48,7 @@ FAULTS = (
 )
 # One for each fault, and two that are right: the second and the last.
 CONFIGS = tuple(Tsm2Config("v2", 32, 1, prefetch) for prefetch in (1, 2, 4, 6, 8, 12, 16))
-PLANTED = dict(zip((CONFIGS[0], *CONFIGS[2:-1]), FAULTS, strict=True))
+PLANTED: dict[KernelConfig, Fault] = dict(zip((CONFIGS[0], *CONFIGS[2:-1]), FAULTS, strict=True))
 RIGHT = (CONFIGS[1], CONFIGS[-1])
 
 
@@ -86,7 +87,7 @@ class Lost(HostDevice):
     gone: Path  # there when it is lost
     loaded = 0
 
-    def load(self, path: str, kernel: str) -> Kernel:
+    def load(self, path: str, kernel: str) -> HostKernel:
         self.loaded += kernel == "tsm2"
         if self.loaded > 1:
             self.gone.touch()
@@ -97,7 +98,7 @@ class Lost(HostDevice):
 def serving_until_lost(gone: Path, *arguments: Any) -> None:
     """Serve as a worker process on a device that is lost."""
 
-    def opened(_: str, support_path: str) -> HostDevice:
+    def opened(spec: str, support_path: str) -> HostDevice:
         if gone.exists():
             raise DeviceError("CUDA device 0 does not open (no device): is another process using it?")
         device = Lost(support_path=support_path)

@@ -20,7 +20,7 @@ from tsm2_tune.tuner import export
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemEvent, ProblemStarted, WinnerVerified
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
@@ -45,7 +45,7 @@ def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change
     replay = Replay(store, again, change)
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     *_, ended = tune_problems([space], replay, store, make_strategy=exhaustive, families=("tsm2",))
-    assert isinstance(ended, session.ProblemEnded)
+    assert isinstance(ended, ProblemEnded)
     assert ended.winner is not None
     return replay.rounds, ended.winner
 
@@ -112,10 +112,10 @@ def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.Monkey
     space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
     events = list(tune_problems([space], Replay(store), store, make_strategy=exhaustive, families=("tsm2",)))
     assert [type(event) for event in events] == [
-        session.ProblemStarted,
+        ProblemStarted,
         FinalFailure,
-        session.WinnerVerified,
-        session.ProblemEnded,
+        WinnerVerified,
+        ProblemEnded,
     ]
 
 
@@ -130,7 +130,7 @@ def test_what_is_wrong_in_the_full_verification_does_not_win(store: Store, outco
     replay = Replay(store)
     replay.refuted = {A: outcome}
     *_, ended = turn(store, replay)
-    assert isinstance(ended, session.ProblemEnded)
+    assert isinstance(ended, ProblemEnded)
     assert ended.winner is not None
     assert (ended.winner.config, ended.winner.verified_in_full) == (B.text, 1)
     assert replay.in_full == [A.text, B.text]
@@ -152,7 +152,7 @@ def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> Non
     replay = Replay(store)
     replay.refuted = {A: Outcome.INTERRUPTED}
     *_, ended = turn(store, replay)
-    assert isinstance(ended, session.ProblemEnded)
+    assert isinstance(ended, ProblemEnded)
     assert ended.winner is not None
     assert (ended.winner.config, ended.winner.verified_in_full) == (A.text, 0)
     with pytest.raises(StoreError) as caught:

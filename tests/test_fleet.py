@@ -49,7 +49,7 @@ def pretended(*names: str) -> list[Target]:
 def tuned(
     path: Path, targets: list[Target], on_event: Callable[[Event], object] | None = None, **options: Any
 ) -> tsm2_tune.TuningResult:
-    chosen = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None} | options
+    chosen: dict[str, Any] = {"max_trials": TRIALS, "family": "tsm2", "pairs": False, "budget": None} | options
     return tsm2_tune.tune(SHAPES, device=targets, db=path, on_event=on_event, **chosen)
 
 

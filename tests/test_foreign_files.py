@@ -37,8 +37,8 @@ from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.storage import database, schema_versions
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.runs.events import FinalStored, ProblemEnded
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search import session
 
 C128 = configuration(128)
 TABLES = ("csv", "json", "markdown", "latex")
@@ -160,8 +160,8 @@ def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
     tuner = Compiling(SKINNY)  # which lets no other text pass
     with Store.open(path, create=True) as store:
         *events, ended = tune_problems([space], tuner, store)
-        assert isinstance(ended, session.ProblemEnded)
-        assert [event for event in events if isinstance(event, session.FinalStored)]
+        assert isinstance(ended, ProblemEnded)
+        assert [event for event in events if isinstance(event, FinalStored)]
         assert [row.stale for row in store.best(device=GPU, problem=SKINNY)] in ([0], [1])
     assert tuner.compiled
 
@@ -215,6 +215,11 @@ def test_trial_after_a_stamp_that_is_no_number_is_refused(store: Store, path: Pa
     plain_sql(path, "UPDATE trial SET stamp = 'x'")
     with pytest.raises(StoreError, match="the database has the stamp 'x': restore a copy"):
         store.add_trial(tuning_run(), trial(500, configuration(64)))
+
+
+def test_a_winner_without_samples_is_refused(one_trial_database: Path) -> None:
+    plain_sql(one_trial_database, "DELETE FROM sample")
+    assert "samples of round 0 are missing" in refused("best", path=one_trial_database)
 
 
 @pytest.mark.parametrize("value", ["x", 1.5, math.inf, -5, b"\0"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 RUN, LATER = tuning_run(), tuning_run(started_at="2026-02-02T00:00:00+00:00")
 ELSEWHERE = tuning_run("NVIDIA H100", started_at="2026-02-02T00:00:00+00:00")
-FAILED = {"verdict": None, "measurement": None, "resources": None}
+FAILED: dict[str, Any] = {"verdict": None, "measurement": None, "resources": None}
 TABLES = ("trial", "measurement", "sample", "source", "problem", "run")
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from benchmarks import gate
 from tests.on_host import needs_nvcc
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -41,8 +42,8 @@ def before(tmp_path: Path, session_cache: None) -> Path:
 def compared(before: Path, monkeypatch: pytest.MonkeyPatch, edit: Callable[[str], str]) -> tuple[int, list[str]]:
     """The status and the lines of a comparison with kernels whose text is edited."""
 
-    def edited(problem: Problem, config: object) -> KernelSource:
-        source = render(problem, config)  # type: ignore[arg-type]
+    def edited(problem: Problem, config: KernelConfig) -> KernelSource:
+        source = render(problem, config)
         return replace(source, text=edit(source.text))
 
     monkeypatch.setattr(gate, "render", edited)

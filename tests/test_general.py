@@ -53,8 +53,8 @@ def test_of_few_tiles_each_block_has_one_first(dtype: str) -> None:
     """The first choice has one block or two for each multiprocessor, so that no block waits or adds partial sums."""
     problem, family = Problem(512, 512, 512, dtype), family_named(SPLIT_DMMA[dtype].family)
     first = first_choices([family], problem, PROFILES["h200"], candidate_times_us)[0]
-    tiles = family.launch(first, problem).tiles(512, 512)
-    assert 0.9 * first.tunables["splits"] < tiles <= first.tunables["splits"]
+    tiles, splits = family.launch(first, problem).tiles(512, 512), int(first.tunables["splits"])
+    assert 0.9 * splits < tiles <= splits
 
 
 # Fewer tiles than blocks: k has two panels, and of its tail each other block has a turn and a stretch.

@@ -24,6 +24,7 @@ from tests.fabricated import plain_sql
 from tests.faulty_kernels import Fault, check, planted, tuned_twice
 from tests.on_gpu import ON_GPU
 from tests.quick_command import CALLS
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
@@ -53,7 +54,8 @@ FAULTS = (
 CONFIGS = tuple(Tsm2Config("v3", 128, columns, prefetch) for columns in (4, 8, 16) for prefetch in (1, 2, 4, 6, 8))[
     : 2 * len(FAULTS)
 ]
-PLANTED, RIGHT = dict(zip(CONFIGS[::2], FAULTS, strict=True)), CONFIGS[1::2]
+PLANTED: dict[KernelConfig, Fault] = dict(zip(CONFIGS[::2], FAULTS, strict=True))
+RIGHT = CONFIGS[1::2]
 
 
 @pytest.mark.usefixtures("known_ceilings")

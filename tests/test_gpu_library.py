@@ -142,7 +142,7 @@ def test_every_type_and_operation_is_right(handle: Handle, memory: Memory, dtype
                 computed.add(ops)
                 operands.check()
             memory.free()
-    wanted = {a + b for op in OPS[dtype] for a, b in [op[:2].upper()]}
+    wanted = {op[:2].upper() for op in OPS[dtype]}
     if dtype == "f64":  # as transposed products
         wanted = {"NN", "TN", "NT"}
     assert computed >= wanted

@@ -81,7 +81,7 @@ def test_one_threshold_moves_and_the_others_stay_the_familys_own(card: str, name
     own = gemm.guidelines(SQUARE, limits)
     assert own != Guidelines()
     space = search_space(SQUARE, limits, guidelines=parse_thresholds(f"{name}=1"), families=["gemm"])
-    assert space.guidelines[0] == replace(own, **{name: 1})  # type: ignore[arg-type]
+    assert space.guidelines[0] == replace(own, **{name: 1})
 
 
 @pytest.mark.parametrize("family", ["tsm2", "gemm"])

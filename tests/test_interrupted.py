@@ -25,7 +25,7 @@ from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.compile import pool
-from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.pool import Compilers
 from tsm2_tune.tuner.device.cuda_kernel import FAULTS, fault_of, refusal_of
 from tsm2_tune.tuner.device.emulator.device import HostDevice
@@ -38,6 +38,7 @@ from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import server
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker, WorkerError
@@ -68,7 +69,7 @@ def outcomes(tuner: Tuner) -> list[Outcome]:
 
 def failing(monkeypatch: pytest.MonkeyPatch, failures: int, kernels_only: bool = True) -> list[str]:
     """Compilers are stopped from outside so many times; the texts that they were given."""
-    compile_text, given = pool.compile_text, list[str]()
+    given = list[str]()
 
     def stopped(text: str, *, kernel: str, **named: Any) -> Binary | CompileFailure:
         if kernels_only and not kernel:
@@ -158,8 +159,7 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
     tuner: Tuner,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tuning, "EMULATED", replace(tuning.EMULATED, watched_products=1e6))
-    compile_text = pool.compile_text
+    monkeypatch.setattr(tuning, "EMULATED", replace(EMULATED, watched_products=1e6))
 
     def compiled(text: str, *, kernel: str, toolchain: Toolchain, **named: Any) -> Binary | CompileFailure:
         failure = of_sample if kernel == "sample" else of_kernel

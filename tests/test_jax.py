@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -140,7 +141,9 @@ def test_another_way_to_multiply_is_jaxs(best: ModuleType) -> None:
     with jax.default_matmul_precision("BF16_BF16_F32"):
         assert calls(best, lambda a, b: best.jax.matmul(a, b), a, b) == 0
     half = a.astype(jnp.bfloat16), b.astype(jnp.bfloat16)
-    wide = lambda a, b: best.jax.dot_general(a, b, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)  # noqa: E731
+    wide = partial(
+        best.jax.dot_general, dimension_numbers=(((1,), (0,)), ((), ())), preferred_element_type=jnp.float32
+    )
     assert (calls(best, wide, *half), wide(*half).dtype) == (0, jnp.float32)
 
 
@@ -222,6 +225,7 @@ def test_batches_are_jaxs_or_one_product(best: ModuleType, axes: Any, over: Any,
 
 def test_gradients_of_batches_and_batches_of_gradients(best: ModuleType) -> None:
     a, b = numbers(5, 8, 6), numbers(6, 3)
+    of: Callable[[Any], Any]
     for of in (
         lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, None)),
         lambda f: jax.grad(loss(jax.vmap(f, (0, None))), (0, 1)),
@@ -231,6 +235,7 @@ def test_gradients_of_batches_and_batches_of_gradients(best: ModuleType) -> None
 
 def test_loops_and_conditions(best: ModuleType) -> None:
     a, b = numbers(6, 6), numbers(6, 3)
+    of: Callable[[Any], Any]
     for of in (
         lambda f: lambda a, b: jax.lax.scan(lambda x, _: (f(a, x) % 5, f(x.T, x).sum()), b, None, length=4),
         lambda f: lambda a, b: jax.lax.fori_loop(0, 3, lambda _, x: f(a, x) % 5, b),

@@ -337,7 +337,7 @@ def test_no_launch_that_does_not_fit_its_slot_is_taken(compiled: ModuleType, tor
         kernel: int = 1,
         workspace: int = 208,
     ) -> bool:
-        rest = ((0, 0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
+        rest: Any = ((0, 0, 0, 0), (scalar, 1.0), (None, 0, 0, workspace), ((), {}))
         return bool(made.add(a, b, out, None, int, (launch, kernel), bytes(slot), places, parameters, *rest))
 
     assert add()

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.fake_tensors import TYPES
 from tests.library_calls import H200
@@ -29,7 +30,7 @@ def served(both_modules: tuple[ModuleType, ModuleType], library: Any, seed: int,
     kinds."""
     plain, compiled = both_modules
     long, of = list[Any](), compiled.Product.of
-    compiled.Product.of = lambda *arguments, **named: long.append(arguments) or of(*arguments, **named)
+    compiled.Product.of = lambda *arguments, **named: logged(long, arguments, of(*arguments, **named))
     rng, count, by_vendor, kinds = random.Random(seed), 0, 0, set[Any]()
     for turn in range(3000):
         arrays, named = (odd_product if turn % 6 == 5 else random_product)(rng)
@@ -74,7 +75,7 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
 
 def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]:
     asked, choose = list[Any](), module.choose
-    patch.setattr(module, "choose", lambda *arguments: asked.append(arguments) or choose(*arguments))
+    patch.setattr(module, "choose", lambda *arguments: logged(asked, arguments, choose(*arguments)))
     return asked
 
 
@@ -114,8 +115,12 @@ def test_no_kernel_of_another_context_is_started(
             compiled.gemm(a, b, out=out, fallback="error")
         return {launch["function"] for launch in compiled.driver.launches}
 
+    def context_id(context: Any, number: Any) -> int:
+        number._obj.value = 0xAB
+        return 0
+
     before = started(made[0][:9] + made[1][:9])
-    compiled.driver.cuCtxGetId = lambda context, number: setattr(number._obj, "value", 0xAB) or 0
+    compiled.driver.cuCtxGetId = context_id
     get = compiled.driver.cuModuleGetFunction
     compiled.driver.cuModuleGetFunction = lambda function, module, name: get(
         function, SimpleNamespace(value=module.value + 1), name
@@ -133,7 +138,7 @@ def test_a_product_that_is_to_be_timed_is_pythons(
     made, asked = products(compiled, 40), list[Any]()
     for a, b, out in made[:20]:
         compiled.gemm(a, b, out=out, fallback="error")
-    monkeypatch.setattr(compiled, "by_timing", lambda product, expected, *_: asked.append(product) or expected)
+    monkeypatch.setattr(compiled, "by_timing", lambda product, expected, *_: logged(asked, product, expected))
     for a, b, out in made[20:]:
         compiled.gemm(a, b, out=out, fallback="error", measure=True)
     assert len(asked) == 20
@@ -220,7 +225,7 @@ def test_cupys_own_product_is_made_on_its_device(both_modules: tuple[ModuleType,
     _, compiled = both_modules
     compiled.driver.current = 0xC0
     at: list[int] = []
-    cupy.matmul = lambda a, b, out=None: at.append(cupy.cuda.runtime.getDevice()) or out
+    cupy.matmul = lambda a, b, out=None: logged(at, cupy.cuda.runtime.getDevice(), out)
     rng = random.Random(0)
     for _ in range(1500):
         arrays, named = random_product(rng)

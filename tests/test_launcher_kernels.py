@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+from functools import partial
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -61,7 +62,7 @@ def test_a_product_of_more_blocks_than_a_grid_has_is_not_started(both_modules: t
 def test_what_is_no_kernel_is_not_taken(both_modules: tuple[ModuleType, ModuleType]) -> None:
     made = both_modules[1].launcher().Launcher(int, exchange(), (Tensor, Parameter), int, int, int, {}, int)
     (a, _, _), count = products(both_modules[1], 1)[0], len(both_modules[1].WINNERS)
-    sound = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
+    sound: Any = (a, "a GPU", 0, {}, (0, 0), (1, 1), (1, 1, 0))
     assert made.know(*sound)
     for at, wrong in [(2, -1), (2, 6), (4, (-1, 0)), (4, (count, 0)), (4, (0, 2)), (4, (0, -1)), (5, (0, 1)),
                       (5, (1, 0)), (1, 256 * "x")]:  # fmt: skip
@@ -73,6 +74,6 @@ def test_what_is_no_kernel_is_not_taken(both_modules: tuple[ModuleType, ModuleTy
     assert not made.know(object(), *sound[1:])  # which describes itself in no way
     devices = []
     for number in range(1, 20):
-        a.get_device = lambda number=number: number
+        a.get_device = partial(int, number)
         devices.append(made.know(*sound))
     assert devices == [True] * 15 + [False] * 4

@@ -133,7 +133,7 @@ def test_a_kernel_is_right_with_other_splits(
 
 
 def test_each_parameter_lies_at_a_multiple_of_its_size() -> None:
-    values = (
+    values: tuple[np.generic, ...] = (
         np.float32(1),
         np.uint64(2**40),
         np.complex64(3 + 4j),

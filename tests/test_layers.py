@@ -75,7 +75,8 @@ def test_a_test_is_of_the_first_layer_that_fits(test: Any, layer: str) -> None:
     ids=str,
 )
 def test_a_bare_pytest_has_several_processes(asked: dict[str, Any], spreads: bool) -> None:
-    nothing = {"usepdb": False, "capture": "fd", "collectonly": False, "numprocesses": None, "dist": "no"}
+    nothing: dict[str, Any] = dict.fromkeys(("usepdb", "collectonly"), False)
+    nothing |= {"capture": "fd", "numprocesses": None, "dist": "no"}
     config = config_of(**({"source": TESTPATHS} | nothing | asked))
     before = dict(vars(config.option))
     layers.spread(config)

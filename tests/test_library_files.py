@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import tsm2_tune
 from tests.calls import Call
 from tests.fabricated import GPU, PROBLEM, configuration, fake_binary, host_run, kernel, trial, winners
 from tests.fake_compilers import fake_toolkit
@@ -157,7 +158,7 @@ def test_the_header_compiles(tmp_path: Path, language: str, standard: str) -> No
 
 @pytest.mark.parametrize("file", sorted(file.name for file in SOURCES.iterdir() if file.name.endswith(".c")))
 def test_the_c_texts_are_clean(tmp_path: Path, file: str) -> None:
-    options = (*STRICT, "-std=c11", "-O2", f"-I{SOURCES.parents[2] / 'core'}")
+    options = (*STRICT, "-std=c11", "-O2", f"-I{Path(tsm2_tune.__file__).parent / 'core'}")
     command = ["cc", *options, "-c", str(SOURCES / file), "-o", str(tmp_path / "text.o")]
     subprocess.run(command, check=True)
 

@@ -24,7 +24,7 @@ from tsm2_tune.tuner.results.storage import database
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial
-from tsm2_tune.tuner.runs.events import ProblemEvent
+from tsm2_tune.tuner.runs.events import ProblemEvent, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import session
@@ -57,7 +57,7 @@ def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[
     told = []
     try:
         for event in events:
-            if isinstance(event, session.TrialStored):
+            if isinstance(event, TrialStored):
                 told.append(event.trial.config.text)
                 if len(told) == at:
                     fail()
@@ -99,7 +99,7 @@ def assert_the_next_run_goes_on(path: Path) -> None:
     before = len(stored(path))
     with Store.open(path, create=True) as store:
         events = list(searching(store))
-    assert sum(isinstance(event, session.TrialStored) for event in events) == len(WHOLE) - before
+    assert sum(isinstance(event, TrialStored) for event in events) == len(WHOLE) - before
     assert stored(path) == WHOLE
     assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
     assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
@@ -131,10 +131,10 @@ def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkey
     one_at_a_time(monkeypatch)
     with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
         late = searching(store)
-        told = [next(one for one in late if isinstance(one, session.TrialStored)).trial_id]
+        told = [next(one for one in late if isinstance(one, TrialStored)).trial_id]
         plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-        told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, session.TrialStored)]
-        told += [one.trial_id for one in late if isinstance(one, session.TrialStored)]
+        told_elsewhere = [one.trial_id for one in searching(other) if isinstance(one, TrialStored)]
+        told += [one.trial_id for one in late if isinstance(one, TrialStored)]
     assert sorted(stored(path)) == sorted(WHOLE)
     assert sorted(told + told_elsewhere) == list(range(1, len(WHOLE) + 1)), "each is told once, by who stored it"
     assert plain_sql(path, "SELECT count(*) FROM measurement WHERE round = 0") == [(len(WHOLE),)]
@@ -153,7 +153,7 @@ def test_clocks_that_disagree_double_nothing(ahead: float, path: Path, monkeypat
             for offset in list(runs):
                 monkeypatch.setattr(time, "time", lambda offset=offset: now() + offset)
                 event = next(runs[offset], None)
-                told[offset] += isinstance(event, session.TrialStored)
+                told[offset] += isinstance(event, TrialStored)
                 if event is None:
                     del runs[offset]
     assert all(told.values())

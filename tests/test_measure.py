@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.call_log import logged
 from tsm2_tune.tuner.device.cuda import MOST_FLUSHES, CudaDevice
 from tsm2_tune.tuner.measure.timing import (
     FIRST_SAMPLES,
@@ -65,7 +66,7 @@ class LateHost:
     def _event(self, name: str) -> Any:
         return SimpleNamespace(
             record=lambda: self.calls.append(f"record {name}"),
-            query=lambda: self.calls.append(f"query {name}") or self.flushes < self.turns,
+            query=lambda: logged(self.calls, f"query {name}", self.flushes < self.turns),
             synchronize=lambda: None,
             time_since=lambda other: 1e-3 * (10.0 if self.flushes >= self.turns else 500.0),
         )
@@ -96,17 +97,17 @@ def test_a_host_that_is_always_late_ends() -> None:
 
 
 def test_steady_times_need_few_samples_and_noisy_ones_many() -> None:
-    steady = measure(FakeDevice([10.0]), lambda: 0, FAST)  # type: ignore[arg-type, return-value]
+    steady = measure(FakeDevice([10.0]), lambda: 0, FAST)  # type: ignore[arg-type]
     assert len(steady.samples_us) == FAST.min_samples
     assert steady.median_us == 10.0
     assert steady.sm_clock_mhz == 1980.0
-    noisy = measure(FakeDevice([10.0, 20.0]), lambda: 0, FAST)  # type: ignore[arg-type, return-value]
+    noisy = measure(FakeDevice([10.0, 20.0]), lambda: 0, FAST)  # type: ignore[arg-type]
     assert len(noisy.samples_us) == FAST.max_samples
 
 
 def test_a_time_limit_ends_measuring() -> None:
     short = Effort(warm_up_seconds=0.0, limit_seconds=0.0)
-    assert len(measure(FakeDevice([1.0, 2.0]), lambda: 0, short).samples_us) == 3  # type: ignore[arg-type, return-value]
+    assert len(measure(FakeDevice([1.0, 2.0]), lambda: 0, short).samples_us) == 3  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("seconds", "count"), [(0.01, FIRST_SAMPLES), (0.0, MOST_FIRST_SAMPLES)])
@@ -116,7 +117,7 @@ def test_a_first_look_has_more_samples_of_what_is_fast(
     now = itertools.count(0.0, seconds)
     monkeypatch.setattr("time.perf_counter", lambda: next(now))
     device = FakeDevice([100.0, 90.0, 110.0])
-    looked = quick_measure(cast(Any, device), lambda: 0, Cache.DIRTY)
+    looked = quick_measure(device, lambda: 0, Cache.DIRTY)  # type: ignore[arg-type]
     assert len(looked.samples_us) == count
     assert (min(looked.samples_us), looked.cache, set(device.caches)) == (90.0, Cache.DIRTY, {Cache.DIRTY})
 
@@ -178,7 +179,7 @@ def test_a_clock_that_wavers_by_a_step_is_left_alone() -> None:
 
 
 def test_slowed_samples_that_are_not_replaced_are_counted() -> None:
-    device = Throttled([1980.0] * 6 + [1200.0] * 90)
+    device = Throttled([*[1980.0] * 6, *[1200.0] * 90])
     found = interleaved(device, ALL_SAMPLES)
     assert (len(found.samples_us), found.slowed, device.read) == (9, 3, 9 + 4)  # half of the turns
 
@@ -199,7 +200,7 @@ def test_who_takes_very_long_has_one_turn() -> None:
 
 def test_a_trial_is_of_one_state() -> None:
     device = FakeDevice([10.0])
-    found = measure(device, lambda: 0, FAST, Cache.WARM)  # type: ignore[arg-type, return-value]
+    found = measure(device, lambda: 0, FAST, Cache.WARM)  # type: ignore[arg-type]
     assert found.cache is Cache.WARM
     assert set(device.caches) == {Cache.WARM}
 

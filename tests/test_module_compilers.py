@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.call_log import logged
 from tests.cases import SOURCES
 from tests.fabricated import imported, trial, tuning_run, winners
 from tsm2_tune.generator.render import render
@@ -132,12 +134,12 @@ def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeyp
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     monkeypatch.setattr(
-        compilers.importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)])
+        importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     )
     monkeypatch.setattr(ctypes, "CDLL", opening)
     (tmp_path / "lib64").mkdir()  # a toolkit without NVRTC
-    (found,) = compilers._nvrtcs()
-    assert found.name == str(tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12")  # type: ignore[attr-defined]
+    (found,) = map(vars, compilers._nvrtcs())
+    assert found["name"] == str(tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12")
     assert opened == [
         "cu13/lib/libnvrtc.so.13",
         "cuda_nvrtc/lib/libnvrtc-builtins.so.12.8",
@@ -157,7 +159,7 @@ def test_without_a_compiler_it_says_so(
     def closed(name: str) -> None:
         raise OSError(name)
 
-    monkeypatch.setattr(compilers.importlib.util, "find_spec", find_spec)
+    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
     monkeypatch.setattr(ctypes, "CDLL", closed)
     said = (
         r"no binary for sm_80, and NVRTC was not found; nvcc was not found: install NVRTC or nvcc of a CUDA"
@@ -227,7 +229,7 @@ def test_an_nvrtc_that_fails_is_told(fails: str, said: str, monkeypatch: pytest.
 
 
 def test_a_name_that_is_too_long_is_no_toolkit() -> None:
-    assert compilers._files(Path("/", "long" * 2000), "*") == []
+    assert compilers._files(f"/{'long' * 2000}", "*") == []
 
 
 @pytest.mark.host
@@ -320,7 +322,7 @@ def test_an_nvcc_that_cannot_be_started_is_told(
 def test_compilers_are_looked_for_in_a_named_toolkit_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     looked_in = list[str]()
     monkeypatch.setattr(compilers, "NVRTC", ())
-    monkeypatch.setattr(compilers, "_files", lambda folder, _: looked_in.append(folder) or [])
+    monkeypatch.setattr(compilers, "_files", lambda folder, _: logged(looked_in, folder, ()))
     monkeypatch.setattr(compilers, "_wheel_folders", lambda: ["/wheel"])
     monkeypatch.setattr(compilers, "TOOLKIT", str(tmp_path / "usual"))
     monkeypatch.setenv("CUDA_PATH", str(tmp_path / "path"))

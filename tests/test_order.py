@@ -15,6 +15,7 @@ import pytest
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES, family_named
+from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import Rows, parts_of, places
@@ -139,6 +140,7 @@ def test_every_multiprocessor_has_as_many_blocks(m: int) -> None:
 def test_shares_of_a_short_k_are_whole_prefetches() -> None:
     problem = Problem(15360, 4, 1920, "f32")
     for config in first_choices([family_named("stream_a_fma")], problem, H200, candidate_times_us)[:5]:
+        assert isinstance(config, StreamAFmaConfig)
         share = -(-problem.k // (config.splits * config.prefetch)) * config.prefetch
         assert share * config.splits < 1.1 * problem.k, config.text
 

@@ -22,13 +22,13 @@ from tests.kills import asked
 from tests.on_host import ON_HOST
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console import cross_timing
+from tsm2_tune.console.cross_timing import PairProgress
 from tsm2_tune.console.eta import remaining_text
-from tsm2_tune.console.export_progress import PairProgress
 from tsm2_tune.console.run_progress import changed_text
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.measure.cross_timing import PairMeasured
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
+from tsm2_tune.tuner.runs.events import PairMeasured
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("known_ceilings")]

@@ -155,7 +155,8 @@ def test_a_huge_number_is_told_in_a_sentence() -> None:
 
 
 def test_extents_do_not_overflow() -> None:
-    problem = Problem(*map(np.int32, (20480, 16, 20480)), np.str_("f32"), Loud("nn"))
+    given: list[Any] = [*map(np.int32, (20480, 16, 20480)), np.str_("f32"), Loud("nn")]
+    problem = Problem(*given)
     assert problem == Problem(20480, 16, 20480, "f32", "nn")
     assert (problem.flops, repr(problem)) == (13421772800, repr(Problem(20480, 16, 20480, "f32")))
 
@@ -186,7 +187,7 @@ def test_every_public_record_holds_pythons_own_scalars(record: Any) -> None:
 
 def test_what_is_stored_is_a_number(path: Path) -> None:
     problem = Problem(np.int64(PROBLEM.m), np.int32(PROBLEM.n), np.uint16(PROBLEM.k), np.str_("f32"))  # type: ignore[arg-type]
-    times = dataclasses.replace(measurement(500.0), median_us=np.float32(500.0))
+    times = dataclasses.replace(measurement(500.0), median_us=np.float32(500.0))  # type: ignore[arg-type]
     database_of(
         path, trial(problem=problem, measurement=times, spill_bytes=np.int64(0)), run=tuning_run(seed=np.int64(3))
     )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import PROBLEM, plain_sql
 from tests.simulated import DEVICE, RUN, SHAPES, Replay, stored_trial
 from tsm2_tune.errors import WorkerError
@@ -201,8 +202,8 @@ def test_the_history_in_memory_is_as_in_the_database(
     """It is read once a problem, and once more for each winner that is refuted."""
     reads, histories = list[str](), list[ProblemHistory]()
     whole, real = History.tried, ProblemHistory.__init__
-    monkeypatch.setattr(History, "tried", lambda self: reads.append(self.problem.text) or whole(self))
-    monkeypatch.setattr(ProblemHistory, "__init__", lambda self, *more: histories.append(self) or real(self, *more))
+    monkeypatch.setattr(History, "tried", lambda self: logged(reads, self.problem.text, whole(self)))
+    monkeypatch.setattr(ProblemHistory, "__init__", lambda self, *more: logged(histories, self, real(self, *more)))
     space = space_of(12)
     for config in (space.kept[0].config, space.kept[1].config):
         store.add_trial(

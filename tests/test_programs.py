@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from benchmarks import programs as bench
+from tests.call_log import logged
 from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.on_host import IN_C
@@ -66,7 +67,7 @@ def test_record_writes_what_shapes_takes(fakes: Path, tmp_path: Path) -> None:
 
 def test_record_leaves_out_what_no_kernel_is_taken_for(fakes: Path) -> None:
     """Some of the second shape are plain products."""
-    bias = {"operation": {EPILOGUE: 4, BIAS: 1 << 40}}
+    bias: dict[str, Any] = {"operation": {EPILOGUE: 4, BIAS: 1 << 40}}
     steps = [matmul(600, 2, 3, **bias)] * 3 + [matmul(700, 2, 3, **bias), matmul(700, 2, 3)]
     done = tsm2_tune(fakes, "record", "--output", "-", "--", *PROGRAM, steps=steps)
     _, *lines = done.stdout[done.stdout.index("# Products") :].splitlines()
@@ -363,7 +364,7 @@ def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest
 
     monkeypatch.setattr(bench, "run", ran)
     told = SimpleNamespace(stdout="")
-    monkeypatch.setattr(bench.subprocess, "run", lambda command, **_: commands.append(command) or told)
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: logged(commands, command, told))
     output = tmp_path / "programs.json"
     done = CliRunner().invoke(bench.main, ["--only", "tall_qr.py", "--output", str(output)])
     assert done.exit_code == 0, done.output

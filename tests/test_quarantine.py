@@ -29,8 +29,9 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
+from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search import quarantine, session
+from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Options
@@ -46,7 +47,9 @@ LIMITS = TimeLimits(120.0, 60.0)
 WITHOUT = {"verdict": None, "measurement": None, "limits": LIMITS}
 
 
-def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str, Problem], float], **options: Any):
+def searched(
+    store: Store, problems: Sequence[Problem], times: Mapping[tuple[str, Problem], float], **options: Any
+) -> tuple[list[tuple[str, Problem]], list[ProblemEnded]]:
     """Search these for BAD and GOOD; what was tried, and how each problem ended."""
     spaces = [
         SearchSpace(
@@ -57,7 +60,7 @@ def searched(store: Store, problems: Sequence[Problem], times: Mapping[tuple[str
     device = Simulated(store, times)
     device.options = Options(**options)
     events = list(tune_problems(spaces, device, store, make_strategy=exhaustive, families=("tsm2",)))
-    return device.tried, [one for one in events if isinstance(one, session.ProblemEnded)]
+    return device.tried, [one for one in events if isinstance(one, ProblemEnded)]
 
 
 def test_a_kernel_that_faulted_is_left_out_for_the_next_problem(store: Store) -> None:
@@ -151,7 +154,7 @@ def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store)
         FIRST, PROFILES["h200"], ("tsm2",), [candidate_of(c, FIRST, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
     )
     *_, ended = tune_problems([space], device, store, families=("tsm2",))
-    assert isinstance(ended, session.ProblemEnded)
+    assert isinstance(ended, ProblemEnded)
     assert ended.winner is not None
     assert ended.winner.config == GOOD.text
     tried, _ = searched(store, (SECOND,), BOTH)
@@ -178,7 +181,8 @@ def test_a_kernel_is_its_code_its_definitions_and_its_launch(
 
 
 def test_another_driver_or_compiler_ends_it() -> None:
-    changes = ({}, {"driver": "590.1"}, {"toolkit": "nvcc 13.1"}, {"flags": "-arch=sm_100"}, {"uuid": "other"})
+    others = {"driver": "590.1", "toolkit": "nvcc 13.1", "flags": "-arch=sm_100", "uuid": "other"}
+    changes: list[dict[str, Any]] = [{}, *({name: value} for name, value in others.items())]
     compiler = SimpleNamespace(extra_digest="")
     targets = [
         Target("0", PROFILES["h200"], replace(RUN.identity, **change), cast(Toolchain, compiler))
@@ -282,6 +286,6 @@ def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
     text = io.StringIO()
     space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
     with search_progress.SearchProgress(Console(file=text, width=200), Options(), 1, PhaseTimer()) as shown:
-        shown.show(session.ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        shown.show(session.ProblemEnded(SECOND, 2, 2, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
+        shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
+        shown.show(ProblemEnded(SECOND, 2, 2, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
     assert text.getvalue().endswith("; 3 quarantined)\n")

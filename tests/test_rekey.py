@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -56,7 +57,7 @@ def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session_cache: None) 
 def rekeyed(texts: Path, monkeypatch: pytest.MonkeyPatch, measured: Edit, now: Edit) -> tuple[int, list[str], str]:
     """Status, lines and the trial's digest then, by the edits of what was measured, and of what is made now."""
     known = source(measured).digest[:SOURCE_DIGITS]
-    trial = ["trial", PROBLEM, CONFIG, known, *[None] * 9, []]
+    trial: list[Any] = ["trial", PROBLEM, CONFIG, known, *[None] * 9, []]
     path = texts / "card.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in (HEAD, trial)))
     monkeypatch.setattr(rekey, "rendered_now", lambda subject: source(now))

@@ -72,6 +72,7 @@ def test_every_family_has_a_golden_source() -> None:
 
 @pytest.mark.parametrize(("config", "problem"), SOURCES, ids=map(spelling, SOURCES))
 def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, problem: Problem) -> None:
+    shapes: tuple[dict[str, Any], ...]
     if problem.is_gram:
         shapes = {"m": 7, "n": 7, "k": 5}, {"m": 64, "n": 64, "k": 10**8}
     else:

@@ -320,7 +320,7 @@ def test_numbers_are_short() -> None:
 
 
 def test_columns_write_a_text_once() -> None:
-    rows = [{"a": "x", "b": 1.23456789}, {"a": "y", "b": None}, {"a": "x", "b": 3}]
+    rows: list[dict[str, Any]] = [{"a": "x", "b": 1.23456789}, {"a": "y", "b": None}, {"a": "x", "b": 3}]
     assert columnar(rows, ("a", "b")) == {"a": {"texts": ["x", "y"], "at": [0, 1, 0]}, "b": [1.23457, None, 3]}
     assert columnar([], ("a",)) == {"a": []}
 

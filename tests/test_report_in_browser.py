@@ -163,6 +163,7 @@ def test_tunables_of_a_heat_map_are_chosen(opened: Callable[..., Any]) -> None:
 def test_a_search_is_chosen(opened: Callable[..., Any]) -> None:
     page = opened()
     search, against = page.locator("#choices-convergence select").all()
+    choose: Callable[[], object]
     for choose in (lambda: search.select_option(index=2), lambda: against.select_option("seconds")):
         before = drawn(page)
         choose()

@@ -65,7 +65,10 @@ def awaited(file: Path, text: str) -> None:
 
 
 def output_of(command: Sequence[str], **named: Any) -> str:
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, **named).stdout
+    output: str = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, text=True, cwd=TESTS.parent, **named
+    ).stdout
+    return output
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -51,7 +51,7 @@ def database(path: Path) -> str:
 def test_only_what_was_asked_for_is_shown(given: tuple[str, ...], found: tuple[Problem, ...], database: str) -> None:
     expected = sorted(problem.text for problem in found)
     best = json.loads(run("best", "--db", database, "--json", *given).output)["best"]
-    assert sorted(Problem(*(row[name] for name in "mnk"), row["dtype"], row["op"]).text for row in best) == expected
+    assert sorted(Problem(*(row[name] for name in ("m", "n", "k", "dtype", "op"))).text for row in best) == expected
     shown = json.loads(run("show", "--db", database, "--json", *given).output)
     assert sorted(line["problem"] for line in shown) == expected
     exported = run("export", "--db", database, "--format", "json", "--output", "-", *given)

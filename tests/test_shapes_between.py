@@ -91,6 +91,6 @@ def test_planning_names_kernels_of_searches_for_each_shape(dtype: str, op: str) 
 def test_what_is_expected_far_behind_the_first_choice_is_no_kernel() -> None:
     tuned = [shape(3, 5, 10**6, op="tn"), shape(40, 3, 10**5, op="tn"), shape(64, 64, 10**6, op="tn")]
     first = kernels_between(tuned, H200, candidate_times_us)
-    found = kernels_between(tuned, H200, lambda every: (1.01 * MOST_PREDICTED) ** np.arange(len(every)))
+    found = kernels_between(tuned, H200, lambda every: np.float64(1.01 * MOST_PREDICTED) ** np.arange(len(every)))
     assert sum(len(at) for at in found.values()) == len(shapes_between(tuned))
     assert len(first) > len(found)

@@ -253,7 +253,7 @@ def test_what_meets_in_one_place_of_the_journal_is_told_apart(
 
 
 def test_a_matrix_and_the_same_one_transposed_are_counted_apart(fakes: Path) -> None:
-    same = {"m": 3, "n": 3, "k": 6, "transa": 1, "lda": 6}
+    same: dict[str, Any] = {"m": 3, "n": 3, "k": 6, "transa": 1, "lda": 6}
     of_others = [{"B": B}, {"B": A, "ldb": 7}, {"B": A, "transa": 0, "k": 3}, {"B": A, "n": 2}]
     played = play(fakes, [gemm(**same | {"B": A}), *(gemm(**same | one) for one in of_others)])
     assert len(played.seen) == 5

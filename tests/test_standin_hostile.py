@@ -43,7 +43,7 @@ def mutated(content: bytearray, rng: np.random.Generator) -> bytes:
         extreme = rng.choice([0, 1, 1 << 31, (1 << 32) - 1, 0x7FF0 << 48, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
         number = int(extreme) if rng.random() < 0.7 else int.from_bytes(rng.bytes(8), "little")
         content[at : at + size] = (number % (1 << 8 * size)).to_bytes(size, "little")
-    end = int(rng.choice((len(content), len(content), rng.integers(0, len(content)))))
+    end = int(rng.choice([len(content), len(content), int(rng.integers(0, len(content)))]))
     return bytes(content[:end]) + bytes(int(rng.integers(0, 2)) * LINE.itemsize)
 
 

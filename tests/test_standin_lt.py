@@ -192,7 +192,8 @@ def test_a_batch_is_counted_apart(fakes: Path, narrow: Path) -> None:
 def test_of_many_products_that_differ_in_one_layout_each_is_its_own(
     fakes: Path, narrow: Path, where: str, place: int, least: int
 ) -> None:
-    steps = [matmul(**{where: {"ld": least + more}}, c={"ld": 6}) for more in range(1200)]
+    layouts: list[dict[str, Any]] = [{where: {"ld": least + more}} for more in range(1200)]
+    steps = [matmul(**layout, c={"ld": 6}) for layout in layouts]
     seen = play(fakes, steps, pack=narrow).seen
     assert sorted(one.leading[place] for one in seen if one.calls == one.taken == 1) == list(
         range(least, least + 1200)

@@ -121,7 +121,8 @@ def test_no_attribute_of_this_version_is_passed_over(played: Callable[..., Playe
     others = {number: value for number, value in attributes(which) if number not in is_read}
     assert len(others) >= (20 if where == "operation" else 2)
     each = [{number: value} for number, value in others.items()]
-    steps = [matmul(operation=one) if where == "operation" else matmul(**{where: {"more": one}}) for one in each]
+    changes: list[dict[str, Any]] = [{where: one if where == "operation" else {"more": one}} for one in each]
+    steps = [matmul(**one) for one in changes]
     found = played(*steps, matmul())
     assert (len(found.launches), len(found.left)) == (1, len(steps))
     named = {POINTER_MODE, EPILOGUE, SM_COUNT} if where == "operation" else set()

@@ -35,7 +35,8 @@ def pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
 
 def syrk(routine: str, is_plain: bool = True, **changes: Any) -> list[Any]:
     across = 2 if "herk" in routine else 1
-    return gemm(**{"routine": routine, "n": 6, "trans": 0 if is_plain else across} | changes)
+    plain: dict[str, Any] = {"n": 6, "trans": 0 if is_plain else across}
+    return gemm(routine, **plain | changes)
 
 
 @pytest.mark.parametrize(("routine", "dtype"), ROUTINES)

@@ -196,7 +196,7 @@ def test_an_element_is_measured_by_its_own_row_and_column(
         np.pad(np.ravel(x, "C" if is_transposed else "F"), (0, size - x.size))
         for x, is_transposed, size in ((row, transa, 20), (column, transb, 8))
     )
-    of = {"a": a, "b": b, "transa": transa, "transb": transb}
+    of: dict[str, Any] = {"a": a, "b": b, "transa": transa, "transb": transb}
     theirs = np.ravel(row @ column, "F")
     assert share(fakes, transposing, "f64", theirs, theirs[0] * (1 + 1e-15), **of) <= 1
     assert share(fakes, transposing, "f64", theirs, theirs[0] * (1 + 1e-9), **of) > 1

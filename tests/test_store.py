@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,7 +60,7 @@ def test_every_device_dtype_and_shape_has_its_own_winner(store: Store) -> None:
         {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None},
     ],
 )
-def test_only_a_verified_and_measured_trial_can_win(store: Store, change: dict[str, object]) -> None:
+def test_only_a_verified_and_measured_trial_can_win(store: Store, change: dict[str, Any]) -> None:
     store.add_trial(RUN, trial(10, C128, **change))
     assert store.best() == ()
     store.add_trial(RUN, trial(500, C256))

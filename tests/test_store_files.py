@@ -135,7 +135,9 @@ def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
     connect = sqlite3.connect
 
     def read_only(name: str, **named: Any) -> sqlite3.Connection:
-        return connect(name.replace(f"{path.name}?mode=rw", f"{path.name}?mode=ro"), **named)
+        name = name.replace(f"{path.name}?mode=rw", f"{path.name}?mode=ro")
+        connection: sqlite3.Connection = connect(name, **named)
+        return connection
 
     monkeypatch.setattr(sqlite3, "connect", read_only)
     for command in READING:

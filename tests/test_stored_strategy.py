@@ -33,7 +33,7 @@ def stored(path: Path) -> Path:
     return path
 
 
-def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -> None:
+def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store, path: Path) -> None:
     config = configuration()
     for problem, make_strategy in ((SHAPES[0], None), (SHAPES[1], exhaustive)):
         kept = [candidate_of(config, problem, TARGET.limits)]
@@ -49,7 +49,7 @@ def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store) -
         )
     found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
     assert found == {SHAPES[0]: "random", SHAPES[1]: None}
-    assert plain_sql(Path(store.path), f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]
+    assert plain_sql(path, f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]
 
 
 def test_exports_and_show_tell_it(stored: Path) -> None:

@@ -164,8 +164,8 @@ def test_the_last_trials_tell_what_is_expected_of_going_on() -> None:
     assert ended_by_gain(0.02, [100.0] * 300) == 251
     assert ended_by_gain(0.005, [100.0] * (MOST_TRIALS + 1)) == MOST_TRIALS + 1
     assert ended_by_gain(0.005, [100.0] * MOST_TRIALS) is None
-    assert ended_by_gain(0.05, [100.0] * 60 + [90.0] + [100.0] * 300) == 161
-    assert ended_by_gain(0.05, [100.0] * 60 + [96.0] + [100.0] * 300) == 101  # a gain of 4.2 % is too little
+    assert ended_by_gain(0.05, [*[100.0] * 60, 90.0, *[100.0] * 300]) == 161
+    assert ended_by_gain(0.05, [*[100.0] * 60, 96.0, *[100.0] * 300]) == 101  # a gain of 4.2 % is too little
     assert ended_by_gain(0.05, [None] * 1000) is None  # nothing is right yet
     assert ended_by_gain(0.0, [100.0] * 1000) is None
 
@@ -179,8 +179,8 @@ def test_the_smaller_the_gain_the_more_trials_are_looked_back_at(gain: float, tr
 
 
 def test_a_gain_is_a_share_of_the_best_time_of_now() -> None:
-    assert ended_by_gain(0.05, [100.0] + [95.3] * 300) == 101  # 100 is 4.9 % more than that
-    assert ended_by_gain(0.05, [100.0] + [95.2] * 300) == 102  # and 5.04 % more than that
+    assert ended_by_gain(0.05, [100.0, *[95.3] * 300]) == 101  # 100 is 4.9 % more than that
+    assert ended_by_gain(0.05, [100.0, *[95.2] * 300]) == 102  # and 5.04 % more than that
 
 
 def test_gain_counts_behind_trials_without_their_times() -> None:

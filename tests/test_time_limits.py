@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tsm2_tune.tuner.results.trial import Outcome, TimeLimits
 from tsm2_tune.tuner.worker.client import AttemptResult, Worker
 
 RUN = tuning_run()
-LATE = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
+LATE: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "resources": None}
 SHORT, LONG = TimeLimits(120.0, 10.0), TimeLimits(120.0, 60.0)
 
 

@@ -89,12 +89,12 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path) -> Non
     """All but what it does not tell: how long it took, and when it ended, which is no later than its run began."""
     ours, new, written = tmp_path / "ours.db", tmp_path / "new.db", tmp_path / "trials.jsonl"
     right, samples = Verdict(True, 0.9996, "just right"), (49.0, 49.5, 50.0, 50.5, 51.0)
-    told = {"resources": LoadedResources(65, 16, 2048, blocks_per_sm=3), "spill_bytes": 8, "verdict": right}
-    timed = {"cache": Cache.WARM, "measurement": replace(measurement(50), cache=Cache.WARM, samples_us=samples)}
+    told: dict[str, Any] = {"resources": LoadedResources(65, 16, 2048, blocks_per_sm=3), "spill_bytes": 8}
+    told |= {"cache": Cache.WARM, "measurement": replace(measurement(50), cache=Cache.WARM, samples_us=samples)}
     with Store.open(ours, create=True) as store:
         for problem, is_between in ((SHAPES[0], False), (SHAPES[1], True)):
             tried = trial(config=C128, problem=problem, guideline_broken="occupancy", is_between=is_between)
-            store.add_trial(RUN, replace(tried, **told, **timed))
+            store.add_trial(RUN, replace(tried, verdict=right, **told))
         beside = (replace(vendor_measurement(60), verdict=right),)
         store.add_final(RUN, final((C128, 51), problem=SHAPES[0], vendor=beside), *TODAY)
     tsm2_tune.export(ours, format="trials", output=written)

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import measurement
 from tsm2_tune.console.heartbeat import PHASES
 from tsm2_tune.generator.families import family_named
@@ -111,7 +112,7 @@ def test_the_first_kernel_compiles_while_a_gpu_is_measured(
     then: list[int] = []
     ceilings = tuner.ceilings
     monkeypatch.setattr(tuner, "_ceilings", None)
-    monkeypatch.setattr(tuner.worker, "ceilings", lambda: then.append(len(begun)) or ceilings)
+    monkeypatch.setattr(tuner.worker, "ceilings", lambda: logged(then, len(begun), ceilings))
     monkeypatch.setattr(tuner, "compile_ahead", lambda candidates: begun.extend(candidates))
     tuner.target = replace(tuner.target, spec=spec)
     config = Tsm2Config("v2", 32, 1, 4)
@@ -128,7 +129,7 @@ def test_new_leader_gets_both_index_widths(
     then: list[list[tuple[str, tuple[str, ...]]]] = []
     worker, failed = tuner.worker, AttemptResult(Outcome.TIMED_OUT, "")
     monkeypatch.setattr(tuner._compilers, "begin", lambda source: begun.append((source.text, source.defines)))
-    monkeypatch.setattr(worker, "time_finalists", lambda _: then.append(list(begun)) or failed)
+    monkeypatch.setattr(worker, "time_finalists", lambda _: logged(then, list(begun), failed))
     tuner.options = replace(tuner.options, vendor=False)
     tuner.target = replace(tuner.target, spec=spec)
     second, fastest = Tsm2Config("v2", 32, 1, 4), Tsm2Config("v2", 32, 2, 4)

@@ -41,7 +41,7 @@ class History:
         return one, two, three
 
     def has_current_kernel(self, tried: Tried) -> bool:
-        return tried.values["source_digest"] == "k1"
+        return bool(tried.values["source_digest"] == "k1")
 
     def steps(self) -> tuple[Callable[[Part], Part], ...]:
         return (self.tried, self.tried, self.tried, self.final, self.final, self.superseded, self.forgotten,

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests.call_log import logged
 from tests.conftest import ONCE, compiled
 from tests.fake_vendor import PRODUCTS, VERSION, FakeLibrary, opened
 from tsm2_tune.errors import ToolMissing
@@ -156,7 +157,7 @@ def test_the_fastest_routine_comes_first_and_what_declines_is_left_out() -> None
     started: list[str] = []
 
     def taking(name: str, us: float) -> Routine:
-        return Routine(name, cast(Any, lambda: started.append(name) or us))
+        return Routine(name, cast(Any, lambda: logged(started, name, us)))
 
     routines = [taking("slow", 9.0), taking("fast", 3.0), Routine("none", declines), taking("hopeless", 7.0)]
     found = fastest_first(cast(Device, Clocked()), routines)
@@ -176,9 +177,9 @@ def time_finalists(
     binary = compiled(source.text, source.kernel, quick, source.defines)
     entry = Entry(binary.path, source.kernel, source.launch)
 
-    def asked(vendor: bool = True) -> FinalTimes | AttemptResult:
+    def asked(vendor: bool = True) -> Any:
         bench = _RequestHandler(host, support_path, cast(Any, Silent()))
-        return cast(Any, bench.answer(FinalRound(SMALL, (entry,), 1, ONCE, vendor=vendor)))
+        return bench.answer(FinalRound(SMALL, (entry,), 1, ONCE, vendor=vendor))
 
     return asked
 

@@ -32,10 +32,9 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Outcome
-from tsm2_tune.tuner.runs.events import ProblemEvent, VendorLeftOut
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.runs.events import FinalFailure, FinalStored, ProblemEvent, ProblemStarted, VendorLeftOut
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.loop import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -63,7 +62,7 @@ class WithVendor(Replay):
     ) -> None:
         super().__init__(store)
         libraries = libraries or VendorLibraries(VERSIONS)
-        identity = replace(cast(DeviceIdentity, TARGET.identity), driver=driver)
+        identity = replace(TARGET.identity, driver=driver)
         self.target = cast(
             Any,
             SimpleNamespace(
@@ -163,9 +162,7 @@ def test_a_vendor_that_crashes_does_not_fail_the_final(store: Store) -> None:
     events = turn(store, tuner)
     assert tuner.asked == [True, False]
     assert left_out(events) == [(PROBLEM, "the worker died during the vendor's routines (SIGSEGV)")]
-    assert [type(event) for event in events if isinstance(event, session.FinalStored | session.FinalFailure)] == [
-        session.FinalStored
-    ]
+    assert [type(event) for event in events if isinstance(event, FinalStored | FinalFailure)] == [FinalStored]
 
 
 def test_what_blas_lacks_is_told_and_the_libraries_are_not_asked(store: Store) -> None:
@@ -232,9 +229,7 @@ def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
 
 def test_turn_begins_with_the_vendors_last_right_time(store: Store) -> None:
     def known_us() -> float | None:
-        return next(
-            event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, session.ProblemStarted)
-        )
+        return next(event.vendor_us for event in turn(store, Replay(store)) if isinstance(event, ProblemStarted))
 
     assert known_us() is None
     beside_vendor(store, GEMM, LT)

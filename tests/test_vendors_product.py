@@ -36,7 +36,8 @@ def exact(a: Any, b: Any, out: Any, alpha: float, beta: float) -> Any:
 def test_the_product_is_in_out_or_a_new_array(shapes: Any, dtype: Any, factors: tuple[float, float]) -> None:
     a, b, out = operands(shapes, dtype)
     alpha, beta = factors
-    expected, near = exact(a, b, out, alpha, beta), {"rtol": 2e-3 if dtype is np.float16 else 1e-5, "atol": 1e-2}
+    expected = exact(a, b, out, alpha, beta)
+    near: dict[str, Any] = {"rtol": 2e-3 if dtype is np.float16 else 1e-5, "atol": 1e-2}
     held = np.array(out)
     assert vendors_product(a, b, held, alpha, beta, PLAIN) is held
     np.testing.assert_allclose(held, expected, **near)
@@ -90,7 +91,7 @@ def test_tensors_are_multiplied_alike(shapes: Any, name: str, factors: tuple[flo
     a, b, out = (torch.from_numpy(np.atleast_1d(x)).to(getattr(torch, name)) for x in arrays)
     out = out.reshape(arrays[2].shape)
     wide = [x.to(torch.complex128 if name == "complex64" else torch.float64).numpy() for x in (a, b, out)]
-    expected = torch.from_numpy(np.asarray(exact(*wide, alpha, beta)))
+    expected = torch.from_numpy(np.asarray(exact(wide[0], wide[1], wide[2], alpha, beta)))
     strided = torch.empty((2 * max(out.shape, default=1),), dtype=out.dtype)[::2] if out.ndim == 1 else out.clone()
     held = strided.copy_(out)
     assert vendors_product(a, b, held, alpha, beta, PLAIN) is held

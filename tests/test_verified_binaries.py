@@ -27,6 +27,7 @@ from tsm2_tune.pretuned import cubins, pretuned
 from tsm2_tune.tuner.compile.elf_digest import code_of, machine_code_digest
 from tsm2_tune.tuner.export import cubin_verification
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
+from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 
@@ -118,7 +119,7 @@ def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
         "Tuner": lambda target, options: nullcontext(tuner),
     }.items():
         monkeypatch.setattr(cubin_verification, name, value)
-    monkeypatch.setattr(cubin_verification.quarantine, "refuted", lambda *_: ())
+    monkeypatch.setattr(quarantine, "refuted", lambda *_: ())
     database = stored(tmp_path, None)
     status, said, binaries = exported(database)
     kept = plain_sql(database, "SELECT outcome, verified_code FROM trial")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -13,7 +14,6 @@ import numpy as np
 import pytest
 
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.tuner.compile import pool
 from tsm2_tune.tuner.search import compile_queue
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.compile_queue import CompileQueue
@@ -166,6 +166,6 @@ def test_every_candidate_has_its_turn() -> None:
 
 
 def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool.os, "sched_getaffinity", lambda _: range(16), raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(16), raising=False)
     assert (least_ahead(1, None), least_ahead(1, 6), least_ahead(2, None), least_ahead(4, None)) == (17, 17, 9, 5)
     assert [2 * least_ahead(2, most) for most in (1000, 12, 3)] == [18, 6, 2]

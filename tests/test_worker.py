@@ -26,6 +26,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as worker_module
+from tsm2_tune.tuner.worker import time_limit
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, Worker, WorkerError
 
 pytestmark = pytest.mark.host
@@ -246,7 +247,7 @@ def test_a_device_that_does_not_open_is_an_error_of_its_own(support_path: str) -
 
 
 def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    limits, answers_in_time = list[float](), worker_module.answers_in_time
+    limits, answers_in_time = list[float](), time_limit.answers_in_time
 
     def until_it_measures(connection: Any, process: Any, limit_seconds: float) -> bool:
         limits.append(limit_seconds)

@@ -78,9 +78,9 @@ def samples(best: ModuleType, device: str) -> None:
         assert by_kernel > 10 or name == "bmm", name  # of which all samples are batches
         for wrong in op.error_inputs(device) if op.error_inputs_func else ():
             with best.installed():
-                found = _error(op.op, wrong.sample_input)
-            assert found == _error(op.op, wrong.sample_input)
-            assert isinstance(found, tuple), wrong
+                refused = _error(op.op, wrong.sample_input)
+            assert refused == _error(op.op, wrong.sample_input)
+            assert isinstance(refused, tuple), wrong
 
 
 def _with_gradients(call: Callable[..., Any], sample: Any) -> list[Any]:
@@ -144,6 +144,10 @@ def operands(device: str) -> Iterator[tuple[Any, Any]]:
                 )
 
 
+def _added_in_place(out: Any, c: Any, a: Any, b: Any) -> Any:
+    return out.copy_(c).addmm_(a, b, beta=0.5, alpha=2)
+
+
 def layouts(best: ModuleType, device: str) -> None:
     """Whichever way matrices lie, results are the same, and a kernel computes them where `choice` says so."""
     import torch
@@ -163,7 +167,7 @@ def layouts(best: ModuleType, device: str) -> None:
             out = block(m, n, dtype, device, order, pad=pad)
             calls.append((partial(torch.mm, a, b, out=out), out))
             calls.append((partial(torch.addmm, c, a, b, beta=2, alpha=-1, out=out), out))
-            calls.append((lambda out=out, c=c, a=a, b=b: out.copy_(c).addmm_(a, b, beta=0.5, alpha=2), out))
+            calls.append((partial(_added_in_place, out, c, a, b), out))
             calls.append((partial(torch.bmm, a[None], b[None], out=out[None]), out))
         for call, out in calls:
             expected = kept(call())
@@ -207,14 +211,13 @@ def _left() -> dict[str, Callable[[Any, Any, Any], Any]]:
     """Products of a, b and a result, of float32, that are PyTorch's own, each with why."""
     import torch
 
-    class Named(torch.Tensor):
-        pass
+    named = type("Named", (torch.Tensor,), {})
 
     def negative(x: Any) -> Any:
         return torch.complex(x, -x).conj().imag
 
     return {
-        "is of a subclass": lambda a, b, c: a.as_subclass(Named) @ b,
+        "is of a subclass": lambda a, b, c: a.as_subclass(named) @ b,
         "writes over a": lambda a, b, c: torch.mm(a, b, out=torch.as_strided(a, c.shape, c.stride())),
         "is no matrix in memory": lambda a, b, c: a[::2, ::2] @ b[::2, ::2],
         "is one row again and again": lambda a, b, c: a[:1].expand(a.shape) @ b,

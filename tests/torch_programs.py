@@ -28,7 +28,7 @@ def drawn(device: str, dtype: str = "float64", **changes: Any) -> tuple[Any, Any
 
     kind = getattr(torch, dtype)
     shapes = ((M, K), (K, N), (M, N))
-    return tuple(torch.randn(shape, dtype=kind, device=device, **changes) for shape in shapes)  # type: ignore[return-value]
+    return tuple(torch.randn(shape, dtype=kind, device=device, **changes) for shape in shapes)
 
 
 # Operators
@@ -110,14 +110,16 @@ def transforms(best: ModuleType, device: str) -> None:
         ((2, 1), many.permute(1, 2, 0), more.permute(1, 0, 2)),
     ):
         same(vmap(own.mm, dims)(x, y), vmap(torch.mm, dims)(x, y))
-    sums = lambda f: lambda *x: f(*x, beta=2, alpha=0.5)  # noqa: E731
-    for dims, given in (
+    sums = partial(partial, beta=2, alpha=0.5)
+    given: tuple[Any, ...]
+    for in_dims, given in (
         ((None, 0, None), (row, many, b)),
         ((0, None, None), (c.expand(3, M, N).clone(), a, b)),
         ((0, None, None), (row.expand(3, N).clone(), a, b)),
         ((0, 0, 0), (torch.randn(3, dtype=a.dtype, device=device), many, more)),
     ):
-        torch.testing.assert_close(vmap(sums(own.addmm), dims)(*given), vmap(sums(torch.addmm), dims)(*given))
+        torch.testing.assert_close(vmap(sums(own.addmm), in_dims)(*given), vmap(sums(torch.addmm), in_dims)(*given))
+    of: Callable[[Any], Any]
     for of in (
         lambda f: torch.func.grad(lambda x: f(x, b).square().sum()),
         lambda f: torch.func.hessian(lambda x: f(x, b[:, :1]).square().sum()),
@@ -307,7 +309,7 @@ def two_modules(best: ModuleType, device: str) -> None:
     assert spec.loader is not None
     copy = sys.modules["copied_kernels"] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(copy)
-    copy.KEY_OF_GPUS = best.KEY_OF_GPUS
+    copy.__dict__["KEY_OF_GPUS"] = best.KEY_OF_GPUS
     assert copy.torch.mm is best.torch.mm
     same(copy.torch.mm(a, b), a @ b)
     with best.installed(), copy.installed(), counted(best) as started:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -38,8 +37,8 @@ def module_of_all(folder: Path) -> ModuleType:
     """Two kernels of column-major operands, one of row-major ones for a tall C."""
     with Store.open(folder / "results.db", create=True) as store:
         for config, problem, us in WON:
-            tried = trial(us, config, problem=problem, source=render(problem, config))
-            store.add_trial(tuning_run(sms=132), replace(tried, resources=replace(tried.resources, blocks_per_sm=4)))
+            tried = trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=4)
+            store.add_trial(tuning_run(sms=132), tried)
         return imported(export(store, "module"), folder)
 
 
@@ -82,7 +81,7 @@ def torch_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return fake
 
 
-def arrays(m: int = M, n: int = N, k: int = K, order: str = "F") -> list[Any]:
+def arrays(m: int = M, n: int = N, k: int = K, *, order: str = "F") -> list[Any]:
     shapes = ((m, k), (k, n), (m, n))
     strides = [(4, 4 * rows) if order == "F" else (4 * columns, 4) for rows, columns in shapes]
     return [

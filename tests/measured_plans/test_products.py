@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, fake_cupy
 from tests.measured_plans.helpers import K, M, N, arrays, slow_but, started, tensors, ways_to
@@ -70,7 +71,7 @@ def test_what_the_vendor_computes_lies_as_a_kernels_result_would(module: ModuleT
     """However long each takes: a result's layout is no matter of timing."""
     a, b, _ = tensors()
     made: list[Any] = []
-    torch.empty_strided = lambda shape, strides, **_: made.append((shape, strides)) or tensors()[2]
+    torch.empty_strided = lambda shape, strides, **_: logged(made, (shape, strides), tensors()[2])
     torch.driver, torch.takes_us, module.driver.takes_us = module.driver, 8000.0, lambda launch: 10000.0
     for _ in range(3):
         module.gemm(a, b, measure=True)
@@ -210,7 +211,7 @@ def test_what_is_timed_is_the_product_that_was_asked_for(
     module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[Any] = []
-    monkeypatch.setattr(module, "vendors_of", lambda product, alpha, beta: asked.append((alpha, beta)) or len)
+    monkeypatch.setattr(module, "vendors_of", lambda product, alpha, beta: logged(asked, (alpha, beta), len))
 
     def fastest(product: Any, found: Any, *rest: Any) -> Any:
         asked.append(rest)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, Tensor, fake_cupy
 from tests.measured_plans.helpers import K, M, arrays, tensors
@@ -88,7 +89,7 @@ def test_what_the_vendor_computes_otherwise_is_not_its(module: ModuleType, torch
 
 def test_cupy_multiplies_without_factors_alone(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     fake, asked = fake_cupy(), list[Any]()
-    fake.matmul = lambda a, b, out: asked.append((a, b, out)) or out
+    fake.matmul = lambda a, b, out: logged(asked, (a, b, out), out)
     monkeypatch.setitem(sys.modules, "cupy", fake)
     a, b, out = [Cupy(one) for one in arrays()]
     for one in (a, b, out):
@@ -107,7 +108,7 @@ def test_cupy_multiplies_without_factors_alone(module: ModuleType, monkeypatch: 
 def held(monkeypatch: pytest.MonkeyPatch, torch: SimpleNamespace) -> list[str]:
     """Return a log of the copies of tensors and of the writes that restore them."""
     log: list[str] = []
-    monkeypatch.setattr(Tensor, "clone", lambda self: log.append("copied") or "what it held", raising=False)
+    monkeypatch.setattr(Tensor, "clone", lambda self: logged(log, "copied", "what it held"), raising=False)
     put = lambda self, place, value: log.append(f"put back {value}")  # noqa: E731
     monkeypatch.setattr(Tensor, "__setitem__", put, raising=False)
 
@@ -145,11 +146,9 @@ def test_of_minplus_beta_0_keeps_what_out_holds(module: ModuleType, held: list[s
         held.clear()
         product = module.Product.of(*tensors(), conjugates=(False, False), math="minplus")
         found = module.choice(*tensors(), fallback="error")
-        module.contenders, plain = lambda *_: [found], module.contenders
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "contenders", lambda *_: [found])
             module.fastest_way(product, found, factors.get("alpha"), factors.get("beta"), None, None)
-        finally:
-            module.contenders = plain
         return "copied" in held
 
     assert kept(beta=0.0)

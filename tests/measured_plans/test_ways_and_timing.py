@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.measured_plans.helpers import L2_FILL, K, N, arrays, slow_but, started, tensors, ways_to
 
@@ -145,7 +146,7 @@ def test_a_late_sample_counts_for_nothing(module: ModuleType, monkeypatch: pytes
 
 
 def test_what_fails_only_while_it_is_timed_takes_for_ever(module: ModuleType) -> None:
-    started = []
+    started = list[int]()
 
     def fails() -> None:
         started.append(len(started))
@@ -158,7 +159,7 @@ def test_what_fails_only_while_it_is_timed_takes_for_ever(module: ModuleType) ->
 
 def test_the_memory_between_is_of_the_arrays_library(module: ModuleType, torch: SimpleNamespace) -> None:
     sizes: list[int] = []
-    torch.empty = lambda size, **_: sizes.append(size) or SimpleNamespace(data_ptr=lambda: 1 << 50)
+    torch.empty = lambda size, **_: logged(sizes, size, SimpleNamespace(data_ptr=lambda: 1 << 50))
     module.plan(*tensors(), measure=True)
     assert L2_FILL in sizes
     assert f"allocate {L2_FILL}" not in module.driver.calls
@@ -197,12 +198,12 @@ def test_the_arrays_are_waited_for_and_their_context_is_current(
     module.times_us([lambda: None], a, 0xC0, 3, 7)
     assert module.driver.devices == {3}
     ordinals: list[int] = []
-    monkeypatch.setattr(module, "times_us", lambda starts, *more: ordinals.append(more[2]) or ([1.0] * 9, [1.0] * 9))
+    monkeypatch.setattr(module, "times_us", lambda starts, *more: logged(ordinals, more[2], ([1.0] * 9, [1.0] * 9)))
     module.plan(*arrays(), measure=True)
     assert ordinals == [3]
 
 
-def test_one_thread_times_at_a_time(module: ModuleType) -> None:
+def test_one_thread_times_at_a_time(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     at_once, most = [0], [0]
     plain = module.times_us
 
@@ -213,15 +214,12 @@ def test_one_thread_times_at_a_time(module: ModuleType) -> None:
         at_once[0] -= 1
         return found
 
-    module.times_us = times
-    try:
-        threads = [threading.Thread(target=lambda: module.plan(*arrays(), measure=True)) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    finally:
-        module.times_us = plain
+    monkeypatch.setattr(module, "times_us", times)
+    threads = [threading.Thread(target=lambda: module.plan(*arrays(), measure=True)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert most == [1]
 
 

@@ -15,7 +15,7 @@ shapes improve the prediction. These kernels are timed:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -117,7 +117,7 @@ class CrossTiming:
     _tried_here: dict[tuple[Problem, str], bool] = field(default_factory=dict)  # (shape, kernel) -> whether done
     _plans: dict[tuple[Problem, ...], Kernels] = field(default_factory=dict)  # tuned shapes -> planned kernels
 
-    def events(self) -> Iterator[Event]:
+    def events(self) -> Generator[Event, None, None]:
         """Time kernels at shapes at which they have no time yet. Yield each event after its result is stored."""
         groups = list(self._groups())
         unsettled = sorted(problem for group in groups for problem in group.unsettled - self.asked)
