@@ -39,7 +39,8 @@ from tsm2_tune.tuner.measure.vendor.cublas import Cublas
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Outcome
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.operands import Operands

@@ -33,12 +33,14 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final
 from tsm2_tune.tuner.runs.events import TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search.loop import Options, Tuner, cores
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 

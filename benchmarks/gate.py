@@ -33,8 +33,8 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.results.trial import Binary
-from tsm2_tune.tuner.search.loop import cores
 
 HOPPER = (9, 0)
 LIMIT_SECONDS = 300.0  # time limit for compiling one kernel

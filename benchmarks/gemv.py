@@ -43,7 +43,8 @@ from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.verify.operands import needed_bytes
 from tsm2_tune.tuner.verify.verdict import prepare, run_once
 

@@ -44,6 +44,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.seeds import first_choices
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.interface import LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
@@ -51,7 +52,6 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort, measure_interleaved
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Binary, Cache, CompileFailure, Verdict
-from tsm2_tune.tuner.search.loop import cores
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, Entry
 from tsm2_tune.tuner.verify.operands import Operands

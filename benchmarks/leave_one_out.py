@@ -45,8 +45,8 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.seeds import first_choices, packaged
 from tsm2_tune.generator.space.space import guidelines_in_force, rules_of, search_space
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
-from tsm2_tune.tuner.search.loop import cores
 
 CELLS = ROOT / "benchmarks/results/h200-versus-cublas.csv"
 FIRST = 5  # number of first choices

@@ -29,6 +29,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.compile.compiler import compile_text
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import export_text, write
 from tsm2_tune.tuner.export.cubins import compiled_cubins
@@ -40,7 +41,8 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEnded
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search.loop import Options, Tuner, cores
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 MOST_TUNED = 12  # limit of the shapes per regime, element type and layout

@@ -24,7 +24,8 @@ from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.session import verified
 
 

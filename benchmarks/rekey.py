@@ -35,9 +35,9 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.results.merge.serializer import LINES
 from tsm2_tune.tuner.results.trial import Binary
-from tsm2_tune.tuner.search.loop import cores
 
 ROOT = Path(__file__).parents[1]
 MEMBERS = ("trial", *LINES["trial"])

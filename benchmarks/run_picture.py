@@ -24,7 +24,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 ROOT = Path(__file__).parents[1]

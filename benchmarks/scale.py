@@ -25,7 +25,7 @@ from benchmarks.scale_rates import GPUS_PER_NODE, SAMPLES
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.results.trial import IN_FINALS, Outcome
 from tsm2_tune.tuner.runs.leases import RENEWAL_SECONDS
-from tsm2_tune.tuner.search.resume import FINALISTS
+from tsm2_tune.tuner.search.finals import FINALISTS
 from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
 
 RESULTS = Path(__file__).parent / "results"

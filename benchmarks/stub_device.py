@@ -19,7 +19,8 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import measurement
 from tsm2_tune.tuner.results.trial import Binary, Cache, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.runs import remote_executor
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.client import AttemptResult
 from tsm2_tune.tuner.worker.time_limit import RunningClock

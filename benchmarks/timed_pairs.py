@@ -21,7 +21,8 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.device.target import HOST, find_target
 from tsm2_tune.tuner.results.trial import Cache, Outcome, Trial
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 COMPILED_AHEAD = 12  # number of problems whose kernels are compiled ahead

@@ -23,9 +23,9 @@ import click
 import tsm2_tune
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.runs.events import Event, RunStarted, TrialStored
-from tsm2_tune.tuner.search.loop import cores
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 PROBLEMS = ("4096x8x4096:f32", "10000000x8x8:f32", "8x8x10000000:f64:tn")

@@ -25,7 +25,8 @@ from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 
 PROBLEMS = (

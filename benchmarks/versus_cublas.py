@@ -40,7 +40,8 @@ from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 # Each of these environment variables allows cuBLAS to compute f32 or f64 products with less precision.

@@ -20,10 +20,11 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.trial import Final, Outcome, Verdict
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import Tuner, cores
+from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.model import Model
 from tsm2_tune.tuner.verify.operands import needed_bytes

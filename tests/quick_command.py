@@ -20,7 +20,7 @@ from tsm2_tune.api import export, tune
 from tsm2_tune.tuner.device.emulator import kernel_call, toolchain
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.storage import database
-from tsm2_tune.tuner.search import loop
+from tsm2_tune.tuner.search import finals, options
 from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client
 
@@ -50,11 +50,11 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
         return connection
 
     setattr(database, "connected", connected_quickly)
-    setattr(loop, "EMULATED", CALLS)
+    setattr(finals, "EMULATED", CALLS)
     setattr(client, "serve", serve)
     compile_quickly(setattr)
     for module in (tune, export):
-        setattr(module, "Options", partial(loop.Options, effort=SAMPLES, final_effort=SAMPLES))
+        setattr(module, "Options", partial(options.Options, effort=SAMPLES, final_effort=SAMPLES))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Cache, Outcome, Trial, Verdict
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, FinalTimes, Worker
 
@@ -56,6 +57,7 @@ COMPILES_NOTHING = cast(
         begin=_binary,
         finish=_binary,
         files=lambda *paths: paths,
+        are_whole=lambda *_: True,
         close=lambda: None,
     ),
 )

@@ -49,7 +49,9 @@ from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search.loop import Options, Tuner, by_width
+from tsm2_tune.tuner.search.finals import by_width
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, FinalTimes, Worker

@@ -23,7 +23,8 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.candidates import Search, Why
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as workers

@@ -39,7 +39,7 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.runs.events import PairMeasured
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 
 H200 = PROFILES["h200"]
 

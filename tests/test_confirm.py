@@ -19,7 +19,7 @@ from tsm2_tune.tuner.results.trial import Final, Outcome
 from tsm2_tune.tuner.runs.events import Confirmed, FinalStored
 from tsm2_tune.tuner.search import confirm
 from tsm2_tune.tuner.search.fixed_list import problem_session
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.quarantine import entries
 from tsm2_tune.tuner.worker.client import AttemptResult
 
@@ -149,7 +149,6 @@ def test_a_verification_that_the_machine_interrupted_says_nothing(store: Store) 
 def test_finals_that_fail_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = AttemptResult(Outcome.CRASHED, "the worker died")
     monkeypatch.setattr(Simulated, "_time_finalists", lambda *_: failed)
-    monkeypatch.setattr(Simulated, "_are_whole", lambda *_: True)
     found, _ = confirmed(store, {A: 100.0, B: 103.0}, {})
     assert (found.is_kept, found.trouble) == (False, "the worker died")
     assert str(found).startswith(f"{SHAPE.text}: not confirmed: {A.text} was 100.0 us; ")

@@ -48,7 +48,7 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.fixed_list import candidate_of
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies import exhaustive
 
 

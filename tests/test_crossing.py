@@ -19,9 +19,9 @@ from tsm2_tune.tuner.measure import cross_timing
 from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, CrossTiming
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored
+from tsm2_tune.tuner.runs.events import FinalFailure, PairMeasured, TrialStored
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.loop import FinalFailure, Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 FIRST, SECOND, THIRD = KERNELS[:3]

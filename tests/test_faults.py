@@ -31,7 +31,8 @@ from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.fixed_list import candidate_of
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import server

@@ -20,12 +20,11 @@ from tsm2_tune.tuner import export
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
-from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemEvent, ProblemStarted, WinnerVerified
+from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEnded, ProblemEvent, ProblemStarted, WinnerVerified
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.fixed_list import problem_session
-from tsm2_tune.tuner.search.loop import FinalFailure
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 

@@ -29,8 +29,8 @@ from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.search import loop
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search import finals
+from tsm2_tune.tuner.search.options import Options
 
 pytestmark = [*ON_GPU, pytest.mark.alone]
 
@@ -63,7 +63,7 @@ def test_a_run_goes_on_past_kernels_that_hang_or_fault(
     target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(loop, "ON_GPU", CALLS)  # of a winner's verification: others take longer than the limit
+    monkeypatch.setattr(finals, "ON_GPU", CALLS)  # of a winner's verification: others take longer than the limit
     before = set(multiprocessing.active_children())
     faulty = replace(target, toolchain=planted(target.toolchain, PLANTED))
     options = Options(run_limit_seconds=LIMIT_SECONDS, reach=FARTHER_THAN_ANY)

@@ -32,9 +32,11 @@ from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.interface import DeviceLost, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome, Trial
-from tsm2_tune.tuner.search import loop as tuning
+from tsm2_tune.tuner.runs.events import FinalFailure
+from tsm2_tune.tuner.search import finals as tuning
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import FinalFailure, Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.bound_kernel import Entry

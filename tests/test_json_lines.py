@@ -23,7 +23,7 @@ from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs import events
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 OBJECTS = {"winner", "times", "progress"}  # headings that are of no line

@@ -27,7 +27,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted, TrialStored
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 ROOT = Path(__file__).parents[1]

@@ -31,7 +31,7 @@ from tsm2_tune.tuner.runs.leases import MOST_DEATHS
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Search
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.strategies import exhaustive
 

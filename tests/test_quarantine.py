@@ -34,7 +34,7 @@ from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.fixed_list import candidate_of
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
 from tsm2_tune.tuner.search.strategies import exhaustive

@@ -25,7 +25,7 @@ from tsm2_tune.tuner.runs.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 
 PLAIN = Options()
 

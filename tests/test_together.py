@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import (
     TrialStored,
 )
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 OTHER = Problem(64, 2, 64, "f32")

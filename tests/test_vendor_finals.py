@@ -35,7 +35,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, FinalStored, ProblemEvent, ProblemStarted, VendorLeftOut
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.protocol import AttemptResult, FinalRound, FinalTimes
@@ -74,9 +74,6 @@ class WithVendor(Replay):
         self._trouble, self._crashes = trouble, crashes
         self._version = dict(libraries.versions).get("cuBLAS", 0)
         self._worker = cast(Any, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))
-
-    def _are_whole(self, *_: Any) -> bool:
-        return True
 
     def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
         self.asked.append(request.vendor)

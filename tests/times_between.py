@@ -12,7 +12,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 
 H200 = PROFILES["h200"]
 

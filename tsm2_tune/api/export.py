@@ -33,7 +33,7 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Noted
 from tsm2_tune.tuner.runs.signals import interruptible
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 
 TRIALS = "trials"  # a format that `import_trials` reads
 PACKS = ("module", "library")  # formats that choose a kernel for any shape

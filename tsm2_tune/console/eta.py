@@ -20,7 +20,7 @@ from tsm2_tune.tuner.runs.events import (
     TrialStored,
     WinnerVerified,
 )
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 
 LEAST_TRIALS = 3  # trials of a run before the remaining time is shown
 PRIOR_TRIALS = 5  # weight of the earlier problems' time per trial, as a number of trials of the present problem

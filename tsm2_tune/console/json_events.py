@@ -38,7 +38,7 @@ from tsm2_tune.tuner.runs.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.runs.signals import Stopped
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 SCHEMA = 2  # version of the lines: raise it if a field is removed or changes its meaning, not if one is added

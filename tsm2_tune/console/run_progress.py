@@ -24,7 +24,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 
 if TYPE_CHECKING:  # slow to import, and needed after the search
     from tsm2_tune.console.cross_timing import CrossTimingProgress

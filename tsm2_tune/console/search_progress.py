@@ -34,7 +34,7 @@ from tsm2_tune.tuner.runs.events import (
     WinnerVerified,
 )
 from tsm2_tune.tuner.search.candidates import Why
-from tsm2_tune.tuner.search.loop import Options
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 SILENCE_SECONDS = 15.0  # least time between two lines with the number of trials, if there is no bar

@@ -18,7 +18,8 @@ from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import quarantine
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 
 Tell = Callable[[str], None]
 

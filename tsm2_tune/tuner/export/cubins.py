@@ -11,10 +11,10 @@ from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
 from tsm2_tune.pretuned.cubins import brought
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.nvcc import architecture_flag, cuda_toolchain
+from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.export.module import Cubins
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.trial import Binary
-from tsm2_tune.tuner.search.loop import cores
 
 Codes = dict[tuple[str, int], str]  # (kernel's digest, index width) -> digest of the machine code
 COMPILE_LIMIT_SECONDS = 600.0

@@ -47,10 +47,11 @@ from tsm2_tune.tuner.runs.messages import (
 )
 from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
 from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.finals import finalists
 from tsm2_tune.tuner.search.loop import Tuner, least_ahead
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
-from tsm2_tune.tuner.search.resume import PriorTrials, finalists
+from tsm2_tune.tuner.search.resume import PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult, result_of
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 

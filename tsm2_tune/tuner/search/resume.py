@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from math import inf
 
 from tsm2_tune.generator.config import KernelConfig
-from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
-from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.results.trial_summaries import StoredTrial
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
-
-FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
-FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most this share
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,42 +156,3 @@ def _result_of(trial: StoredTrial) -> TrialResult:
     if trial.outcome is Outcome.OK and trial.newest_us is not None:
         return TrialResult(trial.config, trial.newest_us, is_right=True)
     return TrialResult(trial.config, trial.median_us, is_right=False)
-
-
-def finalists(
-    problem: Problem, prior: PriorTrials, also: Collection[str] = ()
-) -> tuple[tuple[FinalCandidate, KernelSource], ...]:
-    """Return the configurations to time in a final, fastest first, each with its rendered kernel.
-
-    The finalists are the LEAST_FINALISTS fastest configurations, and further configurations that are at most
-    FINALIST_MARGIN slower than the fastest configuration, but together at most FINALISTS. The configurations in
-    `also` are added to them.
-    """
-    found: list[tuple[FinalCandidate, KernelSource]] = []
-    is_closed, missing = False, set(also)
-    for contender in sorted(prior.contenders, key=_rank):
-        is_near = not found or contender.median_us <= found[0][0].median_us * (1 + FINALIST_MARGIN)
-        is_closed |= len(found) >= FINALISTS or (len(found) >= LEAST_FINALISTS and not is_near)
-        if not is_closed or contender.config.text in missing:
-            found.append((contender, render(problem, contender.config)))
-        missing.discard(contender.config.text)
-        if is_closed and not missing:
-            break
-    return tuple(found)
-
-
-def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Collection[str] = ()) -> bool:
-    """Return whether the finalists, fastest first, must be timed in a new final.
-
-    A final is due if a finalist was tried after the last final, or if the fastest finalist or a configuration in
-    `also` was not in the last final. If there are fewer than LEAST_FINALISTS finalists, no final is due.
-    """
-    if len(chosen) < LEAST_FINALISTS:
-        return False
-    are_out = {chosen[0].config.text, *also} - prior.last_finalists
-    return any(one.is_new or one.config.text in are_out for one in chosen)
-
-
-def _rank(contender: FinalCandidate) -> tuple[float, float, str]:
-    """Return the sort key of a contender. The order of contenders is the order in the database view `best`."""
-    return contender.median_us, contender.high_us, contender.config.text

@@ -27,7 +27,8 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, ProblemEvent
 from tsm2_tune.tuner.search import fixed_list, session
-from tsm2_tune.tuner.search.loop import Options, Tuner
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
 
 UNKNOWN = 1e6  # cost of an unmeasured pair: large, so that a set uses few such pairs
 MOST_TURNS = 3  # maximum number of finals of a shape

@@ -1,0 +1,217 @@
+"""Finals and full verifications on one device.
+
+A final times the fastest kernels of a problem again, in turns. A full verification launches one kernel for many
+shapes, offsets and both index widths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+
+from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import INDEX_BITS, KernelSource, index_defines
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.compile.elf_digest import machine_code_digest
+from tsm2_tune.tuner.compile.pool import Compilers, Text
+from tsm2_tune.tuner.device.emulator.toolchain import WATCHED_SAMPLE
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
+from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Final, Outcome
+from tsm2_tune.tuner.runs.events import FinalFailure
+from tsm2_tune.tuner.search.attempt import CHANGED, TRIES, trial_seed
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
+from tsm2_tune.tuner.worker.client import AttemptResult, FinalRound, Worker
+
+FINALISTS, LEAST_FINALISTS = 5, 2  # maximum and minimum number of finalists
+FINALIST_MARGIN = 0.05  # a finalist's median exceeds the best median by at most this share
+
+
+class Finals:
+    """Finals and full verifications on one device, with its compilers and its worker process."""
+
+    def __init__(
+        self,
+        target: Target,
+        options: Options,
+        compilers: Compilers,
+        worker: Callable[[], Worker],
+        vendor: VendorSchedule | None,
+    ) -> None:
+        self._target, self._options, self._compilers, self._worker = target, options, compilers, worker
+        self._vendor = vendor
+
+    def run(
+        self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
+    ) -> Final | FinalFailure | None:
+        """Run a final: time the fastest configurations and the configurations in `also` in turns with cuBLAS and
+        cuBLASLt.
+
+        Return the final's times, or the reason why it failed. Return None if the last final of the problem is still
+        valid. If `repeat` is true, a final is run even then, but cuBLAS and cuBLASLt are timed only if one of them
+        was timed in the last final.
+        """
+        chosen, vendor = finalists(problem, prior, also), self._vendor if prior.vendor or not repeat else None
+        if vendor is not None and not (chosen and vendor.is_wanted(problem)):
+            vendor = None
+        is_due = is_final_due([one for one, _ in chosen], prior, also)
+        if not (is_due or repeat) and (vendor is None or not vendor.is_due(prior)):
+            return None
+        if chosen and not self._target.is_host:  # compiled for the full verification of the winner
+            for source in by_width(problem, chosen[0][0].config):
+                self._compilers.begin(source)
+        found = self._final(problem, chosen, vendor)
+        if vendor is None or isinstance(found, Final) or found.interrupted:
+            return found
+        without = self._final(problem, chosen, None)
+        if isinstance(without, Final):  # the final failed because of the vendor's libraries
+            vendor.keep_out(problem, found.detail)
+        return without
+
+    def _final(
+        self, problem: Problem, chosen: Sequence[tuple[FinalCandidate, KernelSource]], vendor: VendorSchedule | None
+    ) -> Final | FinalFailure:
+        for _ in range(TRIES):
+            entries = []
+            for contender, source in chosen:
+                binary = self._compilers.finish(source)
+                if isinstance(binary, CompileFailure):
+                    detail = f"{contender.config.text} does not compile any more: {binary.detail}"
+                    return FinalFailure(problem, detail, binary.outcome is Outcome.INTERRUPTED)
+                entries.append(Entry(binary.path, source.kernel, source.launch))
+            seed = trial_seed(self._options.seed, problem, "final")
+            effort = self._options.final_effort
+            caches = self._target.caches(self._options.cache, self._options.final_caches)
+            request = FinalRound(
+                problem, tuple(entries), seed, effort, vendor=vendor is not None, caches=caches,
+                support_path=self._compilers.support(problem.dtype_name),
+            )  # fmt: skip
+            before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
+            answer = self._worker().time_finalists(request)
+            if not isinstance(answer, AttemptResult):
+                if vendor is not None and not answer.vendor:
+                    vendor.keep_out(problem, answer.vendor_trouble)
+                configs = [one.config for one, _ in chosen]
+                by_state = (zip(configs, of_state, strict=True) for of_state in answer.measurements)
+                return Final(problem, tuple(chain.from_iterable(by_state)), answer.vendor)
+            if self._are_whole(before, [(source, None) for _, source in chosen]):
+                return FinalFailure(problem, answer.detail, answer.outcome is Outcome.INTERRUPTED)
+        return FinalFailure(problem, CHANGED, interrupted=True)
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        """Verify the configuration's kernel in full, for both index widths. The outcome is OK if every call was
+        correct.
+        """
+        extent = EMULATED if self._target.is_host else ON_GPU
+        seed = trial_seed(self._options.seed, problem, f"{config.text} in full")
+        texts: list[Text] = [(source, None) for source in by_width(problem, config)]
+        named = [f"{bits}-bit indices" for bits in INDEX_BITS]
+        watching = self._watching if extent.watched_products else None
+        if isinstance(watching, CompileFailure):
+            return AttemptResult(watching.outcome, f"with a race check: {watching.detail}")
+        if watching is not None:  # only for one index width: both make the same accesses
+            texts.append((texts[0][0], watching))
+            named.append("a race check")
+        for _ in range(TRIES):
+            entries = []
+            started = [self._compilers.begin(one, toolchain) for one, toolchain in texts]
+            for (source, toolchain), name, compiling in zip(texts, named, started, strict=True):
+                binary = self._compilers.finish(source, toolchain, compiling)
+                if isinstance(binary, CompileFailure):
+                    return AttemptResult(binary.outcome, f"with {name}: {binary.detail}")
+                entries.append(Entry(binary.path, source.kernel, source.launch))
+            support_path = self._compilers.support(problem.dtype_name)
+            before = self._compilers.files(problem.dtype_name, *(entry.path for entry in entries))
+            widths, watched = entries[: len(INDEX_BITS)], entries[len(INDEX_BITS) :]
+            by_bits = tuple(zip(INDEX_BITS, widths, strict=True))
+            codes = _codes_of(widths)
+            request = full_verification(
+                problem, config, by_bits, extent, seed=seed, watched=watched[0] if watched else None
+            )
+            answer = self._worker().verify_in_full(replace(request, support_path=support_path))
+            if self._are_whole(before, texts):
+                return replace(answer, verified_code=codes)
+        return AttemptResult(Outcome.INTERRUPTED, CHANGED)
+
+    @property
+    def _watching(self) -> Toolchain | CompileFailure | None:
+        """The toolchain that compiles kernels with race detection.
+
+        None if the compiler has no race detection; a CompileFailure if the test of the compiler was interrupted.
+        """
+        watching = self._target.watching
+        if watching is None:
+            return None
+        binary = self._compilers.begin_text(WATCHED_SAMPLE, "sample", (), watching).result()
+        if isinstance(binary, Binary):
+            return watching
+        return None if binary.outcome is Outcome.COMPILE_FAILED else binary
+
+    def _are_whole(self, before: tuple[object, ...], texts: Sequence[Text]) -> bool:
+        """Return whether the cached binaries of `texts` are still the files that `before` identifies.
+
+        If they are not, stop the worker process, since it may have loaded an old binary.
+        """
+        if self._compilers.are_whole(before, texts):
+            return True
+        self._worker().close()
+        return False
+
+
+def _codes_of(entries: Sequence[Entry]) -> str | None:
+    """Return the digests of the binaries' machine code, separated by spaces; None if a binary was removed."""
+    try:
+        return " ".join(machine_code_digest(Path(entry.path).read_bytes()) for entry in entries)
+    except (OSError, ValueError):
+        return None
+
+
+def by_width(problem: Problem, config: KernelConfig) -> list[KernelSource]:
+    """Return the configuration's kernel source once for each index width, 32 and 64 bits."""
+    return [replace(render(problem, config), defines=index_defines(bits)) for bits in INDEX_BITS]
+
+
+def finalists(
+    problem: Problem, prior: PriorTrials, also: Collection[str] = ()
+) -> tuple[tuple[FinalCandidate, KernelSource], ...]:
+    """Return the configurations to time in a final, fastest first, each with its rendered kernel.
+
+    The finalists are the LEAST_FINALISTS fastest configurations, and further configurations that are at most
+    FINALIST_MARGIN slower than the fastest configuration, but together at most FINALISTS. The configurations in
+    `also` are added to them.
+    """
+    found: list[tuple[FinalCandidate, KernelSource]] = []
+    is_closed, missing = False, set(also)
+    for contender in sorted(prior.contenders, key=_rank):
+        is_near = not found or contender.median_us <= found[0][0].median_us * (1 + FINALIST_MARGIN)
+        is_closed |= len(found) >= FINALISTS or (len(found) >= LEAST_FINALISTS and not is_near)
+        if not is_closed or contender.config.text in missing:
+            found.append((contender, render(problem, contender.config)))
+        missing.discard(contender.config.text)
+        if is_closed and not missing:
+            break
+    return tuple(found)
+
+
+def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Collection[str] = ()) -> bool:
+    """Return whether the finalists, fastest first, must be timed in a new final.
+
+    A final is due if a finalist was tried after the last final, or if the fastest finalist or a configuration in
+    `also` was not in the last final. If there are fewer than LEAST_FINALISTS finalists, no final is due.
+    """
+    if len(chosen) < LEAST_FINALISTS:
+        return False
+    are_out = {chosen[0].config.text, *also} - prior.last_finalists
+    return any(one.is_new or one.config.text in are_out for one in chosen)
+
+
+def _rank(contender: FinalCandidate) -> tuple[float, float, str]:
+    """Return the sort key of a contender. The order of contenders is the order in the database view `best`."""
+    return contender.median_us, contender.high_us, contender.config.text
