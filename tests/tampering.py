@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 from tests.databases import LATE
 from tests.fabricated import (
@@ -78,7 +78,7 @@ def _make_good(path: Path) -> None:
     today = TARGET.basis(Cache.CLEAN)
     c128, c256, ism2 = configuration(128), configuration(256), Ism2Config(1, 128, 8, 8, 4)
     staged = StagedFmaConfig(128, 128, 16, 16, 128, 2, 0, splits=396, min_blocks=1, rows=8, columns=8, step=2)
-    failed = {"resources": None, "verdict": None, "measurement": None}
+    failed: dict[str, Any] = {"resources": None, "verdict": None, "measurement": None}
     with Store.open(path, create=True) as store:
         for problem in (SKINNY, SMALL):
             for tried in (

@@ -196,7 +196,7 @@ def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
 
 NEVER = {"measurement": None, "full_verdict": None}
 WRONG = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")} | NEVER
-LATER = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None} | NEVER
+LATER: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None} | NEVER
 FAULT = LATER | {"outcome": Outcome.CRASHED}
 
 
@@ -276,7 +276,7 @@ def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_pa
 
 
 @pytest.mark.parametrize("launch", [{"splits": 3}, {"rows_per_block": 64}])
-def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, int], tmp_path: Path) -> None:
+def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, Any], tmp_path: Path) -> None:
     ours, theirs, plain = tmp_path / "ours.db", tmp_path / "theirs.db", source(C128)
     for path, changes in ((ours, {}), (theirs, launch)):
         with Store.open(path, create=True) as store:

@@ -52,8 +52,8 @@ def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
     ours, theirs = two_databases
     connect = sqlite3.connect
 
-    def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection = connect(name, *arguments, **named)  # type: ignore[arg-type]
+    def small(name: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(name, *arguments, **named)
         if "/working/" in str(name):
             connection.execute("PRAGMA max_page_count = 2")
         return connection
@@ -71,8 +71,8 @@ def test_where_the_database_has_no_room_its_own_folder_is_named(
     ours, theirs = two_databases
     connect = sqlite3.connect
 
-    def small(name: object, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection = connect(name, *arguments, **named)  # type: ignore[arg-type]
+    def small(name: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection: sqlite3.Connection = connect(name, *arguments, **named)
         if str(ours) in str(name):
             connection.execute("PRAGMA max_page_count = 1")  # no less than there are: none more
         return connection

@@ -247,7 +247,7 @@ def test_a_device_without_a_problem_asks_for_those_of_others_seldom(store: Store
         assert all(theirs.take(problem) for problem in SHAPES[1:])
         with pytest.MonkeyPatch.context() as patched:
             take = leases.take
-            patched.setattr(leases, "take", lambda problem: asked.append(problem) or take(problem))
+            patched.setattr(leases, "take", lambda problem: logged(asked, problem, take(problem)))
             queue = ProblemQueue(spaces, store, leases, families=("tsm2",), make_strategy=exhaustive)
             slow, idle = Fabricating(store, lambda: time.sleep(0.3)), Fabricating(store)
             threads = [threading.Thread(target=lambda one=one: list(queue.events(one))) for one in (slow, idle)]
