@@ -19,7 +19,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, Cache, Outcome, Trial, Verdict
-from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -79,7 +79,7 @@ class Simulated(Tuner):
         self.interrupted: set[str] = set()  # there
         self.faulting: set[str] = set()  # there
 
-    def tune(self, search: Search, *_: Any) -> Any:
+    def tune(self, search: Candidates, *_: Any) -> Any:
         for one in search:
             self.tried.append((one.config.text, one.problem))
             yield stored_trial(one.config, one.problem, self._times.get((one.config.text, one.problem)))

@@ -24,7 +24,7 @@ from tsm2_tune.errors import DeviceError, InputError, ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.runs import dask_cluster as clusters
 from tsm2_tune.tuner.runs.events import Event, OfRun, RunEnded, TrialStored
-from tsm2_tune.tuner.runs.json_codec import written
+from tsm2_tune.tuner.runs.json_codec import encode
 from tsm2_tune.tuner.runs.messages import Failed
 
 pytestmark = [pytest.mark.usefixtures("session_cache", "toolchain"), pytest.mark.host]
@@ -155,7 +155,7 @@ def test_workers_need_no_way_to_the_database(
         server.sql("CREATE ROLE secretive LOGIN SUPERUSER PASSWORD 'hunter2'")
     name = server.new().partition("@/")[2].partition("?")[0]
     sent = list[str]()
-    monkeypatch.setattr(clusters, "written", lambda record: logged(sent, text := written(record), text))
+    monkeypatch.setattr(clusters, "encode", lambda record: logged(sent, text := encode(record), text))
     assert tuned(server.url(name, "secretive:hunter2"), workers).is_complete
     assert len(sent) > 4
     assert not any("hunter2" in one or name in one for one in sent)

@@ -26,7 +26,7 @@ from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs import leases, owners
-from tsm2_tune.tuner.runs.leases import LEASE_SECONDS, MOST_DEATHS, RENEWAL_SECONDS, Leases
+from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, LEASE_SECONDS, RENEWAL_SECONDS, Leases
 
 OTHER = replace(PROBLEM, m=PROBLEM.m + 1)
 C128, C256, C512 = configuration(128).text, configuration(256).text, configuration(512).text
@@ -154,9 +154,9 @@ def test_invalid_row_is_no_lease(edit: str, ours: Leases, theirs: Leases, path: 
     plain_sql(path, f"UPDATE lease SET config = '{C128}', suspect = '{C128}', deaths = 5")
     plain_sql(path, f"UPDATE lease SET {edit}")
     assert ours.holder(PROBLEM) == ""
-    assert theirs.suspect(PROBLEM) is None
+    assert theirs.config_to_quarantine(PROBLEM) is None
     assert ours.take(PROBLEM)
-    assert ours.suspect(PROBLEM) is None
+    assert ours.config_to_quarantine(PROBLEM) is None
     assert rows(path) == [(ours.owner, None, None, 0)]
 
 
@@ -168,7 +168,7 @@ def test_late_run_changes_nothing(ours: Leases, theirs: Leases, path: Path) -> N
     before = rows(path, "*")
     theirs.renew()
     try_long(theirs, C128)
-    theirs.acquit(PROBLEM)
+    theirs.clear_deaths(PROBLEM)
     theirs.release(PROBLEM)
     assert not theirs.take(PROBLEM)
     assert rows(path, "*") == before
@@ -272,18 +272,18 @@ def deaths_at(path: Path, store: Store, *configs: str | None) -> Leases:
 
 
 def test_configuration_at_which_run_after_run_dies_is_suspected(store: Store, path: Path) -> None:
-    assert MOST_DEATHS == 3
-    for deaths in range(MOST_DEATHS):
+    assert DEATHS_UNTIL_QUARANTINE == 3
+    for deaths in range(DEATHS_UNTIL_QUARANTINE):
         run = deaths_at(path, store, *[C128] * (deaths > 0))
-        assert run.suspect(PROBLEM) is None
+        assert run.config_to_quarantine(PROBLEM) is None
         run.release(PROBLEM)
     run = deaths_at(path, store, C128)
-    assert run.suspect(PROBLEM) == C128
+    assert run.config_to_quarantine(PROBLEM) == C128
     assert run.take(PROBLEM)  # counts nothing again
-    assert rows(path) == [(run.owner, None, C128, MOST_DEATHS)]
-    assert store.leases(GPU).suspect(PROBLEM) is None  # another run's problem
-    run.acquit(PROBLEM)
-    assert run.suspect(PROBLEM) is None
+    assert rows(path) == [(run.owner, None, C128, DEATHS_UNTIL_QUARANTINE)]
+    assert store.leases(GPU).config_to_quarantine(PROBLEM) is None  # another run's problem
+    run.clear_deaths(PROBLEM)
+    assert run.config_to_quarantine(PROBLEM) is None
     run.release(PROBLEM)
     assert rows(path) == []
 
@@ -329,7 +329,7 @@ def test_release_keeps_a_suspect_that_was_not_tried(store: Store, path: Path) ->
         run.release(PROBLEM)
         assert ended.take(PROBLEM)
     assert rows(path) == [("", None, C128, 2)]
-    assert deaths_at(path, store, C128).suspect(PROBLEM) == C128
+    assert deaths_at(path, store, C128).config_to_quarantine(PROBLEM) == C128
 
 
 # What a server does
@@ -526,11 +526,11 @@ class World(Database):
         for problem in self.chance.sample(self.untuned, min(3, len(self.untuned))):
             if self.takes(run, problem):
                 run.problem = problem
-                suspect = run.leases.suspect(problem)
+                suspect = run.leases.config_to_quarantine(problem)
                 if suspect is not None:
-                    assert self.died_at[problem][-MOST_DEATHS:] == [suspect] * MOST_DEATHS
+                    assert self.died_at[problem][-DEATHS_UNTIL_QUARANTINE:] == [suspect] * DEATHS_UNTIL_QUARANTINE
                     self.excluded[problem].add(suspect)
-                    run.leases.acquit(problem)
+                    run.leases.clear_deaths(problem)
                 return
 
     def try_next(self, run: Run, problem: Problem) -> None:
@@ -608,7 +608,7 @@ def test_ten_thousand_deaths_lose_and_double_no_problem(
     killed = {problem: world.died_at[problem].count(config) for problem, config in world.killers.items()}
     assert all(config in world.excluded[problem] for problem, config in world.killers.items())
     if is_mild:
-        assert set(killed.values()) == {MOST_DEATHS}
+        assert set(killed.values()) == {DEATHS_UNTIL_QUARANTINE}
         assert {problem: {config} for problem, config in world.killers.items()} == {
             problem: found for problem, found in world.excluded.items() if found
         }

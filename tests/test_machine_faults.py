@@ -28,7 +28,7 @@ from tsm2_tune.tuner.runs.events import ProblemEvent, TrialStored
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.strategies import exhaustive
 
@@ -109,7 +109,7 @@ def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch
     """The trials that a lost server cannot store are counted, and the signal ends the run."""
     with Store.open(path, create=True) as store:
 
-        def interrupted(self: Simulated, search: Search, *more: Any) -> Iterator[Trial]:
+        def interrupted(self: Simulated, search: Candidates, *more: Any) -> Iterator[Trial]:
             yield from islice(tune(self, search, *more), 3)
             raise Stopped
 

@@ -27,10 +27,10 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Trial
 from tsm2_tune.tuner.runs import problem_queue
 from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, ProblemLeft, ProblemStarted, TrialStored
-from tsm2_tune.tuner.runs.leases import MOST_DEATHS
+from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -48,7 +48,7 @@ class Fabricating(Replay):
         super().__init__(store)
         self.options, self.step = Options(**options), step
 
-    def tune(self, search: Search, *_: Any) -> Iterator[Trial]:
+    def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
         for one in search:
             try:
                 self.step()
@@ -186,7 +186,7 @@ def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Pa
     deadly = space.kept[1].config.text
     with store.leases(DEVICE) as leases:
         assert leases.take(PROBLEM)
-        plain_sql(path, f"UPDATE lease SET owner = '', suspect = '{deadly}', deaths = {MOST_DEATHS}")
+        plain_sql(path, f"UPDATE lease SET owner = '', suspect = '{deadly}', deaths = {DEATHS_UNTIL_QUARANTINE}")
     events = list(tuning([space], store))
     assert deadly not in tried(events)
     (ended,) = (one for one in events if isinstance(one, ProblemEnded))

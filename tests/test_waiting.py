@@ -70,7 +70,7 @@ def test_who_is_far_behind_comes_last() -> None:
     line = model(EIGHT)
     assert list(islice(asked(line), 2)) == ["slow0", "fast0"]
     line.tell(told("slow", 96_000.0))
-    assert not line.is_behind(EIGHT[0])  # behind whom?
+    assert not line.is_postponed(EIGHT[0])  # behind whom?
     line.tell(told("fast", 650.0))
     assert list(asked(line)) == ["fast1", "fast2", "fast3", "slow1", "slow2", "slow3"]
 
@@ -79,11 +79,11 @@ def test_what_is_many_times_is_told() -> None:
     line = model(EIGHT)
     line.tell(told("fast", 100.0))
     line.tell(told("slow", 100.0 * FAR_BEHIND))
-    assert not line.is_behind(EIGHT[0])
+    assert not line.is_postponed(EIGHT[0])
     line.tell(told("fast", 99.0))
-    assert line.is_behind(EIGHT[0])
+    assert line.is_postponed(EIGHT[0])
     line.tell(told("slow", 200.0, 8))  # another configuration of the family
-    assert not line.is_behind(EIGHT[0])
+    assert not line.is_postponed(EIGHT[0])
 
 
 def test_earlier_trials_count() -> None:

@@ -17,7 +17,7 @@ from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.trial import Cache, Outcome, Verdict
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
-from tsm2_tune.tuner.runs.json_codec import Malformed, read, written
+from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
 from tsm2_tune.tuner.runs.messages import (
     ANSWERS,
     REQUESTS,
@@ -81,9 +81,9 @@ def test_messages_come_back_the_same(made: Any, kinds: tuple[type, ...]) -> None
     messages = list(made())
     assert {type(one) for one in messages} == set(kinds)
     for message in messages:
-        text, again = written(message), read(written(message), kinds)
+        text, again = encode(message), decode(encode(message), kinds)
         assert type(again) is type(message)
-        assert written(again) == text.replace('"Linking"', '"Toolchain"')  # which tests have
+        assert encode(again) == text.replace('"Linking"', '"Toolchain"')  # which tests have
         if not isinstance(message, Failed) and "Linking" not in text:
             assert again == message
 
@@ -99,7 +99,7 @@ def test_anything_else_is_refused(made: Any, kinds: tuple[type, ...]) -> None:
 
     refused = 0
     for message in made():
-        text = written(message)
+        text = encode(message)
         for path in places(json.loads(text))[1:]:
             for odd in (*ODD_MEMBERS, True, {"is": "Try"}):
                 whole = json.loads(text)
@@ -108,7 +108,7 @@ def test_anything_else_is_refused(made: Any, kinds: tuple[type, ...]) -> None:
                     at = at[key]
                 at[path[-1]] = odd
                 try:
-                    written(read(json.dumps(whole), kinds))
+                    encode(decode(json.dumps(whole), kinds))
                 except Malformed:
                     refused += 1
     assert refused > 500
@@ -116,11 +116,11 @@ def test_anything_else_is_refused(made: Any, kinds: tuple[type, ...]) -> None:
 
 @pytest.mark.parametrize(("member", "value"), [("config", "tsm2:threads=1"), ("tunables", "[]")])
 def test_a_configuration_that_contradicts_itself_is_refused(member: str, value: object) -> None:
-    whole = json.loads(written(Try(CONFIG, Guidelines(), None)))
-    assert read(json.dumps(whole), REQUESTS) == Try(CONFIG, Guidelines(), None)
+    whole = json.loads(encode(Try(CONFIG, Guidelines(), None)))
+    assert decode(json.dumps(whole), REQUESTS) == Try(CONFIG, Guidelines(), None)
     whole["config"][member] = value
     with pytest.raises(Malformed):
-        read(json.dumps(whole), REQUESTS)
+        decode(json.dumps(whole), REQUESTS)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_a_configuration_that_contradicts_itself_is_refused(member: str, value: 
 def test_what_is_no_message_is_refused(text: object) -> None:
     for kinds in (REQUESTS, ANSWERS):
         with pytest.raises(Malformed):
-            read(text, kinds)
+            decode(text, kinds)
 
 
 def test_errors_keep_their_class() -> None:
-    error = read(written(Failed(Lost("it is away"))), ANSWERS).error
+    error = decode(encode(Failed(Lost("it is away"))), ANSWERS).error
     assert (type(error), str(error)) == (StoreError, "it is away")
     assert isinstance(error, tsm2_tune.TuneError)

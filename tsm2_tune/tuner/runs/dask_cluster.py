@@ -24,7 +24,7 @@ from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, Wo
 from tsm2_tune.tuner.device.target import HOST, Target
 from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.runs.fleet import END_SECONDS, DeviceProcess
-from tsm2_tune.tuner.runs.json_codec import Malformed, read, written
+from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
 from tsm2_tune.tuner.runs.messages import ANSWERS, REQUESTS, Failed
 from tsm2_tune.tuner.runs.owners import system
 from tsm2_tune.tuner.runs.remote_executor import serve
@@ -66,7 +66,7 @@ class DaskChannel:
         """Send the message. Raise OSError if the worker was lost or the scheduler does not answer."""
         if self.is_lost:
             raise BrokenPipeError("the worker was lost")
-        self._to.put(written(message))
+        self._to.put(encode(message))
 
     def poll(self, timeout: float = 0.0) -> bool:
         """Return whether a message arrives within `timeout` seconds.
@@ -87,7 +87,7 @@ class DaskChannel:
             if self.is_lost:
                 raise EOFError
         try:
-            return read(self.received.popleft(), ANSWERS)
+            return decode(self.received.popleft(), ANSWERS)
         except Malformed as error:
             return Failed(WorkerError(f"its worker sent no valid message ({in_a_line(str(error))})"))
 
@@ -250,13 +250,13 @@ def facts_here() -> Facts:
 
 def facts_json() -> str:
     """Return `facts_here()` as JSON."""
-    return written(facts_here())
+    return encode(facts_here())
 
 
 def _parsed_facts(message: object) -> Facts | Exception:
     """Return the Facts in a worker's reply. If the reply is an exception or malformed, return the exception."""
     try:
-        return message if isinstance(message, Exception) else read(message, (Facts,))
+        return message if isinstance(message, Exception) else decode(message, (Facts,))
     except Malformed as error:
         return error
 
@@ -276,9 +276,9 @@ def work(name: str) -> None:
         with suppress(EOFError, OSError):
             while True:
                 for text in requests.get(batch=True):
-                    connection.send(read(text, REQUESTS))
+                    connection.send(decode(text, REQUESTS))
                 if wait([connection], timeout=POLL_SECONDS):
-                    answers.put(written(connection.recv()))
+                    answers.put(encode(connection.recv()))
                 if time.monotonic() - checked_at >= LOOK_SECONDS:
                     checked_at = time.monotonic()
                     task = worker.state.tasks.get(key)

@@ -39,18 +39,18 @@ class Malformed(Exception):
     """Error: a received message is not valid."""
 
 
-def written(record: object) -> str:
+def encode(record: object) -> str:
     """Return the dataclass object as JSON."""
     return json.dumps(_plain(record))
 
 
-def read(text: object, kinds: tuple[type[Any], ...]) -> Any:
-    """Decode JSON that `written` returned, as one of the classes `kinds`. Raise Malformed for any other text."""
+def decode(text: object, kinds: tuple[type[Any], ...]) -> Any:
+    """Decode JSON that `encode` returned, as one of the classes `kinds`. Raise Malformed for any other text."""
     if not isinstance(text, str) or len(text) > MOST_CHARACTERS:
         raise Malformed("no text")
     try:
         found = json.loads(text)
-        return _made(_chosen(kinds, _object(found)), found)
+        return _decoded(_chosen(kinds, _object(found)), found)
     except WRONG as error:
         raise Malformed(str(error)) from error
 
@@ -77,19 +77,19 @@ def _plain(value: Any) -> Any:
     }
 
 
-def _made(hint: Any, found: Any) -> Any:
+def _decoded(hint: Any, found: Any) -> Any:
     """Decode a value of type `hint` that `_plain` encoded. Raise one of the exceptions in WRONG if the value is
     invalid.
     """
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (Union, UnionType):
-        return _made(_chosen(inner, found), found)
+        return _decoded(_chosen(inner, found), found)
     if origin is tuple and inner[-1] is not Ellipsis:
-        return tuple(_made(each, one) for each, one in zip(inner, _list(found), strict=True))
+        return tuple(_decoded(each, one) for each, one in zip(inner, _list(found), strict=True))
     if origin in (tuple, list, frozenset):
-        return origin(_made(inner[0], one) for one in _list(found))
+        return origin(_decoded(inner[0], one) for one in _list(found))
     if origin is collections.abc.Mapping:
-        return {key: _made(inner[1], one) for key, one in _object(found).items()}
+        return {key: _decoded(inner[1], one) for key, one in _object(found).items()}
     if hint is float and type(found) is int:
         return float(found)
     if hint in (NoneType, bool, int, float, str):
@@ -98,8 +98,8 @@ def _made(hint: Any, found: Any) -> Any:
         return found
     if isinstance(hint, type) and issubclass(hint, Enum):
         return hint(found)
-    made = _MADE.get(hint)
-    return _record(hint, _object(found)) if made is None else made(_object(found))
+    decoder = _DECODERS.get(hint)
+    return _record(hint, _object(found)) if decoder is None else decoder(_object(found))
 
 
 def _chosen(of: tuple[Any, ...], found: Any) -> Any:
@@ -117,18 +117,18 @@ def _chosen(of: tuple[Any, ...], found: Any) -> Any:
 
 
 def _record(kind: type[Any], found: dict[str, Any]) -> Any:
-    return kind(**{name: _made(hint, found[name]) for name, hint in _sent(cast(Hashable, kind)).items()})
+    return kind(**{name: _decoded(hint, found[name]) for name, hint in _sent(cast(Hashable, kind)).items()})
 
 
 def _config(found: dict[str, Any]) -> KernelConfig:
-    return config_of(*(_made(str, found[name]) for name in ("family", "config", "tunables")))
+    return config_of(*(_decoded(str, found[name]) for name in ("family", "config", "tunables")))
 
 
 def _error(found: dict[str, Any]) -> TuneError:
-    return ERRORS[_made(str, found["class"])](_made(str, found["text"]))
+    return ERRORS[_decoded(str, found["class"])](_decoded(str, found["text"]))
 
 
-_MADE: dict[Any, Callable[[dict[str, Any]], Any]] = {
+_DECODERS: dict[Any, Callable[[dict[str, Any]], Any]] = {
     KernelConfig: _config,
     TuneError: _error,
 }

@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 RENEWAL_SECONDS = 5.0
 LEASE_SECONDS = 60.0  # without a renewal; a swapping machine is late, but not by that much
 LOOK_SECONDS = 1.0  # between two checks of the current configuration; shorter trials are not recorded
-MOST_DEATHS = 3  # so many runs in a row die at a configuration before it is suspected
+DEATHS_UNTIL_QUARANTINE = 3  # so many runs in a row die at a configuration before it is quarantined
 
 # Each statement is built once, since building it takes longer than SQLite needs to execute it.
 _LEASE, _UPDATE = schema.lease.c, update(schema.lease)
@@ -55,7 +55,8 @@ _RECORD = _UPDATE.where(_KEY, _OURS).values(
     suspect=case((_SURVIVED, null()), else_=_LEASE.suspect),
     deaths=case((_SURVIVED, 0), else_=_LEASE.deaths),
 )
-_ACQUIT = _UPDATE.where(_KEY, _OURS).values(suspect=null(), deaths=0)
+_CLEAR_DEATHS = _UPDATE.where(_KEY, _OURS).values(suspect=null(), deaths=0)
+# A row is kept if runs have died at its suspect, unless the run that releases it has survived the suspect's trial.
 _DELETE = delete(schema.lease).where(_OURS, or_(_LEASE.deaths == 0, _LEASE.suspect == _LEASE.config))
 _RELEASE = _UPDATE.where(_OURS).values(owner=NOBODY, config=null())
 
@@ -105,7 +106,7 @@ class Leases:
                 keys = {"device_name": self.device_name, "problem": problem.text}
                 add_once(connection, schema.lease, keys | values)
             elif row["owner"] != self.owner and (lease := _valid(row, now))["owner"] == NOBODY:
-                connection.execute(_TAKE_OVER, key | _accusation(lease))
+                connection.execute(_TAKE_OVER, key | _counted_death(lease))
                 self._recorded.pop(problem, None)
             is_ours = connection.execute(_EXTEND, key | {"until": now + LEASE_SECONDS}).rowcount > 0
         log.debug("lease of %s %s", problem.text, "taken" if is_ours else "left to another run")
@@ -138,17 +139,17 @@ class Leases:
             self._current[problem, worker] = config, next(self._numbers)
 
     @repeated
-    def suspect(self, problem: Problem) -> str | None:
-        """Return the configuration at which the last MOST_DEATHS or more runs died that had this run's problem."""
+    def config_to_quarantine(self, problem: Problem) -> str | None:
+        """Return the suspect of this run's problem after DEATHS_UNTIL_QUARANTINE deaths in a row; None before."""
         with self.database.transaction() as connection:
             row = connection.execute(_ROW.where(_OURS), self._key(problem)).mappings().first()
             lease = _valid(row, self.database.now(connection))
-        return lease["suspect"] if lease["deaths"] >= MOST_DEATHS else None
+        return lease["suspect"] if lease["deaths"] >= DEATHS_UNTIL_QUARANTINE else None
 
     @repeated
-    def acquit(self, problem: Problem) -> None:
+    def clear_deaths(self, problem: Problem) -> None:
         """Forget the problem's suspect and the deaths."""
-        self._write(self._key(problem), _ACQUIT)
+        self._write(self._key(problem), _CLEAR_DEATHS)
 
     def renew(self) -> None:
         """Renew all leases of this run. The renewing thread calls this every RENEWAL_SECONDS."""
@@ -211,7 +212,7 @@ def _valid(row: Row | None, now: float) -> dict[str, Any]:
     return lease if is_current and owners.may_live(lease["owner"]) else lease | {"owner": NOBODY}
 
 
-def _accusation(lease: Mapping[str, Any]) -> dict[str, Any]:
+def _counted_death(lease: Mapping[str, Any]) -> dict[str, Any]:
     """Return the suspect and its number of deaths after the death of the lease's run."""
     config, suspect, deaths = lease["config"], lease["suspect"], lease["deaths"]
     if config is None:

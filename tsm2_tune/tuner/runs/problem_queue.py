@@ -18,7 +18,7 @@ from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, ProblemLeft
-from tsm2_tune.tuner.runs.leases import MOST_DEATHS, Leases
+from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, Leases
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.search.session import ProblemSession, counted
@@ -250,11 +250,11 @@ class ProblemQueue:
 
     def _quarantine_suspect(self, problem: Problem, executor: Executor) -> None:
         """Put a configuration into quarantine if several runs in a row have died during its trial."""
-        text = self._leases.suspect(problem)
+        text = self._leases.config_to_quarantine(problem)
         if text is not None:
             config = parse_config(text)
             if config is not None and is_of_this_version(config, problem):
-                detail = f"the last {MOST_DEATHS} runs that tried it died during its trial"
+                detail = f"the last {DEATHS_UNTIL_QUARANTINE} runs that tried it died during its trial"
                 one = quarantine.quarantined(executor.target, problem, config, Outcome.CRASHED, detail)
                 self._store.quarantine_kernels([one])
-            self._leases.acquit(problem)
+            self._leases.clear_deaths(problem)

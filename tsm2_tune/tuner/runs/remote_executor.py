@@ -46,7 +46,7 @@ from tsm2_tune.tuner.runs.messages import (
     VerifyInFull,
 )
 from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
-from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.finals import finalists
 from tsm2_tune.tuner.search.loop import Tuner, least_ahead
 from tsm2_tune.tuner.search.options import Options
@@ -115,7 +115,7 @@ class RemoteExecutor:
         """Prepare for the problem while its search space is enumerated."""
         self._send(Expect(problem))
 
-    def tune(self, search: Search, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
+    def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Have the candidates of a search tried. Yield the trial of each candidate.
 
         If the process is lost, the candidates that it was asked for are put back.
@@ -132,7 +132,7 @@ class RemoteExecutor:
                 search.put_back(candidate)
 
     def _tune(
-        self, search: Search, asked: deque[Candidate], on_start: Callable[[Candidate], object]
+        self, search: Candidates, asked: deque[Candidate], on_start: Callable[[Candidate], object]
     ) -> Iterator[Trial]:
         has_begun = False
         while not search.is_over:
@@ -153,14 +153,14 @@ class RemoteExecutor:
                     yield self._ended(answer.trial, search, asked)
             asked.clear()  # the search is over, so that nobody tries the others
 
-    def _most_ahead(self, search: Search) -> int:
+    def _most_ahead(self, search: Candidates) -> int:
         """Return the number of candidates that the process is asked for before it answers the first."""
         assert self._opened is not None
         if search.remaining is None:
             return self._opened.ahead
         return min(self._opened.ahead, 2 * least_ahead(self.options.sharing, search.remaining))
 
-    def _ended(self, trial: Trial, search: Search, asked: deque[Candidate]) -> Trial:
+    def _ended(self, trial: Trial, search: Candidates, asked: deque[Candidate]) -> Trial:
         asked.remove(next(one for one in asked if one.config == trial.config))
         search.tell(result_of(trial), trial.total_seconds)
         return trial
@@ -248,7 +248,7 @@ def _answer(request: Request, tuner: Tuner, channel: Channel, sender: _Sender) -
             tuner.expect(request.problem)
         case BeginSearch():
             tuner.options = request.options
-            received = _ReceivedSearch(channel, request, tuner.target.limits)
+            received = _ReceivedCandidates(channel, request, tuner.target.limits)
             while received.await_candidate():  # the loop below ends whenever the run has sent no further candidate
                 for trial in tuner.tune(received):
                     sender.send(TrialEnded(trial))
@@ -263,11 +263,11 @@ def _answer(request: Request, tuner: Tuner, channel: Channel, sender: _Sender) -
             raise WorkerError(f"a {type(request).__name__} that no request precedes")
 
 
-class _ReceivedSearch(Search):
-    """A search whose candidates come from the run, which also has its strategy. It ends with EndSearch."""
+class _ReceivedCandidates(Candidates):
+    """The candidates that the run sends, until EndSearch. The run also has their strategy."""
 
     def __init__(self, channel: Channel, request: BeginSearch, limits: DeviceLimits) -> None:
-        self.fastest_us = request.fastest_us
+        self._fastest_us = request.fastest_us
         self._channel, self._problem, self._limits = channel, request.problem, limits
         self._candidates = deque[Candidate]()
         self._has_ended = False
@@ -281,6 +281,10 @@ class _ReceivedSearch(Search):
     def remaining(self) -> int | None:
         return None
 
+    @property
+    def fastest_us(self) -> float | None:
+        return self._fastest_us
+
     def __next__(self) -> Candidate:
         self._receive()
         if self._has_ended or not self._candidates:
@@ -291,10 +295,10 @@ class _ReceivedSearch(Search):
         self._candidates.appendleft(candidate)
 
     def tell(self, result: TrialResult, seconds: float = 0.0) -> None:
-        if result.is_right and result.us is not None and (self.fastest_us is None or result.us < self.fastest_us):
-            self.fastest_us = result.us
+        if result.is_right and result.us is not None:
+            self._lower_fastest(result.us)
 
-    def is_behind(self, candidate: Candidate) -> bool:
+    def is_postponed(self, candidate: Candidate) -> bool:
         return False  # the run returns such a candidate last
 
     def await_candidate(self) -> bool:
@@ -312,9 +316,13 @@ class _ReceivedSearch(Search):
         if isinstance(message, Try):
             config, family = message.config, family_named(message.config.family)
             self._candidates.append(Candidate(family, config, self._problem, self._limits, message.guidelines))
-            self.tell(TrialResult(message.config, message.fastest_us, is_right=True))
+            if message.fastest_us is not None:
+                self._lower_fastest(message.fastest_us)
         else:
             self._has_ended = True
+
+    def _lower_fastest(self, us: float) -> None:
+        self._fastest_us = us if self._fastest_us is None else min(us, self._fastest_us)
 
 
 class _Sender:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from math import ceil, inf
 from threading import RLock
+from typing import Protocol
 
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
@@ -50,7 +51,35 @@ class Gain:
         return self._best_us[0] < (1 + self._least) * self._best_us[-1]
 
 
-class Search(Iterator[Candidate]):
+class Candidates(Iterator[Candidate], Protocol):
+    """The candidates that a device tries: a Search in this process, or those that another process sends.
+
+    After StopIteration the iterator may return more candidates.
+    """
+
+    @property
+    def is_over(self) -> bool:
+        """Whether candidates that were returned, but not tried yet, must be skipped."""
+
+    @property
+    def remaining(self) -> int | None:
+        """The number of candidates that may still be returned; None: no limit."""
+
+    @property
+    def fastest_us(self) -> float | None:
+        """The least time of a correct kernel so far; None without one."""
+
+    def put_back(self, candidate: Candidate, *, is_suspect: bool = ...) -> None:
+        """Return this candidate again, before others, since it has no trial."""
+
+    def tell(self, result: TrialResult, seconds: float = ...) -> None:
+        """Receive the result of a candidate's trial, which took `seconds`."""
+
+    def is_postponed(self, candidate: Candidate) -> bool:
+        """Return whether a candidate that was returned should now wait until no other candidate remains."""
+
+
+class Search(Candidates):
     """Iterator over the untried candidates of one problem. Threads of several devices may share it.
 
     The candidates `first` are returned before the candidates of the strategy. Candidates for which `is_skipped`
@@ -78,7 +107,7 @@ class Search(Iterator[Candidate]):
     ) -> None:
         self.why = Why.ALL_TRIED
         self.skipped = set[str]()  # configurations that were skipped
-        self.fastest_us = min((one.median_us for one in prior.contenders), default=None)  # of correct kernels
+        self._fastest_us = min((one.median_us for one in prior.contenders), default=None)  # of correct kernels
         self._strategy, self._is_skipped, self._first = strategy, is_skipped, iter(first)
         self._remaining, self._budget_seconds, self._least = most, budget_seconds, least
         self._seconds, self._trials = prior.seconds, 0
@@ -97,6 +126,11 @@ class Search(Iterator[Candidate]):
     def is_over(self) -> bool:
         """Whether candidates that were returned, but not tried yet, must be skipped."""
         return self.why in (Why.BUDGET, Why.GAIN)
+
+    @property
+    def fastest_us(self) -> float | None:
+        """The least time of a correct kernel so far; None without one."""
+        return self._fastest_us
 
     def __next__(self) -> Candidate:
         with self._lock:
@@ -136,16 +170,16 @@ class Search(Iterator[Candidate]):
             self._trials += 1
             self._seconds += seconds
             if result.is_right and result.us is not None:
-                self.fastest_us = min(result.us, self.fastest_us or inf)
+                self._fastest_us = min(result.us, self._fastest_us or inf)
             self._strategy.tell(result)
             if self._gain is not None:
                 self._gain.tell(result)
             self._judge()
 
-    def is_behind(self, candidate: Candidate) -> bool:
+    def is_postponed(self, candidate: Candidate) -> bool:
         """Return whether a candidate that was returned should now wait until no other candidate remains."""
         with self._lock:
-            return self._strategy.is_behind(candidate)
+            return self._strategy.is_postponed(candidate)
 
     def _judge(self) -> None:
         """End the search if its budget is spent, or if more trials gain too little."""

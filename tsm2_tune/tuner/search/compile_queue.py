@@ -6,19 +6,13 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, wait
 from itertools import chain
-from typing import Protocol
 
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.pool import Compiled
+from tsm2_tune.tuner.search.candidates import Candidates
 
 QueuedCandidate = tuple[Candidate, KernelSource, Compiled]
-
-
-class Candidates(Iterator[Candidate], Protocol):
-    """The untried candidates, of which some may have to wait until no other candidate remains."""
-
-    def is_behind(self, candidate: Candidate) -> bool: ...
 
 
 class CompileQueue:
@@ -35,12 +29,12 @@ class CompileQueue:
         least: int,
     ) -> None:
         self._candidates, self._start_compiler, self._least = candidates, start_compiler, least
-        self._queued, self._waiting = deque[QueuedCandidate](), deque[QueuedCandidate]()
+        self._queued, self._postponed = deque[QueuedCandidate](), deque[QueuedCandidate]()
 
     @property
     def compiling(self) -> Iterator[Compiled]:
         """The futures of the binaries of all candidates in the queue."""
-        return (one for _, _, one in chain(self._queued, self._waiting))
+        return (one for _, _, one in chain(self._queued, self._postponed))
 
     def step(self) -> bool:
         """Start the compiler of one more candidate. Return False if the queue is full or no candidate remains."""
@@ -55,7 +49,7 @@ class CompileQueue:
             while len(self._queued) < self._least and self.step():
                 pass
             if not self._queued:
-                return self._waiting.popleft() if self._waiting else None
+                return self._postponed.popleft() if self._postponed else None
             if (taken := self._taken(self._first_compiled())) is not None:
                 return taken
 
@@ -72,9 +66,9 @@ class CompileQueue:
         """Remove and return the candidate at index `place`. If it should wait, postpone it and return None."""
         taken = self._queued[place]
         del self._queued[place]
-        if not self._candidates.is_behind(taken[0]):
+        if not self._candidates.is_postponed(taken[0]):
             return taken
-        self._waiting.append(taken)
+        self._postponed.append(taken)
         return None
 
     def _compiled(self) -> int | None:

@@ -12,7 +12,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Cache, Final, Trial
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
-from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import PriorTrials
 from tsm2_tune.tuner.worker.protocol import AttemptResult
@@ -44,7 +44,7 @@ class Executor(Protocol):
     def expect(self, problem: Problem) -> None:
         """Prepare for the problem while its search space is enumerated."""
 
-    def tune(self, search: Search, on_start: Callable[[Candidate], object] = ...) -> Iterator[Trial]:
+    def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = ...) -> Iterator[Trial]:
         """Compile, verify and time the candidates of a search. Yield the trial of each candidate.
 
         `on_start` is called with each candidate when its trial begins.

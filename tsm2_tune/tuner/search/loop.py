@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.trial import Cache, Final, Trial
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search.attempt import CompiledCandidate, TrialMaker
-from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.compile_queue import CompileQueue, QueuedCandidate
 from tsm2_tune.tuner.search.finals import Finals
 from tsm2_tune.tuner.search.options import Options
@@ -96,7 +96,7 @@ class Tuner:
             self._worker = Worker(self.target.spec, support, limit_seconds=limit, phases=self.phases)
         return self._worker
 
-    def tune(self, search: Search, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
+    def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Compile, verify and time the candidates of a search. Yield the trial of each candidate.
 
         The loop ends if the search ends. Candidates are compiled in the background. On a GPU the candidate that is
@@ -120,7 +120,7 @@ class Tuner:
         finally:
             requests.cancel()
 
-    def _measure_ceilings(self, search: Search) -> None:
+    def _measure_ceilings(self, search: Candidates) -> None:
         """Measure the peak rates before the first trial, since a failure later would lose the trial.
 
         On a GPU the first candidate is compiled meanwhile. On the CPU a compiler would disturb the measurement.
@@ -189,7 +189,7 @@ class _Requests:
     On the CPU there is one request at a time, and no compiler runs meanwhile, since it would disturb the timing.
     """
 
-    def __init__(self, tuner: Tuner, search: Search) -> None:
+    def __init__(self, tuner: Tuner, search: Candidates) -> None:
         self.maker = tuner.trial_maker()
         self._search, self._phases, self._is_host = search, tuner.phases, tuner.target.is_host
         self._queue = CompileQueue(search, tuner.start_compiler, least_ahead(tuner.options.sharing, search.remaining))

@@ -124,7 +124,7 @@ class Model(Strategy):
             if result.is_right:
                 self._take(result.config, result.us)
 
-    def is_behind(self, candidate: Candidate) -> bool:
+    def is_postponed(self, candidate: Candidate) -> bool:
         own = self._least_us.get(candidate.config.family)
         return own is not None and own > FAR_BEHIND * min(self._least_us.values())
 
@@ -143,7 +143,7 @@ class Model(Strategy):
         Return None if no candidate remains.
         """
         for candidate in self._queue:
-            if not self.is_behind(candidate):
+            if not self.is_postponed(candidate):
                 return candidate
             self._waiting.append(candidate)
         found = self._expected.fastest() or next(self._last, None)

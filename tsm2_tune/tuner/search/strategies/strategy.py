@@ -44,7 +44,7 @@ class Strategy(ABC):
         """Update the strategy with the result of a trial. The default does nothing."""
         return
 
-    def is_behind(self, candidate: Candidate) -> bool:
+    def is_postponed(self, candidate: Candidate) -> bool:
         """Return whether a candidate that `ask` has returned should now wait until no other candidate remains."""
         return False
 
