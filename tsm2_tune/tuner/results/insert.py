@@ -18,8 +18,9 @@ from tsm2_tune.tuner.results import (
     row_values,
     vendor_measurements,
 )
+from tsm2_tune.tuner.results.columns import nested_of
 from tsm2_tune.tuner.results.storage import paragraphs, schema
-from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, TimeLimits, Trial, TuningRun
 from tsm2_tune.tuner.results.upsert import add_alone
 from tsm2_tune.tuner.results.validation import COUNT, checked
 from tsm2_tune.tuner.search.resume import Retries
@@ -74,7 +75,7 @@ def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool
     """Return whether a new trial replaces the stored trial. `retries` determines which stored trials are repeated."""
     with records.reading(trial_id):
         row = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
-        return retries.includes(trial_id, Outcome(row["outcome"]), records.limits(row), row["total_seconds"])
+        return retries.includes(trial_id, Outcome(row["outcome"]), nested_of(TimeLimits, row), row["total_seconds"])
 
 
 def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:

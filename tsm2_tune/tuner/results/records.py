@@ -20,17 +20,15 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.source import KernelSource, index_defines
 from tsm2_tune.generator.space.tunables import declared
 from tsm2_tune.tuner.measure.timing import median_interval
+from tsm2_tune.tuner.results.columns import record_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import (
     Cache,
     DeviceIdentity,
-    LoadedResources,
     Measurement,
     Outcome,
-    TimeLimits,
     Trial,
     TuningRun,
-    Verdict,
     in_a_line,
 )
 from tsm2_tune.tuner.results.validation import MOST_SAMPLES, Row, checked, rates, tunables
@@ -304,28 +302,13 @@ def trial(row: Row, *, problem: Row, source: Row, first: Measurement | None) -> 
     """
     values = checked(row, schema.trial.columns)
     asked = _problem(problem)
-    return Trial(
+    return record_of(
+        Trial,
+        values,
         problem=asked,
         config=config_of(values["family"], values["config"], values["tunables"]),
-        basis=values["basis"],
         source=_as_started(kernel_source(source, defines=index_defines(asked.index_bits)), values),
-        outcome=Outcome(values["outcome"]),
-        detail=values["detail"],
-        resources=loaded_resources(values),
-        spill_bytes=values["spill_bytes"],
-        guideline_broken=values["guideline_broken"],
-        verdict=verdict_of(values),
         measurement=first,
-        floor_us=values["floor_us"],
-        compile_seconds=values["compile_seconds"],
-        total_seconds=values["total_seconds"],
-        limits=limits(values),
-        full_verdict=values["full_verdict"],
-        verified_code=values["verified_code"],
-        cache=Cache(values["cache"]),
-        is_between=bool(values["is_between"]),
-        strategy=values["strategy"],
-        space_configurations=values["space_configurations"],
     )
 
 
@@ -351,36 +334,3 @@ def _problem(row: Row) -> Problem:
     if (values["flops"], values["least_bytes"]) != (problem.flops, problem.least_bytes):
         raise ValueError(f"{problem.text} has other operations or bytes")
     return problem
-
-
-def verdict_of(values: Mapping[str, Any]) -> Verdict | None:
-    """Return the result of the verification in a row's values; None if the columns are NULL.
-
-    Raise ValueError if the columns contradict each other.
-    """
-    correct, worst_ratio, detail = found = [values[f"verdict_{one}"] for one in ("correct", "worst_ratio", "detail")]
-    if found == [None] * 3:
-        return None
-    if None in found:
-        raise ValueError("a part of the verdict is missing")
-    if correct and worst_ratio > 1:
-        raise ValueError(f"a right result with an error of {worst_ratio} times its bound")
-    return Verdict(bool(correct), worst_ratio, detail)
-
-
-def loaded_resources(values: Mapping[str, Any]) -> LoadedResources | None:
-    """Return the loaded kernel's registers, memory and occupancy in a row of `trial`; None if their columns are NULL.
-
-    Raise ValueError if some of these columns are NULL, but not all.
-    """
-    found = {name: values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")}
-    missing = [name for name, value in found.items() if value is None]
-    if missing and len(missing) < len(found):
-        raise ValueError(f"{missing[0]} is missing")
-    return None if missing else LoadedResources(**found)
-
-
-def limits(values: Mapping[str, Any]) -> TimeLimits | None:
-    """Return the time limits in the values of a row of `trial`; None if they are NULL."""
-    found = (values["compile_limit_seconds"], values["run_limit_seconds"])
-    return None if None in found else TimeLimits(*found)

@@ -8,18 +8,16 @@ from sqlalchemy import Column, Float, Integer, Text
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.columns import nested_of
 from tsm2_tune.tuner.results.records import (
     PROBLEM_KEY,
     check_interval,
     config_of,
     is_of_this_version,
-    limits,
-    loaded_resources,
     reading,
-    verdict_of,
 )
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits, Verdict
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MEDIAN_US = Column("median_us", Float)  # NULL if the trial was not measured
@@ -110,7 +108,7 @@ def current_trial(row: Row) -> CurrentTrial:
             problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
             config=config_of(values["family"], values["config"], values["tunables"]),
             cache=Cache(values["cache"]),
-            compiled=loaded_resources(values),
+            compiled=nested_of(LoadedResources, values),
             spill_bytes=values["spill_bytes"],
             median_us=values["median_us"] if is_right else None,
             basis=values["basis"],
@@ -149,7 +147,7 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
         config = config_of(values["family"], values["config"], values["tunables"])
         if not is_of_this_version(config, problem):
             raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
-        verdict, outcome = verdict_of(values), Outcome(values["outcome"])
+        verdict, outcome = nested_of(Verdict, values), Outcome(values["outcome"])
         newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
         if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
             raise ValueError("it is ok, but has no right result or time")
@@ -164,7 +162,7 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
             newest_high_us=newest_high_us,
             is_new=bool(values["is_new"]),
             total_seconds=values["total_seconds"],
-            limits=limits(values),
+            limits=nested_of(TimeLimits, values),
         )
 
 

@@ -12,12 +12,13 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
 from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results.columns import nested_of, values_of
 from tsm2_tune.tuner.results.logical_clock import FinalStamp
 from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
-from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement
-from tsm2_tune.tuner.results.validation import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement, Verdict
+from tsm2_tune.tuner.results.validation import Row, checked
 
 KIND = "vendor measurement"  # the name of a row in messages
 GEMM = "gemm"  # part of the name of the cuBLAS routines that PyTorch and CuPy call; not of syrk and gemv
@@ -49,24 +50,14 @@ def add(
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
     _remove(connection, of_round)
     for one in measured:
-        times, verdict = one.measurement, one.verdict
+        times = one.measurement
         values = {
             "run_id": run_id,
             "problem_id": problem_id,
             "round": round_,
-            "library": one.library,
             "library_version": one.version,
-            "routine": one.routine,
-            "verdict_correct": int(verdict.correct),
-            "verdict_worst_ratio": verdict.worst_ratio,
-            "verdict_detail": verdict.detail[:MOST_DETAIL],
-            "median_us": times.median_us,
-            "low_us": times.low_us,
-            "high_us": times.high_us,
-            "sm_clock_mhz": times.sm_clock_mhz,
-            "cache": times.cache.value,
-            "summary_of": times.summary_of,
-            "slowed": times.slowed,
+            **values_of(one, VENDOR),
+            **values_of(times, VENDOR),
             **of_final._asdict(),
         }
         number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
@@ -129,7 +120,7 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
     Raise ValueError if the row or a sample is invalid.
     """
     values = checked(row, VENDOR.columns)
-    verdict = records.verdict_of(values)
+    verdict = nested_of(Verdict, values)
     assert verdict is not None  # its columns are never NULL
     times = records.timed(values, samples)
     return VendorMeasurement(values["library"], values["library_version"], values["routine"], verdict, times)

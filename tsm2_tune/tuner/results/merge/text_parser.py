@@ -24,6 +24,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import logical_clock, records, row_values
+from tsm2_tune.tuner.results.columns import nested_of
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.merge.problem_rows import IDS
 from tsm2_tune.tuner.results.merge.serializer import (
@@ -293,7 +294,7 @@ class _Reader:
         detail = UNTOLD if line["verdict_correct"] == 1 else "wrong, by a text of trials"
         columns = (schema.vendor_measurement.c[name] for name in OF_VENDOR)
         values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
-        records.verdict_of(values)
+        nested_of(Verdict, values)
         problem = parse_problem(line["problem"])
         at, timed = self._time(problem, [line[name] for name in self._time_names])
         kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
