@@ -70,7 +70,7 @@ def tuned(problem: Problem, target: Target, seconds: float) -> dict[str, KernelC
             kept = tuple(candidate for candidate in space.kept if belongs(candidate.config.tunables))
             medians: list[tuple[float, KernelConfig]] = []
             candidates = first_and_rest(replace(space, kept=kept), tuner.options.seed, candidate_times_us)
-            for trial in tuner.tune(Search(Model(*candidates))):
+            for trial in tuner.tune(Search(Model(*candidates), budget_seconds=seconds)):
                 if trial.outcome is Outcome.OK and trial.measurement is not None:
                     medians.append((trial.measurement.median_us, trial.config))
             if medians:

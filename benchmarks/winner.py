@@ -144,7 +144,8 @@ def tuned(tuner: Tuner, prospects: Prospects) -> Winner:
     medians: list[tuple[KernelConfig, float]] = []
     verdicts: dict[KernelConfig, Verdict] = {}
     try:
-        search = Search(Model(prospects.candidates, late=not tuner.target.is_host))
+        strategy, options = Model(prospects.candidates, late=not tuner.target.is_host), tuner.options
+        search = Search(strategy, budget_seconds=options.budget_seconds, least=options.least_trials)
         for trial in tuner.tune(search):
             outcomes[trial.outcome.value] += 1
             if trial.outcome is Outcome.OK and trial.measurement is not None and trial.verdict is not None:

@@ -124,6 +124,7 @@ def test_unseen_shapes_are_measured_on_the_host(tmp_path: Path, monkeypatch: pyt
     first, second = json.loads(Path("u.json").read_text())["rows"]
     assert (first["regime"], second["regime"], first["verified"], second["verified"]) == ("R", "T", True, True)
     assert (first["search_us"], second["search_verified"]) == (None, True)
+    assert sum(second["search_trials"].values()) < 20  # of hundreds: its seconds end the search
     assert (first["configuration"], second["configuration"]) == (configuration().text, of_t)
     Path("pack.py").write_text(Path("pack.py").read_text() + "\n")
     assert "was measured with pack" in asked("--resume", "--output", "u.json", status=2)

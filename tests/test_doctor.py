@@ -14,6 +14,7 @@ import pytest
 
 from tests.command import run
 from tests.fake_compilers import NVCC, WRITES, is_gone
+from tsm2_tune.tuner.compile import nvcc as nvcc_compiler
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
 from tsm2_tune.tuner.doctor.examination import examine
@@ -176,6 +177,7 @@ def test_an_nvcc_that_hangs_is_named(
 ) -> None:
     """From the beginning, or once it has told its version."""
     monkeypatch.setattr(toolkit, "COMPILE_SECONDS", 0.6)
+    monkeypatch.setattr(nvcc_compiler, "ANSWER_SECONDS", 0.2)  # for its dry run
     path = tool("nvcc", f'[ "$1 {told}" = "--version release 13.0" ] && echo {told} && exit; sleep 600')
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "home"))

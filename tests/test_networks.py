@@ -141,8 +141,11 @@ def test_client_lost_in_a_transaction_does_not_block_others(
     network: Network, address: str, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server ends the transaction, and with it the lock, while others still wait for that."""
-    for name in ("LOCK_SECONDS", "IDLE_SECONDS"):
-        monkeypatch.setattr(servers, name, getattr(servers, name) // TIMES_AS_SHORT)
+    shorter = {
+        name: f"{int(servers.SESSION[name].removesuffix('s')) // TIMES_AS_SHORT}s"
+        for name in ("lock_timeout", "idle_in_transaction_session_timeout")
+    }
+    monkeypatch.setattr(servers, "SET_SESSION", servers.set_session(servers.SESSION | shorter))
     is_in, others_are_done = threading.Event(), threading.Event()
 
     def write() -> None:

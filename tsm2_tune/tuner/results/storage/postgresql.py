@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -67,13 +67,20 @@ SESSION = {
 }
 # PostgreSQL's own search path, unless the address names another with options=-csearch_path=...
 _SEARCH_PATH = """CASE WHEN source = 'client' THEN setting ELSE '"$user", public' END"""
-_SETTINGS = ", ".join(f"('{name}', '{value}')" for name, value in SESSION.items())
-_SET_SESSION = f"""
+
+
+def set_session(settings: Mapping[str, str]) -> str:
+    """Return the SQL that applies the settings, without those that the server's version does not have."""
+    values = ", ".join(f"('{name}', '{value}')" for name, value in settings.items())
+    return f"""
 SET statement_timeout = 0;
 SELECT set_config(name, coalesce(wanted.value, {_SEARCH_PATH}), false)
-FROM pg_catalog.pg_settings LEFT JOIN (VALUES {_SETTINGS}) AS wanted (name, value) USING (name)
+FROM pg_catalog.pg_settings LEFT JOIN (VALUES {values}) AS wanted (name, value) USING (name)
 WHERE wanted.value IS NOT NULL OR name = 'search_path'
-"""  # settings that this version of the server does not have are left out
+"""
+
+
+SET_SESSION = set_session(SESSION)
 
 _RECEIVED = insert(RECEIPT).values(written_at=func.now())
 _WRITTEN = _RECEIVED.on_conflict_do_update(
@@ -305,7 +312,7 @@ def _engine(address: Address) -> Engine:
 
     @event.listens_for(engine, "connect", insert=True)  # before SQLAlchemy's first query
     def begin(opened: Any, _: object) -> None:
-        opened.execute(_SET_SESSION)
+        opened.execute(SET_SESSION)
         opened.commit()
 
     return engine
