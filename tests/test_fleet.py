@@ -130,6 +130,14 @@ def test_what_no_run_of_a_kind_has_ended_is_left(path: Path) -> None:
     assert not result.is_complete
 
 
+def test_a_kind_of_which_no_device_opens_is_left(path: Path) -> None:
+    one, another = pretended("one", "another")
+    broken = replace(another, toolchain=replace(another.toolchain, compiler="/bin/false"))
+    result = tuned(path, [one, broken])
+    assert len(result.winners) == 3
+    assert [problem.text for problem in result.unfinished] == [f"{shape}:f32" for shape in SHAPES.split(",")]
+
+
 def test_an_error_of_all_is_raised_once(path: Path) -> None:
     broken = [replace(one, toolchain=replace(one.toolchain, compiler="/bin/false")) for one in pretended("a", "a")]
     with pytest.raises(ToolMissing, match="/bin/false does not compile the tuner's own kernels"):

@@ -124,7 +124,11 @@ class LocalDevices:
         _await_end(process)
         status = process.returncode
         known = {one.value: one.name for one in signal.Signals}
-        return f"its process was killed by {known.get(-status, -status)}" if status < 0 else f"exit status {status}"
+        return (
+            f"its process was killed by {known.get(-status, -status)}"
+            if status < 0
+            else f"its process ended with exit status {status}"
+        )
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
@@ -144,6 +148,7 @@ class Fleet:
         self._threads: dict[str, threading.Thread] = {}
         self._executors: dict[str, RemoteExecutor] = {}
         self._targets: dict[str, Target] = {}  # by device
+        self._kinds = set[str]()  # kinds of devices that are known before the devices open
         self._queues: dict[str, ProblemQueue] = {}  # by kind of device
         self._failures: dict[str, BaseException] = {}  # by device
         self._ended: dict[tuple[str, Problem], ProblemEnded] = {}  # by kind of device
@@ -184,6 +189,8 @@ class Fleet:
             options = replace(self._run.options, sharing=process.sharing)
             executor = RemoteExecutor(process.channel, process.device, options, wait=self._run.wait)
             self._executors[name] = executor
+            if isinstance(process.device, Target):
+                self._kinds.add(process.device.identity.name)
             thread = threading.Thread(target=self._serve, args=(name, executor, store, stack), name=name, daemon=True)
             self._threads[name] = thread
             with held():
@@ -250,5 +257,7 @@ class Fleet:
     @property
     def _unfinished(self) -> tuple[Problem, ...]:
         """The problems that were not tuned on some kind of device, because devices of this kind failed."""
+        if not self._kinds <= self._queues.keys():  # no device of a kind has opened
+            return self._run.problems
         missing = set(chain.from_iterable(one.unfinished for one in self._queues.values()))
         return tuple(one for one in self._run.problems if one in missing)

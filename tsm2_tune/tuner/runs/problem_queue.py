@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 
@@ -40,6 +41,7 @@ class _Item:
     is_done: bool = False
     is_tuned_elsewhere: bool = False  # by another run, since this run began
     refused_at: float = -inf  # when another run had the lease
+    lost: Counter[str] = field(default_factory=Counter)  # devices that were lost during trials, by configuration
 
 
 def tune_problems(
@@ -192,11 +194,16 @@ class ProblemQueue:
         assert session is not None
         try:
             yield session.started()
-            yield from session.tried(executor)
-            with self._lock:
-                is_last = item.devices == 1
-                if is_last:
-                    item.session = None  # so that no device joins
+            is_last = False
+            while not is_last:
+                yield from session.tried(executor)
+                with self._lock:
+                    if item.devices > 1:
+                        break
+                    # A device that failed since then may have put candidates back.
+                    is_last = not session.has_candidate()
+                    if is_last:
+                        item.session = None  # so that no device joins
             if is_last:
                 yield from session.end(executor)
                 is_done = True
@@ -228,7 +235,7 @@ class ProblemQueue:
             self._leases.record_current(problem, config, worker=threading.get_ident())
 
         families = counted(self._families, space)
-        return ProblemSession(space, executor, self._store, families, self._started_at, record=record)
+        return ProblemSession(space, executor, self._store, families, self._started_at, record=record, lost=item.lost)
 
     def _is_tuned_elsewhere(self, item: _Item, executor: Executor) -> bool:
         """Return whether another run has ended a search since this run began, and this run's limits are reached.
