@@ -38,7 +38,7 @@ from tsm2_tune.tuner.runs.events import (
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
 from tsm2_tune.tuner.runs.remote_executor import Channel, ExecutorLost, RemoteExecutor, serve
 from tsm2_tune.tuner.runs.run import Run, RunResult, awaited, solved, winners
-from tsm2_tune.tuner.runs.signals import held
+from tsm2_tune.tuner.runs.signals import Stopped, held
 from tsm2_tune.tuner.worker.child_process import start_child
 
 END_SECONDS = 30.0  # longest wait for a device's process to end
@@ -168,11 +168,12 @@ class Fleet:
                         self._handle(*self._next())
                         self._devices.check()
                         self._start(self._devices.started(), store, stack)
+            except Stopped as stopped:
+                self._join()
+                stopped.unstored = sum(one.unstored for one in self._queues.values())
+                raise
             finally:
-                for one in tuple(self._queues.values()):
-                    one.stop()
-                for thread in self._threads.values():  # their processes have ended
-                    thread.join()
+                self._join()
             for note in chain.from_iterable(one.left() for one in self._queues.values()):
                 self._tell(note)
             self._refuse_failure()
@@ -182,6 +183,13 @@ class Fleet:
         return RunResult(
             tuple(self._targets.values()), solved(self._ended.values(), won), won, self._interrupted, self._unfinished
         )
+
+    def _join(self) -> None:
+        """Wait for the threads, whose processes have ended."""
+        for one in tuple(self._queues.values()):
+            one.stop()
+        for thread in self._threads.values():
+            thread.join()
 
     def _start(self, processes: Mapping[str, DeviceProcess], store: Store, stack: ExitStack) -> None:
         """Start a thread for each new process."""

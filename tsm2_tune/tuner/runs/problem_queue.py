@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
@@ -16,6 +16,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.results.records import is_of_this_version
+from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, ProblemLeft
@@ -89,6 +90,7 @@ class ProblemQueue:
         self._held = set[Problem]()  # by `hold`
         self._lock = threading.Lock()  # of the items and `_held`
         self._is_stopped = False
+        self.unstored = 0  # ended trials that could not be stored, since the database is unreachable
 
     def events(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Tune problems on a device until none is left for it. Yield each event after its results are stored."""
@@ -217,9 +219,11 @@ class ProblemQueue:
         with self._lock:
             is_last = item.devices == 1
             if is_last:
+                self.unstored += 0 if item.session is None else item.session.unstored
                 item.session = None
         if is_last:
-            self._leases.release(item.problem)
+            with suppress(Lost):  # else it would replace the reason why the device leaves; the lease expires soon
+                self._leases.release(item.problem)
         with self._lock:
             item.is_done |= is_done
             item.devices -= 1

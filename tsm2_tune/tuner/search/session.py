@@ -82,6 +82,7 @@ class ProblemSession:
         self.cache = tuner.cache
         self._record, self._lost = record, lost
         self._new_trials = self._interrupted = 0
+        self.unstored = 0  # ended trials that could not be stored
         self._lock = threading.Lock()
         store.supersede(tuner.target.identity.name, space.problem, tuner.basis)
         stored = store.history(tuner.target.identity.name, space.problem, self.families, tuner.basis)
@@ -193,7 +194,11 @@ class ProblemSession:
             raise
         finally:
             self._record(None)
-            self._stored(ended, tuner)
+            try:
+                self._stored(ended, tuner)
+            finally:
+                with self._lock:
+                    self.unstored += len(ended)
 
     def _stored(self, ended: list[Trial], tuner: Executor) -> list[TrialStored]:
         """Store the trials in `ended`, empty the list, and return an event for each new trial.
