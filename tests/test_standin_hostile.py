@@ -72,11 +72,12 @@ def test_a_journal_of_more_lines_than_there_can_be_is_left_out(tmp_path: Path, l
 
 
 def copy_standin(cache: Path) -> None:
-    """Copy the built stand-in to the folder."""
+    """Copy the built stand-in to the folder, with its report, without which the cache does not find it."""
     built = standin_path()
-    kept = cache / built.relative_to(os.environ["XDG_CACHE_HOME"])
-    kept.parent.mkdir(parents=True)
-    shutil.copy2(built, kept)
+    shard = cache / built.parent.relative_to(os.environ["XDG_CACHE_HOME"])
+    shard.mkdir(parents=True, mode=0o700)
+    for file in (built, built.with_suffix(".json")):
+        shutil.copy2(file, shard)
 
 
 def in_cache(cache: Path, *command: str) -> subprocess.CompletedProcess[str]:
