@@ -127,7 +127,7 @@ def is_main(command: Sequence[str]) -> bool:
 
 
 def is_worker(command: Sequence[str]) -> bool:
-    return any(part.endswith(("serving:serve", "quick_worker:serve")) for part in command)
+    return any(part.endswith(("worker.server:serve", "quick_worker:serve")) for part in command)
 
 
 def is_compiler(command: Sequence[str]) -> bool:

@@ -22,7 +22,6 @@ from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.finding import Question
 from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
-COMMAND = (sys.executable, "-m", "tsm2_tune")
 HOMELESS = """
 import pwd
 pwd.getpwuid = {}.__getitem__
@@ -32,9 +31,11 @@ main()
 NO_FOLDER = "no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path"
 
 
-def closed(streams: str, *arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+def closed(
+    streams: str, *arguments: str, folder: Path, module: str = "tsm2_tune"
+) -> subprocess.CompletedProcess[str]:
     """Run the command from a shell that closes these streams first."""
-    script = ["sh", "-c", f'exec "$@" {streams}', "sh", *COMMAND, *arguments]
+    script = ["sh", "-c", f'exec "$@" {streams}', "sh", sys.executable, "-m", module, *arguments]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     return subprocess.run(script, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
@@ -53,7 +54,8 @@ def test_a_closed_stream_changes_no_exit_status(
 
 def test_a_run_with_closed_streams_stores_its_trials(tmp_path: Path) -> None:
     """No file of it has the number of standard error, to which others write."""
-    assert closed("<&- >&- 2>&-", *TUNE, "--db", "results.db", folder=tmp_path).returncode == 0
+    tuned = closed("<&- >&- 2>&-", *TUNE, "--db", "results.db", folder=tmp_path, module="tests.quick_command")
+    assert tuned.returncode == 0
     assert "1 trial" in closed("2>&-", "db", "check", "--db", "results.db", folder=tmp_path).stdout
 
 

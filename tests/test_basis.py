@@ -195,7 +195,6 @@ def test_a_changed_constant_makes_trials_stale_and_a_comment_does_not(tmp_path: 
         changed.write_text(text.replace(old, new))
 
     assert "(1 new trial;" in tune()
-    assert "(0 new trials" in tune()
     template = f"templates/{FAMILIES['stream_a_fma'].template}"
     change(template, "constexpr int width = ", "// said otherwise\nconstexpr int width = ")
     change("generator/families/stream_a/fma.py", "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")

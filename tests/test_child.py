@@ -22,6 +22,8 @@ import sys, threading
 sys.path[:] = [one for one in sys.path if one]
 main = sys.modules["__main__"]
 import os, tsm2_tune
+from tests.quick_command import make_quick
+make_quick(setattr)
 def tune():
     result = tsm2_tune.tune("40x2x70", device="cpu", db=sys.argv[1], max_trials=1, vendor=False)
     return len(result.ended)

@@ -7,11 +7,11 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -21,6 +21,9 @@ from tests.quick_members import SHAPES, TRIALS, assert_complete, quick_members
 from tsm2_tune.errors import ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target, find_target
+from tsm2_tune.tuner.results.storage.retry import Lost
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Trial
 from tsm2_tune.tuner.runs.events import (
     Event,
     FleetStarted,
@@ -30,6 +33,7 @@ from tsm2_tune.tuner.runs.events import (
     RunEnded,
     TrialStored,
 )
+from tsm2_tune.tuner.runs.signals import Stopped
 
 pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
 
@@ -130,6 +134,14 @@ def test_what_no_run_of_a_kind_has_ended_is_left(path: Path) -> None:
     assert not result.is_complete
 
 
+def test_a_kind_of_which_no_device_opens_is_left(path: Path) -> None:
+    one, another = pretended("one", "another")
+    broken = replace(another, toolchain=replace(another.toolchain, compiler="/bin/false"))
+    result = tuned(path, [one, broken])
+    assert len(result.winners) == 3
+    assert [problem.text for problem in result.unfinished] == [f"{shape}:f32" for shape in SHAPES.split(",")]
+
+
 def test_an_error_of_all_is_raised_once(path: Path) -> None:
     broken = [replace(one, toolchain=replace(one.toolchain, compiler="/bin/false")) for one in pretended("a", "a")]
     with pytest.raises(ToolMissing, match="/bin/false does not compile the tuner's own kernels"):
@@ -146,6 +158,26 @@ def test_no_run_outlives_who_asked_for_it(path: Path, raised: type[BaseException
         tuned(path, pretended("card", "card"), stop)
     assert members_of_this_process() == []
     assert plain_sql(path, "SELECT * FROM lease") == []  # they were asked to end, and gave everything back
+
+
+def test_a_signal_counts_the_trials_that_a_lost_server_cannot_store(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = list[int]()
+
+    def away(_: Store, __: object, trials: Sequence[Trial], *___: object) -> NoReturn:
+        refused.append(len(trials))
+        raise Lost("away")
+
+    def stop(event: Event) -> None:
+        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
+            monkeypatch.setattr(Store, "add_trials", away)
+            until(lambda: bool(refused))
+            raise Stopped
+
+    with pytest.raises(Stopped) as ended:
+        tuned(path, pretended("card", "card"), stop, max_trials=20)
+    assert ended.value.unstored >= refused[0]
 
 
 PROGRAM = """

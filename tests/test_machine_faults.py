@@ -25,6 +25,7 @@ from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial
 from tsm2_tune.tuner.runs.events import ProblemEvent, TrialStored
+from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
 from tsm2_tune.tuner.search import session
@@ -120,6 +121,7 @@ def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch
         monkeypatch.setattr(Simulated, "tune", interrupted)
         monkeypatch.setattr(session, "TOGETHER_SECONDS", 60.0)
         monkeypatch.setattr(Store, "add_trials", away)
+        monkeypatch.setattr(Leases, "release", away)
         with pytest.raises(Stopped) as ended:
             list(searching(store))
     assert ended.value.unstored == 3

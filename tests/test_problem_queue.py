@@ -30,7 +30,7 @@ from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, Probl
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
 from tsm2_tune.tuner.search import session
-from tsm2_tune.tuner.search.candidates import Candidates
+from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -258,3 +258,72 @@ def test_a_device_without_a_problem_asks_for_those_of_others_seldom(store: Store
         assert [one.text.split(" is left to ")[0] for one in queue.left()] == [one.text for one in SHAPES[1:]]
         assert queue.unfinished == ()
     assert len(asked) < 5 * len(SHAPES)
+
+
+def test_candidates_that_a_device_puts_back_after_the_other_has_none_are_tried(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    has_none, has_left, steps = threading.Event(), threading.Event(), list[int]()
+    leave, tune = ProblemQueue._leave, Fabricating.tune
+
+    def step() -> None:
+        steps.append(1)
+        if len(steps) == 1:
+            assert has_none.wait(30)
+            raise WorkerError("its process was lost")
+
+    def tuned(self: Fabricating, search: Candidates, *more: Any) -> Iterator[Trial]:
+        yield from tune(self, search, *more)
+        has_none.set()
+        assert has_left.wait(30)
+
+    def left(self: ProblemQueue, item: Any, *, is_done: bool) -> None:
+        leave(self, item, is_done=is_done)
+        has_left.set()
+
+    monkeypatch.setattr(ProblemQueue, "_leave", left)
+    monkeypatch.setattr(Fabricating, "tune", tuned)
+    space = space_of(2)
+    events = shared(store, [space], [Fabricating(store, step), Fabricating(store, step)])
+    assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
+    (ended,) = (event for one in events for event in one if isinstance(event, ProblemEnded))
+    assert (ended.new_trials, ended.untried) == (2, 0)
+
+
+class Deadly(Fabricating):
+    """A device that is lost whenever it tries a configuration."""
+
+    deadly = ""
+
+    def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
+        for one in search:
+            if one.config.text == self.deadly:
+                search.put_back(one, is_suspect=True)
+                raise WorkerError("its process was lost")
+            yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
+
+
+def test_a_configuration_that_loses_devices_in_turn_is_skipped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    space = space_of(3)
+    monkeypatch.setattr(Deadly, "deadly", space.kept[1].config.text)
+    with store.leases(DEVICE) as leases:
+        queue = ProblemQueue([space], store, leases, families=("tsm2",), make_strategy=exhaustive)
+        for _ in range(MOST_LOST):
+            with pytest.raises(WorkerError):
+                list(queue.events(Deadly(store)))
+        events = list(queue.events(Deadly(store)))
+        assert queue.unfinished == ()
+    (ended,) = (event for event in events if isinstance(event, ProblemEnded))
+    assert (ended.tried, ended.quarantined, ended.untried) == (2, 1, 0)
+
+
+def test_trials_that_ended_before_their_device_was_lost_are_reported(
+    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "TOGETHER_SECONDS", 60.0)
+    space, events = space_of(3), list[ProblemEvent]()
+    monkeypatch.setattr(Deadly, "deadly", space.kept[2].config.text)
+    with pytest.raises(WorkerError):
+        events.extend(tuning([space], store, Deadly(store)))
+    assert len(tried(events)) == 2
+    assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]

@@ -11,9 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.command import run, said
 from tests.on_host import IN_C
 from tests.standin_calls import TESTS
-from tsm2_tune.commands import run
+from tsm2_tune.commands import run as run_command
 from tsm2_tune.console.shapes_file import recorded
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import CALLED_NONE, HEAD, LINE, MAGIC, NOT_LOADED, written_in
@@ -58,7 +59,7 @@ def test_a_journal_of_any_content_is_read(tmp_path: Path, seed: int, capsys: pyt
         written = written_in(folder)
         assert len(written.seen) >= 1
         assert len(list(recorded(written, ["program"], worth=0.1))) > len(written.seen)
-        run.print_products(written, 0, has_times=True)
+        run_command.print_products(written, 0, has_times=True)
         assert "Traceback" not in capsys.readouterr().err
 
 
@@ -70,12 +71,18 @@ def test_a_journal_of_more_lines_than_there_can_be_is_left_out(tmp_path: Path, l
     assert written_in(tmp_path).missing == (f"1 file in {tmp_path} could not be read as products: left out",)
 
 
+def copy_standin(cache: Path) -> None:
+    """Copy the built stand-in to the folder, with its report, without which the cache does not find it."""
+    built = standin_path()
+    shard = cache / built.parent.relative_to(os.environ["XDG_CACHE_HOME"])
+    shard.mkdir(parents=True, mode=0o700)
+    for file in (built, built.with_suffix(".json")):
+        shutil.copy2(file, shard)
+
+
 def in_cache(cache: Path, *command: str) -> subprocess.CompletedProcess[str]:
     """A command of tsm2-tune with a copy of the built stand-in in the folder, before which commands may stand."""
-    built = standin_path()
-    kept = cache / built.relative_to(os.environ["XDG_CACHE_HOME"])
-    kept.parent.mkdir(parents=True)
-    shutil.copy2(built, kept)
+    copy_standin(cache)
     environment = os.environ | {"XDG_CACHE_HOME": str(cache)}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, cwd=TESTS.parent)
 
@@ -84,15 +91,21 @@ class TestLoader:
     pytestmark = IN_C
 
     @pytest.mark.parametrize("name", ["a;b", "100%", "a$b", "$", "é", "a,b", "a\nb"])
-    def test_a_folder_that_the_loader_takes_as_it_is(self, tmp_path: Path, name: str) -> None:
-        done = in_cache(tmp_path / name, sys.executable, "-m", "tsm2_tune", *RECORD, "true")
-        assert (done.returncode, done.stderr) == (0, "")
-        assert done.stdout.endswith(f"# no product was seen: {CALLED_NONE}\n")
+    def test_a_folder_that_the_loader_takes_as_it_is(
+        self, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copy_standin(tmp_path / name)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        assert said(*RECORD, "true").endswith(f"# no product was seen: {CALLED_NONE}\n")
 
     @pytest.mark.parametrize("name", ["a b", "a:b", "$LIB", "$ORIGIN", "${LIB}", "x${ORIGIN}y", "$PLATFORM"])
-    def test_a_folder_that_the_loader_reads_otherwise_is_refused(self, tmp_path: Path, name: str) -> None:
-        done = in_cache(tmp_path / name, sys.executable, "-m", "tsm2_tune", *RECORD, "touch", f"{tmp_path}/ran")
-        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    def test_a_folder_that_the_loader_reads_otherwise_is_refused(
+        self, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        copy_standin(tmp_path / name)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+        done = run(*RECORD, "touch", f"{tmp_path}/ran")
+        assert (done.exit_code, done.stdout, done.stderr.count("\n")) == (2, "", 1)
         assert done.stderr.startswith("Error: the loader does not preload /")
         assert not (tmp_path / "ran").exists()
 

@@ -38,13 +38,16 @@ class BalanceBlocks(ctypes.Structure):
     _fields_ = (("memory", ctypes.c_double), ("arithmetic", ctypes.c_double))
 
 
+KERNEL, BALANCE = np.dtype(KernelRecord), np.dtype(BalanceBlocks)  # NumPy takes long to make them
+
+
 def candidate_times_us(candidates: Sequence[Candidate]) -> Floats:
     """Return the predicted time of each candidate in microseconds, at the rates of its device's data sheet.
 
     The time is infinite if no block fits on a multiprocessor. Raise ToolMissing if there is no C compiler.
     """
     count = len(candidates)
-    kernels, balances = np.zeros(count, np.dtype(KernelRecord)), np.zeros(count, np.dtype(BalanceBlocks))
+    kernels, balances = np.zeros(count, KERNEL), np.zeros(count, BALANCE)
     names = (*TILING, *LAUNCH, *PRODUCT, "arithmetic_rate", "device")
     members = [*(kernels[name] for name in names), balances["memory"], balances["arithmetic"]]  # views
     devices: dict[DeviceLimits, int] = {}

@@ -38,7 +38,7 @@ from tsm2_tune.tuner.runs.events import (
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
 from tsm2_tune.tuner.runs.remote_executor import Channel, ExecutorLost, RemoteExecutor, serve
 from tsm2_tune.tuner.runs.run import Run, RunResult, awaited, solved, winners
-from tsm2_tune.tuner.runs.signals import held
+from tsm2_tune.tuner.runs.signals import Stopped, held
 from tsm2_tune.tuner.worker.child_process import start_child
 
 END_SECONDS = 30.0  # longest wait for a device's process to end
@@ -124,7 +124,11 @@ class LocalDevices:
         _await_end(process)
         status = process.returncode
         known = {one.value: one.name for one in signal.Signals}
-        return f"its process was killed by {known.get(-status, -status)}" if status < 0 else f"exit status {status}"
+        return (
+            f"its process was killed by {known.get(-status, -status)}"
+            if status < 0
+            else f"its process ended with exit status {status}"
+        )
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:
@@ -144,6 +148,7 @@ class Fleet:
         self._threads: dict[str, threading.Thread] = {}
         self._executors: dict[str, RemoteExecutor] = {}
         self._targets: dict[str, Target] = {}  # by device
+        self._kinds = set[str]()  # kinds of devices that are known before the devices open
         self._queues: dict[str, ProblemQueue] = {}  # by kind of device
         self._failures: dict[str, BaseException] = {}  # by device
         self._ended: dict[tuple[str, Problem], ProblemEnded] = {}  # by kind of device
@@ -163,11 +168,12 @@ class Fleet:
                         self._handle(*self._next())
                         self._devices.check()
                         self._start(self._devices.started(), store, stack)
+            except Stopped as stopped:
+                self._join()
+                stopped.unstored = sum(one.unstored for one in self._queues.values())
+                raise
             finally:
-                for one in tuple(self._queues.values()):
-                    one.stop()
-                for thread in self._threads.values():  # their processes have ended
-                    thread.join()
+                self._join()
             for note in chain.from_iterable(one.left() for one in self._queues.values()):
                 self._tell(note)
             self._refuse_failure()
@@ -178,12 +184,21 @@ class Fleet:
             tuple(self._targets.values()), solved(self._ended.values(), won), won, self._interrupted, self._unfinished
         )
 
+    def _join(self) -> None:
+        """Wait for the threads, whose processes have ended."""
+        for one in tuple(self._queues.values()):
+            one.stop()
+        for thread in self._threads.values():
+            thread.join()
+
     def _start(self, processes: Mapping[str, DeviceProcess], store: Store, stack: ExitStack) -> None:
         """Start a thread for each new process."""
         for name, process in processes.items():
             options = replace(self._run.options, sharing=process.sharing)
             executor = RemoteExecutor(process.channel, process.device, options, wait=self._run.wait)
             self._executors[name] = executor
+            if isinstance(process.device, Target):
+                self._kinds.add(process.device.identity.name)
             thread = threading.Thread(target=self._serve, args=(name, executor, store, stack), name=name, daemon=True)
             self._threads[name] = thread
             with held():
@@ -250,5 +265,7 @@ class Fleet:
     @property
     def _unfinished(self) -> tuple[Problem, ...]:
         """The problems that were not tuned on some kind of device, because devices of this kind failed."""
+        if not self._kinds <= self._queues.keys():  # no device of a kind has opened
+            return self._run.problems
         missing = set(chain.from_iterable(one.unfinished for one in self._queues.values()))
         return tuple(one for one in self._run.problems if one in missing)

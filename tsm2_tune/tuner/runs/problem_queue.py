@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from math import inf
 
@@ -15,6 +16,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.results.records import is_of_this_version
+from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, ProblemLeft
@@ -40,6 +42,7 @@ class _Item:
     is_done: bool = False
     is_tuned_elsewhere: bool = False  # by another run, since this run began
     refused_at: float = -inf  # when another run had the lease
+    lost: Counter[str] = field(default_factory=Counter)  # devices that were lost during trials, by configuration
 
 
 def tune_problems(
@@ -87,6 +90,7 @@ class ProblemQueue:
         self._held = set[Problem]()  # by `hold`
         self._lock = threading.Lock()  # of the items and `_held`
         self._is_stopped = False
+        self.unstored = 0  # ended trials that could not be stored, since the database is unreachable
 
     def events(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Tune problems on a device until none is left for it. Yield each event after its results are stored."""
@@ -192,11 +196,16 @@ class ProblemQueue:
         assert session is not None
         try:
             yield session.started()
-            yield from session.tried(executor)
-            with self._lock:
-                is_last = item.devices == 1
-                if is_last:
-                    item.session = None  # so that no device joins
+            is_last = False
+            while not is_last:
+                yield from session.tried(executor)
+                with self._lock:
+                    if item.devices > 1:
+                        break
+                    # A device that failed since then may have put candidates back.
+                    is_last = not session.has_candidate()
+                    if is_last:
+                        item.session = None  # so that no device joins
             if is_last:
                 yield from session.end(executor)
                 is_done = True
@@ -210,9 +219,11 @@ class ProblemQueue:
         with self._lock:
             is_last = item.devices == 1
             if is_last:
+                self.unstored += 0 if item.session is None else item.session.unstored
                 item.session = None
         if is_last:
-            self._leases.release(item.problem)
+            with suppress(Lost):  # else it would replace the reason why the device leaves; the lease expires soon
+                self._leases.release(item.problem)
         with self._lock:
             item.is_done |= is_done
             item.devices -= 1
@@ -228,7 +239,7 @@ class ProblemQueue:
             self._leases.record_current(problem, config, worker=threading.get_ident())
 
         families = counted(self._families, space)
-        return ProblemSession(space, executor, self._store, families, self._started_at, record=record)
+        return ProblemSession(space, executor, self._store, families, self._started_at, record=record, lost=item.lost)
 
     def _is_tuned_elsewhere(self, item: _Item, executor: Executor) -> bool:
         """Return whether another run has ended a search since this run began, and this run's limits are reached.

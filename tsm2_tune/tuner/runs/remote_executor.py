@@ -161,7 +161,11 @@ class RemoteExecutor:
         return min(self._opened.ahead, 2 * least_ahead(self.options.sharing, search.remaining))
 
     def _ended(self, trial: Trial, search: Candidates, asked: deque[Candidate]) -> Trial:
-        asked.remove(next(one for one in asked if one.config == trial.config))
+        of_trial = (one for one in asked if (one.config, one.problem) == (trial.config, trial.problem))
+        candidate = next(of_trial, None)
+        if candidate is None:
+            raise WorkerError(f"its process sent a trial of {trial.config.text} that it was not asked for")
+        asked.remove(candidate)
         search.tell(result_of(trial), trial.total_seconds)
         return trial
 
@@ -173,6 +177,12 @@ class RemoteExecutor:
         needed = replace(prior, tried=frozenset(), results=(), contenders=contenders)
         self._send(RunFinal(problem, self.options, needed, tuple(also), repeat))
         answer = self._await(FinalEnded)
+        if isinstance(answer.final, Final):
+            timed = {one.text for one, _ in answer.final.measurements}
+            if answer.final.problem != problem or not timed <= {one.config.text for one in contenders}:
+                raise WorkerError(
+                    f"its process sent a final of {answer.final.problem.text} that it was not asked for"
+                )
         self._left_out.pop(problem, None)
         if answer.left_out is not None:
             self._left_out[problem] = answer.left_out

@@ -89,6 +89,8 @@ class Search(Candidates):
     - if the trials, those of earlier runs included, have taken `budget_seconds`, but not before `least` new trials,
     - if the predicted gain of more trials is less than `gain`.
 
+    `lost` counts the devices that were lost during trials of a configuration, see `put_back`.
+
     After the end, and after candidates were put back, the iterator may return more candidates: the strategy may need
     the results of trials to choose the next candidates.
     """
@@ -104,6 +106,7 @@ class Search(Candidates):
         budget_seconds: float | None = None,
         least: int = 0,
         gain: float | None = None,
+        lost: Counter[str] | None = None,
     ) -> None:
         self.why = Why.ALL_TRIED
         self.skipped = set[str]()  # configurations that were skipped
@@ -114,7 +117,7 @@ class Search(Candidates):
         self._gain = None if gain is None else Gain(gain)
         self._returned = set(prior.tried)
         self._put_back = deque[Candidate]()
-        self._lost = Counter[str]()  # devices that were lost during a trial of the configuration
+        self._lost = Counter[str]() if lost is None else lost
         self._lock = RLock()
         for result in prior.results:
             strategy.tell(result)
@@ -139,7 +142,7 @@ class Search(Candidates):
             while self.why is Why.ALL_TRIED and (found := self._new()) is not None:
                 if self._remaining == 0:
                     self.why = Why.MAX_TRIALS
-                elif self._is_skipped(found):
+                elif self._lost[found.config.text] >= MOST_LOST or self._is_skipped(found):
                     self.skipped.add(found.config.text)
                 else:
                     self._remaining = None if self._remaining is None else self._remaining - 1

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from tsm2_tune import __version__
+from tsm2_tune.errors import DeviceError, WorkerError
 from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places
@@ -65,19 +67,22 @@ class ProblemSession:
         *,
         is_between: bool = False,
         record: Callable[[Candidate | None], object] = lambda _: None,
+        lost: Counter[str] | None = None,
     ) -> None:
         """Read the problem's stored trials. Trials whose kernels have changed are marked first.
 
         `started_at` is the start of the run. `is_between` says that no search tunes the shape, because it is between
         tuned shapes. `record` is called with each candidate when its trial begins, and with None after the last one.
+        `lost` counts the devices that were lost during trials of a configuration, in earlier sessions of the run too.
         """
         self.space, self.tuner, self.store, self.started_at = space, tuner, store, started_at
         self.is_between = is_between
         self.families = tuple(name for name in families if family_named(name).supports(space.problem))
         self.own = tuple(name for name in self.families if name in space.families)
         self.cache = tuner.cache
-        self._record = record
+        self._record, self._lost = record, lost
         self._new_trials = self._interrupted = 0
+        self.unstored = 0  # ended trials that could not be stored
         self._lock = threading.Lock()
         store.supersede(tuner.target.identity.name, space.problem, tuner.basis)
         stored = store.history(tuner.target.identity.name, space.problem, self.families, tuner.basis)
@@ -146,6 +151,7 @@ class ProblemSession:
             budget_seconds=options.budget_seconds,
             least=options.least_trials,
             gain=options.gain,
+            lost=self._lost,
         )
 
     def tried(self, tuner: Executor) -> Iterator[TrialStored | TrialInterrupted]:
@@ -183,9 +189,16 @@ class ProblemSession:
             stopped.unstored = len(ended)
             ended.clear()
             raise
+        except (DeviceError, WorkerError):
+            yield from self._stored(ended, tuner)  # the trials that ended before
+            raise
         finally:
             self._record(None)
-            self._stored(ended, tuner)
+            try:
+                self._stored(ended, tuner)
+            finally:
+                with self._lock:
+                    self.unstored += len(ended)
 
     def _stored(self, ended: list[Trial], tuner: Executor) -> list[TrialStored]:
         """Store the trials in `ended`, empty the list, and return an event for each new trial.
