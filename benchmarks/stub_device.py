@@ -18,7 +18,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.timing import measurement
 from tsm2_tune.tuner.results.trial import Binary, Cache, LoadedResources, Outcome, Verdict
-from tsm2_tune.tuner.runs import remote_executor
+from tsm2_tune.tuner.runs import device_process
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -82,7 +82,7 @@ def _binary(source: KernelSource, *_: object, **__: object) -> Binary:
 def serve(channel: Connection, trial_seconds: str) -> None:
     """Answer the requests of a run like the process of a device, but with a StubTuner."""
     with (
-        patch.object(remote_executor, "Tuner", partial(StubTuner, trial_seconds=float(trial_seconds))),
-        patch.object(remote_executor, "device_lock", lambda *_: nullcontext()),
+        patch.object(device_process, "Tuner", partial(StubTuner, trial_seconds=float(trial_seconds))),
+        patch.object(device_process, "device_lock", lambda *_: nullcontext()),
     ):
-        remote_executor.serve(channel)
+        device_process.serve_device(channel)

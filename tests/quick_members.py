@@ -9,13 +9,13 @@ from pathlib import Path
 from tests.fabricated import plain_sql
 from tests.quick_command import make_quick
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs import fleet, remote_executor
+from tsm2_tune.tuner.runs import device_process, fleet
 from tsm2_tune.tuner.worker import child_process
 
 
 def serve(connection: Connection) -> None:
     make_quick(setattr)
-    remote_executor.serve(connection)
+    device_process.serve_device(connection)
 
 
 def quick_members(setattr: Callable[[object, str, object], None]) -> None:

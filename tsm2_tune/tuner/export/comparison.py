@@ -73,8 +73,8 @@ def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate)
         trial = event.trial
         if trial.outcome is not Outcome.OK:
             return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
-    trouble = "; ".join(one.detail for one in opened.finals(opened.tuner) if isinstance(one, FinalFailure))
-    if not trouble and (left_out := opened.tuner.left_out(choice.problem)) is not None:
+    trouble = "; ".join(one.detail for one in opened.finals(opened.executor) if isinstance(one, FinalFailure))
+    if not trouble and (left_out := opened.executor.left_out(choice.problem)) is not None:
         trouble = left_out.detail
     rows = opened.store.best(problem=choice.problem, cache=opened.cache)
     return Compared(choice, candidate.config, rows[0] if rows else None, trouble)

@@ -23,11 +23,11 @@ from tsm2_tune import __version__
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, TuneError, WorkerError, pip_install
 from tsm2_tune.tuner.device.target import HOST, Target
 from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.runs.device_process import serve_device
 from tsm2_tune.tuner.runs.fleet import END_SECONDS, DeviceProcess
 from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
 from tsm2_tune.tuner.runs.messages import ANSWERS, REQUESTS, Failed
 from tsm2_tune.tuner.runs.owners import system
-from tsm2_tune.tuner.runs.remote_executor import serve
 from tsm2_tune.tuner.worker.child_process import start_child
 
 ANSWER_SECONDS = 10.0  # longest wait for the scheduler
@@ -270,7 +270,7 @@ def work(name: str) -> None:
     worker = distributed.get_worker()
     key = worker.get_current_task()
     requests, answers = (distributed.Queue(f"{name}-{way}") for way in ("to", "from"))
-    process, connection = start_child(serve)
+    process, connection = start_child(serve_device)
     try:
         checked_at = time.monotonic()
         with suppress(EOFError, OSError):

@@ -25,6 +25,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import in_a_line
+from tsm2_tune.tuner.runs.device_process import serve_device
 from tsm2_tune.tuner.runs.events import (
     Event,
     FleetStarted,
@@ -35,8 +36,9 @@ from tsm2_tune.tuner.runs.events import (
     RunStarted,
     is_interruption,
 )
+from tsm2_tune.tuner.runs.messages import Channel
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue
-from tsm2_tune.tuner.runs.remote_executor import Channel, ExecutorLost, RemoteExecutor, serve
+from tsm2_tune.tuner.runs.remote_executor import ExecutorLost, RemoteExecutor
 from tsm2_tune.tuner.runs.run import Run, RunResult, awaited, solved, winners
 from tsm2_tune.tuner.runs.signals import Stopped, held
 from tsm2_tune.tuner.worker.child_process import start_child
@@ -100,7 +102,7 @@ class LocalDevices:
         found = dict[str, DeviceProcess]()
         for name, target in self._targets.items():
             try:
-                self._processes[name] = start_child(serve)
+                self._processes[name] = start_child(serve_device)
             except OSError as error:
                 raise WorkerError(
                     f"cannot start a process for {name} ({error.strerror}): end other processes, or raise the limits"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import get_args
+from typing import Any, Protocol, get_args
 
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig
@@ -16,6 +16,15 @@ from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import PriorTrials
 from tsm2_tune.tuner.worker.protocol import AttemptResult
+
+
+class Channel(Protocol):
+    """A connection between a run and a device's process. `recv` raises EOFError if the other end is lost."""
+
+    def send(self, message: Any) -> None: ...
+    def recv(self) -> Any: ...
+    def poll(self, timeout: float = ...) -> bool: ...
+
 
 # Messages of the run.
 

@@ -60,7 +60,7 @@ class ProblemSession:
     def __init__(
         self,
         space: SearchSpace,
-        tuner: Executor,
+        executor: Executor,
         store: Store,
         families: Sequence[str],
         started_at: str,
@@ -75,20 +75,20 @@ class ProblemSession:
         tuned shapes. `record` is called with each candidate when its trial begins, and with None after the last one.
         `lost` counts the devices that were lost during trials of a configuration, in earlier sessions of the run too.
         """
-        self.space, self.tuner, self.store, self.started_at = space, tuner, store, started_at
+        self.space, self.executor, self.store, self.started_at = space, executor, store, started_at
         self.is_between = is_between
         self.families = tuple(name for name in families if family_named(name).supports(space.problem))
         self.own = tuple(name for name in self.families if name in space.families)
-        self.cache = tuner.cache
+        self.cache = executor.cache
         self._record, self._lost = record, lost
         self._new_trials = self._interrupted = 0
         self.unstored = 0  # ended trials that could not be stored
         self._lock = threading.Lock()
-        store.supersede(tuner.target.identity.name, space.problem, tuner.basis)
-        stored = store.history(tuner.target.identity.name, space.problem, self.families, tuner.basis)
-        self.history = ProblemHistory(stored, tuner.target.identity.driver, self.cache)
+        store.supersede(executor.target.identity.name, space.problem, executor.basis)
+        stored = store.history(executor.target.identity.name, space.problem, self.families, executor.basis)
+        self.history = ProblemHistory(stored, executor.target.identity.driver, self.cache)
         self._older = stored.fastest_of_older()
-        self.retries = self.history.retries(tuner.options, self.own)
+        self.retries = self.history.retries(executor.options, self.own)
         self.search: Search | None = None
         self._strategy: str | None = None
 
@@ -97,14 +97,14 @@ class ProblemSession:
 
         `make_strategy` returns the strategy; the default is the strategy of the options.
         """
-        space, tuner, store, problem = self.space, self.tuner, self.store, self.space.problem
-        device = tuner.target.identity.name
+        space, executor, store, problem = self.space, self.executor, self.store, self.space.problem
+        device = executor.target.identity.name
         store.count_as_tuned(device, problem, self.cache)
-        seeds = stored_seeds(store, problem, tuner.target.limits, device)
+        seeds = stored_seeds(store, problem, executor.target.limits, device)
         if make_strategy is None:
-            make_strategy, self._strategy = strategy_named(tuner.options.strategy), tuner.options.strategy
+            make_strategy, self._strategy = strategy_named(executor.options.strategy), executor.options.strategy
         self.search = self._search(
-            make_strategy(space, tuner.options.seed, seeds), first=candidates_for(self._older, space)
+            make_strategy(space, executor.options.seed, seeds), first=candidates_for(self._older, space)
         )
 
     def started(self) -> ProblemStarted:
@@ -117,7 +117,7 @@ class ProblemSession:
             len(prior.tried),
             prior.seconds,
             min((one.median_us for one in contenders), default=None),
-            self.store.vendor_us(self.tuner.target.identity.name, self.space.problem, self.cache),
+            self.store.vendor_us(self.executor.target.identity.name, self.space.problem, self.cache),
         )
 
     def has_candidate(self) -> bool:
@@ -136,12 +136,12 @@ class ProblemSession:
     def listed(self, candidates: Sequence[Candidate]) -> Iterator[TrialStored | TrialInterrupted]:
         """Try the candidates without a stored trial, instead of a search. Yield each event after it is stored."""
         self.search = self._search(InOrder(candidates))
-        yield from self.tried(self.tuner)
+        yield from self.tried(self.executor)
 
     def _search(self, strategy: Strategy, first: Sequence[Candidate] = ()) -> Search:
         """Return an iterator over untried candidates, without those in quarantine."""
-        options, prior = self.tuner.options, self.history.prior(self.retries, self.own)
-        quarantined = quarantine.in_force(self.store.database, self.tuner.target, options.limits, options.retried)
+        options, prior = self.executor.options, self.history.prior(self.retries, self.own)
+        quarantined = quarantine.in_force(self.store.database, self.executor.target, options.limits, options.retried)
         return Search(
             strategy,
             prior,
@@ -154,7 +154,7 @@ class ProblemSession:
             lost=self._lost,
         )
 
-    def tried(self, tuner: Executor) -> Iterator[TrialStored | TrialInterrupted]:
+    def tried(self, executor: Executor) -> Iterator[TrialStored | TrialInterrupted]:
         """Try candidates of the search on a device. Yield an event for each trial after it is stored.
 
         Trials are stored while the next kernel runs.
@@ -164,7 +164,7 @@ class ProblemSession:
         ended: list[Trial] = []  # ended trials that are not stored yet
         stored_at = time.monotonic()
         try:
-            for trial in tuner.tune(self.search, self._record):
+            for trial in executor.tune(self.search, self._record):
                 if trial.outcome is Outcome.INTERRUPTED:
                     with self._lock:
                         self._interrupted += 1
@@ -179,28 +179,28 @@ class ProblemSession:
                     )
                 )
                 if time.monotonic() - stored_at >= TOGETHER_SECONDS:
-                    events = self._stored(ended, tuner)
+                    events = self._stored(ended, executor)
                     stored_at = time.monotonic()
                     yield from events
-            yield from self._stored(ended, tuner)
+            yield from self._stored(ended, executor)
         except Stopped as stopped:
             with suppress(Lost):  # the run must end by Stopped
-                self._stored(ended, tuner)
+                self._stored(ended, executor)
             stopped.unstored = len(ended)
             ended.clear()
             raise
         except (DeviceError, WorkerError):
-            yield from self._stored(ended, tuner)  # the trials that ended before
+            yield from self._stored(ended, executor)  # the trials that ended before
             raise
         finally:
             self._record(None)
             try:
-                self._stored(ended, tuner)
+                self._stored(ended, executor)
             finally:
                 with self._lock:
                     self.unstored += len(ended)
 
-    def _stored(self, ended: list[Trial], tuner: Executor) -> list[TrialStored]:
+    def _stored(self, ended: list[Trial], executor: Executor) -> list[TrialStored]:
         """Store the trials in `ended`, empty the list, and return an event for each new trial.
 
         No event is returned for a trial that another run stored before. This happens if this run was suspended until
@@ -208,9 +208,9 @@ class ProblemSession:
         """
         if not ended:
             return []
-        hazards = quarantine.hazards(ended, tuner.target)
+        hazards = quarantine.hazards(ended, executor.target)
         with self._lock:
-            kept = self.store.add_trials(tuning_run(tuner, self.started_at), ended, self.retries, hazards)
+            kept = self.store.add_trials(tuning_run(executor, self.started_at), ended, self.retries, hazards)
             for trial, one in zip(ended, kept, strict=True):
                 if one.is_new:
                     self.history.add(one.trial_id, trial)
@@ -221,13 +221,13 @@ class ProblemSession:
         ended.clear()
         return events
 
-    def end(self, tuner: Executor) -> Iterator[ProblemEvent]:
+    def end(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Time the fastest kernels again, and verify the fastest kernel in full. Yield the events."""
         assert self.search is not None
-        space, problem, device = self.space, self.space.problem, tuner.target.identity.name
-        yield from self.settled(tuner)
+        space, problem, device = self.space, self.space.problem, executor.target.identity.name
+        yield from self.settled(executor)
         if self._strategy is not None:
-            self.store.end_search(device, problem, tuner.basis, self.search.why)
+            self.store.end_search(device, problem, executor.basis, self.search.why)
         prior = self.history.prior(self.retries, self.own)
         configs = frozenset(filter(None, map(parse_config, prior.tried)))
         left_out = self._interrupted + len(self.search.skipped)
@@ -243,69 +243,69 @@ class ProblemSession:
             why=self.search.why,
         )
 
-    def settled(self, tuner: Executor, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
+    def settled(self, executor: Executor, also: Collection[str] = ()) -> Iterator[ProblemEvent]:
         """Time the fastest kernels again (finals), and verify the fastest kernel in full. Yield the events.
 
         The configurations in `also` take part in the finals. If the problem has no stored correct trial, nothing is
         timed or verified. If the fastest kernel is found wrong, start again without it.
         """
         while True:
-            yield from self.finals(tuner, also)
+            yield from self.finals(executor, also)
             winner = self._winner()
-            event = verified(winner, tuner, self.store) if winner is not None and not winner.stale else None
+            event = verified(winner, executor, self.store) if winner is not None and not winner.stale else None
             if event is None:
                 break
             yield event
             if event.outcome in (Outcome.OK, Outcome.INTERRUPTED):
                 break
             self.history.read()  # without the wrong kernel
-        if (left_out := tuner.left_out(self.space.problem)) is not None:
+        if (left_out := executor.left_out(self.space.problem)) is not None:
             yield left_out
 
-    def finals(self, tuner: Executor, also: Collection[str] = ()) -> Iterator[FinalStored | FinalFailure]:
+    def finals(self, executor: Executor, also: Collection[str] = ()) -> Iterator[FinalStored | FinalFailure]:
         """Time the fastest kernels in turns, until the fastest kernel was timed in the last final.
 
         Yield the events.
         """
         for _ in range(MOST_FINALS):
-            final = tuner.final(self.space.problem, self.history.prior(self.retries, self.families), also)
+            final = executor.final(self.space.problem, self.history.prior(self.retries, self.families), also)
             if final is None:
                 return
             if isinstance(final, FinalFailure):
                 yield final
                 return
-            self.store_final(final, tuner)
+            self.store_final(final, executor)
             yield FinalStored(final)
 
-    def store_final(self, final: Final, tuner: Executor) -> None:
+    def store_final(self, final: Final, executor: Executor) -> None:
         """Store the times of a final on a device."""
-        self.store.add_final(tuning_run(tuner, self.started_at), final, self.families, tuner.basis)
+        self.store.add_final(tuning_run(executor, self.started_at), final, self.families, executor.basis)
         self.history.add_final(final)
 
     def _winner(self) -> BestRow | None:
-        device = self.tuner.target.identity.name
+        device = self.executor.target.identity.name
         return next(iter(self.store.best(device=device, problem=self.space.problem, cache=self.cache)), None)
 
 
-def verified(row: BestRow, tuner: Executor, store: Store) -> WinnerVerified | None:
+def verified(row: BestRow, executor: Executor, store: Store) -> WinnerVerified | None:
     """Verify the fastest kernel of a problem, with its launch, in full. Store the verdict and return an event.
 
     Return None if the kernel was verified in full before, for this problem or for another one.
     """
     if row.verified_in_full:
         return None
-    in_each_state = [tuner.target.basis(cache) for cache in Cache]
+    in_each_state = [executor.target.basis(cache) for cache in Cache]
     known = store.full_verdict(row, in_each_state)
     if known is not None:  # the kernel is also the winner of another problem
         store.add_full_verdict(row.trial_id, *known)
         return None
     config = parse_config(row.config)
     assert config is not None  # because the winner is not stale
-    result = tuner.verify_in_full(row.problem, config)
+    result = executor.verify_in_full(row.problem, config)
     if result.outcome is Outcome.OK:
         store.add_full_verdict(row.trial_id, result.verdict.detail if result.verdict else "", result.verified_code)
     elif result.outcome is not Outcome.INTERRUPTED:
-        hazards = quarantine.refuted(tuner.target, row.problem, config, result)
+        hazards = quarantine.refuted(executor.target, row.problem, config, result)
         store.refute(row.trial_id, result.outcome, f"full verification: {result.detail}", hazards)
     return WinnerVerified(row.problem, row.trial_id, row.config, result.outcome, result.detail)
 
@@ -324,13 +324,13 @@ def candidates_for(texts: Sequence[str], space: SearchSpace) -> list[Candidate]:
     return [one for config, one in found.items() if family_named(config.family).has(config, one.problem)]
 
 
-def tuning_run(tuner: Executor, started_at: str) -> TuningRun:
+def tuning_run(executor: Executor, started_at: str) -> TuningRun:
     """Return the record of this run, which is stored with its trials and finals."""
     return TuningRun(
-        identity=tuner.target.identity,
-        ceilings=tuner.ceilings,
-        seed=tuner.options.seed,
+        identity=executor.target.identity,
+        ceilings=executor.ceilings,
+        seed=executor.options.seed,
         version=__version__,
         started_at=started_at,
-        sms=tuner.target.limits.sms,
+        sms=executor.target.limits.sms,
     )

@@ -227,13 +227,13 @@ class Search:
         trial = known[kernel][problem]
         turn = self.bench.turn(self.tuned, problem)
         self._turns[problem] += 1
-        for event in turn.settled(turn.tuner, {trial.config.text}):
+        for event in turn.settled(turn.executor, {trial.config.text}):
             if isinstance(event, FinalFailure):
                 self._turns[problem] = MOST_TURNS  # the present times must suffice
             yield event
         self.tuned.read(problem)
         verified = (
-            session.verified(self.tuned.store.row(trial.id), turn.tuner, turn.store)
+            session.verified(self.tuned.store.row(trial.id), turn.executor, turn.store)
             if self.tuned.is_right(trial)
             else None
         )
