@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -612,3 +614,12 @@ def test_ten_thousand_deaths_lose_and_double_no_problem(
         assert {problem: {config} for problem, config in world.killers.items()} == {
             problem: found for problem, found in world.excluded.items() if found
         }
+
+
+def test_a_zombie_has_no_lease() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        owner = owners.owner_of(process.pid)
+        assert owners.may_live(owner)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and stays a zombie
+        assert not owners.may_live(owner)

@@ -7,8 +7,10 @@ candidates that it was asked for.
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
+import socket
 import subprocess
 import threading
 import traceback
@@ -91,9 +93,10 @@ class LocalDevices:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with held():
-            for process, _ in self._processes.values():
+            for process, connection in self._processes.values():
                 with suppress(OSError):
                     process.send_signal(signal.SIGTERM)
+                _hang_up(connection)  # a signal that comes just before a read does not interrupt it
             for process, _ in self._processes.values():  # the threads that receive from them see the end of the pipe
                 _await_end(process)
 
@@ -131,6 +134,12 @@ class LocalDevices:
             if status < 0
             else f"its process ended with exit status {status}"
         )
+
+
+def _hang_up(connection: Connection) -> None:
+    """End the pipe in both directions: the other process and the thread that receives here see its end."""
+    with suppress(OSError), socket.socket(fileno=os.dup(connection.fileno())) as pipe:
+        pipe.shutdown(socket.SHUT_RDWR)
 
 
 def _await_end(process: subprocess.Popen[bytes]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from tsm2_tune.tuner.worker.time_limit import process_fields
 
 NOBODY = ""  # the owner of a released lease
+ENDED_STATES = ("Z", "X")  # in proc(5): a zombie, whose parent has not asked for its exit status; dead
 STARTED = 19  # index of a process's start time in `process_fields`
 _OWNER = re.compile(r"(?P<system>[-\w]+:\d+) (?P<process>\d{1,9}) (?P<started>\d{1,20}) [0-9a-f]{32}", re.ASCII)
 
@@ -36,9 +37,9 @@ def described(owner: str) -> str:
 
 
 def started(process_id: int) -> int:
-    """Return the process's start time in clock ticks since boot; 0 if there is no such process or no /proc."""
+    """Return the process's start time in clock ticks since boot; 0 if it has ended, or if there is no /proc."""
     fields = process_fields(process_id)
-    return int(fields[STARTED]) if len(fields) > STARTED else 0
+    return int(fields[STARTED]) if len(fields) > STARTED and fields[0] not in ENDED_STATES else 0
 
 
 @cache
