@@ -119,14 +119,14 @@ def written(name: str, parent: int, gpus: int, seconds: float) -> Written:
 def _written_for_a_gpu(
     store: Store, leases: Leases, trials: Sequence[Trial], end: float, gpu: int
 ) -> tuple[int, int]:
-    """Lease problems and store their trials until the time `end`. Return the numbers of trials and transactions."""
+    """Lease problems and store trials, at least some, until the time `end`. Return the trials and transactions."""
     run, stored, transactions = run_of(gpu), 0, 0
     for problem in problems_of(gpu):
         own = [replace(trial, problem=problem) for trial in trials]
         leases.take(problem)
         transactions += 1
         for first in range(0, len(own), TOGETHER):
-            if time.monotonic() >= end:
+            if stored and time.monotonic() >= end:
                 return stored, transactions
             some = own[first : first + TOGETHER]
             store.add_trials(run, some, AGAIN)

@@ -13,9 +13,10 @@ import os
 import sqlite3
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager, nullcontext, suppress
 from functools import partial
 from itertools import chain, repeat
 from pathlib import Path
@@ -83,6 +84,7 @@ class Database:
         self._engine, self._server, self._file = engine, server, file
         self._is_copy = False  # whether it is a copy, in which writes would be lost
         self._opened: tuple[Path, os.stat_result] | None = None  # the file when it was opened for writing
+        self._writing = threading.RLock()  # held by the thread that writes into the file
 
     @classmethod
     @contextmanager
@@ -240,8 +242,10 @@ class Database:
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")
         if self._opened is not None:
             _refuse_moved(*self._opened)
+        # SQLite's own wait for a lock is unfair: a thread could wait for all transactions of the others.
+        turn = self._writing if writes else nullcontext()
         try:
-            with self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
+            with turn, self._engine.connect().execution_options(writes=writes) as connection, connection.begin():
                 yield connection
                 if self._file is not None:
                     self._file.check()
