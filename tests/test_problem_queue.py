@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,6 +29,7 @@ from tsm2_tune.tuner.runs import problem_queue
 from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, ProblemLeft, ProblemStarted, TrialStored
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
+from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
 from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
 from tsm2_tune.tuner.search.options import Options
@@ -123,7 +124,9 @@ def test_a_problem_that_another_run_has_is_left_to_it(store: Store, path: Path) 
     ] == SHAPES[:1]
 
 
-def shared(store: Store, spaces: list[SearchSpace], executors: list[Fabricating]) -> list[list[Any]]:
+def shared(
+    store: Store, spaces: list[SearchSpace], executors: list[Fabricating], unfinished: Sequence[Problem] = ()
+) -> list[list[Any]]:
     """The events of devices that share a queue, each in a thread of its own, or the error that ended it."""
     found = [list[Any]() for _ in executors]
 
@@ -141,7 +144,8 @@ def shared(store: Store, spaces: list[SearchSpace], executors: list[Fabricating]
             thread.start()
         for thread in threads:
             thread.join()
-        assert list(queue.left()) == []
+        assert [note.text.partition(" ")[0] for note in queue.left()] == [one.text for one in unfinished]
+        assert queue.unfinished == tuple(unfinished)
     return found
 
 
@@ -327,3 +331,21 @@ def test_trials_that_ended_before_their_device_was_lost_are_reported(
         events.extend(tuning([space], store, Deadly(store)))
     assert len(tried(events)) == 2
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]
+
+
+def test_a_problem_whose_finals_lose_devices_does_not_end_all_of_them(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Fabricating.final
+
+    def deadly(self: Fabricating, problem: Problem, *arguments: Any, **named: Any) -> Any:
+        if problem == SHAPES[0]:
+            raise ExecutorLost("its process was lost")
+        return whole(self, problem, *arguments, **named)
+
+    monkeypatch.setattr(Fabricating, "final", deadly)
+    spaces = [space_of(3, problem) for problem in SHAPES[:3]]
+    events = shared(store, spaces, [Fabricating(store) for _ in range(4)], unfinished=SHAPES[:1])
+    assert sum(isinstance(event, ExecutorLost) for of in events for event in of) == MOST_LOST
+    ended = [event.problem for of in events for event in of if isinstance(event, ProblemEnded)]
+    assert sorted(ended) == sorted(SHAPES[1:3])

@@ -21,7 +21,9 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, ProblemLeft
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, Leases
+from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
 from tsm2_tune.tuner.search import quarantine
+from tsm2_tune.tuner.search.candidates import MOST_LOST
 from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.search.session import ProblemSession, counted
 from tsm2_tune.tuner.search.spaces import Spaces
@@ -42,6 +44,7 @@ class _Item:
     is_done: bool = False
     is_tuned_elsewhere: bool = False  # by another run, since this run began
     refused_at: float = -inf  # when another run had the lease
+    lost_in_end: int = 0  # devices that were lost in finals and full verifications of the problem
     lost: Counter[str] = field(default_factory=Counter)  # devices that were lost during trials, by configuration
 
 
@@ -114,7 +117,9 @@ class ProblemQueue:
         if count := sum(one.is_tuned_elsewhere for one in self._items):
             yield Noted(f"other runs have tuned {count} of the {len(self._items)} problems meanwhile")
         for one in self._items:
-            if not one.is_done and (holder := self._leases.holder(one.problem)):
+            if one.lost_in_end >= MOST_LOST:
+                yield Noted(f"{one.problem.text} is not finished: {one.lost_in_end} devices were lost in its finals")
+            elif not one.is_done and (holder := self._leases.holder(one.problem)):
                 yield Noted(f"{one.problem.text} is left to {holder}")
 
     @property
@@ -150,7 +155,9 @@ class ProblemQueue:
         for one in self._items:
             with self._lock:
                 is_refused = not at_once and time.monotonic() < one.refused_at + LOOK_SECONDS
-                if self._is_stopped or one.is_done or one.devices or is_refused or one.problem in self._held:
+                is_deadly = one.lost_in_end >= MOST_LOST
+                is_away = one.is_done or one.devices or one.problem in self._held
+                if self._is_stopped or is_deadly or is_away or is_refused:
                     continue
                 one.devices = 1
             is_ours = False
@@ -207,7 +214,11 @@ class ProblemQueue:
                     if is_last:
                         item.session = None  # so that no device joins
             if is_last:
-                yield from session.end(executor)
+                try:
+                    yield from session.end(executor)
+                except ExecutorLost:
+                    item.lost_in_end += 1
+                    raise
                 is_done = True
             else:
                 yield ProblemLeft(item.problem)
