@@ -221,14 +221,14 @@ def read(controlled: int) -> bytes:
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_a_run_in_a_narrow_terminal(path: Path) -> None:
     """Its progress folds at the width."""
-    arguments = ("--shapes", "16x1x16,16x2x16", "--max-trials", "6", "--no-pairs", "--db", str(path))
-    written = in_a_terminal(30, *TUNE[:2], *TUNE[4:6], *arguments)
+    arguments = ("--shapes", "16x1x16,16x2x16", "--no-pairs", "--db", str(path))
+    written = in_a_terminal(30, *TUNE[:2], *TUNE[4:], *arguments)
     drawn = re.findall(r"^(\d/2 problems.*?)(?=\x1b\[2K|\x1b\[\?25h)", written, re.DOTALL | re.MULTILINE)
     assert drawn
     lines = [re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", line).rstrip() for one in drawn for line in one.splitlines()]
     assert max(map(cell_len, lines)) <= 30
     assert {"0/2 problems", "1/2 problems"} <= {line.partition("  ")[0] for line in lines}
-    assert re.search(r"16x[12]x16:f32  [1-6]/6", " ".join(lines))  # not every trial is drawn
+    assert re.search(r"16x[12]x16:f32  [01]/1", " ".join(lines))  # a problem may end before its trial is drawn
     assert re.search(r"\(1 new trial; --max-trials reached, \d+ more possible\)", written)
 
 
