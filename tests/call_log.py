@@ -1,4 +1,4 @@
-"""What fakes do when they are called."""
+"""Fakes log their calls here."""
 
 from __future__ import annotations
 
