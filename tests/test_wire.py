@@ -16,26 +16,9 @@ from tsm2_tune.generator.space.guidelines import Guidelines
 from tsm2_tune.tuner.device.target import find_target
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.trial import Cache, Outcome, Verdict
+from tsm2_tune.tuner.runs import messages
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.runs.json_codec import Malformed, decode, encode
-from tsm2_tune.tuner.runs.messages import (
-    ANSWERS,
-    REQUESTS,
-    BeginSearch,
-    EndSearch,
-    Expect,
-    Failed,
-    FinalEnded,
-    Note,
-    OpenDevice,
-    Opened,
-    Phase,
-    RunFinal,
-    SearchEnded,
-    TrialEnded,
-    Try,
-    VerifyInFull,
-)
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import FinalCandidate, PriorTrials
 from tsm2_tune.tuner.search.strategies.strategy import TrialResult
@@ -50,46 +33,50 @@ def requests() -> Iterator[Any]:
         frozenset({CONFIG.text}), 2.5, (FinalCandidate(CONFIG, 5.0, 6.0, is_new=False),), frozenset({CONFIG.text}),
         vendor=frozenset({("580.1", "cuBLAS", 130100)}), results=(TrialResult(CONFIG, None, is_right=False),),
     )  # fmt: skip
-    yield OpenDevice(None, options, wait=True)
-    yield OpenDevice("cpu", options, wait=False)
-    yield OpenDevice(find_target("cpu"), options, wait=False)
-    yield Expect(PROBLEM)
-    yield BeginSearch(PROBLEM, options, 5.5)
-    yield Try(CONFIG, Guidelines(), None)
-    yield EndSearch()
-    yield RunFinal(PROBLEM, options, prior, (CONFIG.text,), repeat=True)
-    yield VerifyInFull(PROBLEM, CONFIG)
+    yield messages.OpenDevice(None, options, wait=True)
+    yield messages.OpenDevice("cpu", options, wait=False)
+    yield messages.OpenDevice(find_target("cpu"), options, wait=False)
+    yield messages.Expect(PROBLEM)
+    yield messages.BeginSearch(PROBLEM, options, 5.5)
+    yield messages.Try(CONFIG, Guidelines(), None)
+    yield messages.EndSearch()
+    yield messages.RunFinal(PROBLEM, options, prior, (CONFIG.text,), repeat=True)
+    yield messages.VerifyInFull(PROBLEM, CONFIG)
 
 
 def answers() -> Iterator[Any]:
     ceilings = tuning_run().ceilings
-    yield Opened(find_target("cpu"), ceilings, 34)
-    yield Note("another run uses the device")
-    yield Phase("timing")
-    yield TrialEnded(trial(5.0))
-    yield TrialEnded(trial(outcome=Outcome.CRASHED, verdict=None, measurement=None))
-    yield SearchEnded()
-    yield FinalEnded(final((CONFIG, 5.0), vendor=(vendor_measurement(6.0),)), None)
-    yield FinalEnded(FinalFailure(PROBLEM, "it failed", interrupted=True), VendorLeftOut(None, "no library"))
+    yield messages.Opened(find_target("cpu"), ceilings, 34)
+    yield messages.Note("another run uses the device")
+    yield messages.Phase("timing")
+    yield messages.TrialEnded(trial(5.0))
+    yield messages.TrialEnded(trial(outcome=Outcome.CRASHED, verdict=None, measurement=None))
+    yield messages.SearchEnded()
+    yield messages.FinalEnded(final((CONFIG, 5.0), vendor=(vendor_measurement(6.0),)), None)
+    yield messages.FinalEnded(FinalFailure(PROBLEM, "it failed", interrupted=True), VendorLeftOut(None, "no library"))
     yield AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.5, "right"), verified_code="0" * 64)
-    yield Failed(StoreError("it is away"))
+    yield messages.Failed(StoreError("it is away"))
 
 
 @pytest.mark.host
-@pytest.mark.parametrize(("made", "kinds"), [(requests, REQUESTS), (answers, ANSWERS)], ids=["requests", "answers"])
+@pytest.mark.parametrize(
+    ("made", "kinds"), [(requests, messages.REQUESTS), (answers, messages.ANSWERS)], ids=["requests", "answers"]
+)
 def test_messages_come_back_the_same(made: Any, kinds: tuple[type, ...]) -> None:
-    messages = list(made())
-    assert {type(one) for one in messages} == set(kinds)
-    for message in messages:
+    every = list(made())
+    assert {type(one) for one in every} == set(kinds)
+    for message in every:
         text, again = encode(message), decode(encode(message), kinds)
         assert type(again) is type(message)
         assert encode(again) == text.replace('"Linking"', '"Toolchain"')  # which tests have
-        if not isinstance(message, Failed) and "Linking" not in text:
+        if not isinstance(message, messages.Failed) and "Linking" not in text:
             assert again == message
 
 
 @pytest.mark.host
-@pytest.mark.parametrize(("made", "kinds"), [(requests, REQUESTS), (answers, ANSWERS)], ids=["requests", "answers"])
+@pytest.mark.parametrize(
+    ("made", "kinds"), [(requests, messages.REQUESTS), (answers, messages.ANSWERS)], ids=["requests", "answers"]
+)
 def test_anything_else_is_refused(made: Any, kinds: tuple[type, ...]) -> None:
     """Replace each value of each message by odd ones: whatever is accepted has the types of its fields."""
 
@@ -116,23 +103,23 @@ def test_anything_else_is_refused(made: Any, kinds: tuple[type, ...]) -> None:
 
 @pytest.mark.parametrize(("member", "value"), [("config", "tsm2:threads=1"), ("tunables", "[]")])
 def test_a_configuration_that_contradicts_itself_is_refused(member: str, value: object) -> None:
-    whole = json.loads(encode(Try(CONFIG, Guidelines(), None)))
-    assert decode(json.dumps(whole), REQUESTS) == Try(CONFIG, Guidelines(), None)
+    whole = json.loads(encode(messages.Try(CONFIG, Guidelines(), None)))
+    assert decode(json.dumps(whole), messages.REQUESTS) == messages.Try(CONFIG, Guidelines(), None)
     whole["config"][member] = value
     with pytest.raises(Malformed):
-        decode(json.dumps(whole), REQUESTS)
+        decode(json.dumps(whole), messages.REQUESTS)
 
 
 @pytest.mark.parametrize(
     "text", [None, b"{}", "", "[]", "{}", "[" * 10**5, '{"is": "Phase"}', '{"is": "TuneError"}', '{"is": "Trial"}']
 )
 def test_what_is_no_message_is_refused(text: object) -> None:
-    for kinds in (REQUESTS, ANSWERS):
+    for kinds in (messages.REQUESTS, messages.ANSWERS):
         with pytest.raises(Malformed):
             decode(text, kinds)
 
 
 def test_errors_keep_their_class() -> None:
-    error = decode(encode(Failed(Lost("it is away"))), ANSWERS).error
+    error = decode(encode(messages.Failed(Lost("it is away"))), messages.ANSWERS).error
     assert (type(error), str(error)) == (StoreError, "it is away")
     assert isinstance(error, tsm2_tune.TuneError)

@@ -16,24 +16,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, default_spec, find_target
 from tsm2_tune.tuner.results.trial import in_a_line
-from tsm2_tune.tuner.runs.messages import (
-    Answer,
-    BeginSearch,
-    Channel,
-    Expect,
-    Failed,
-    FinalEnded,
-    Note,
-    OpenDevice,
-    Opened,
-    Phase,
-    Request,
-    RunFinal,
-    SearchEnded,
-    TrialEnded,
-    Try,
-    VerifyInFull,
-)
+from tsm2_tune.tuner.runs import messages
 from tsm2_tune.tuner.runs.signals import SIGNALS, stoppable
 from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.loop import Tuner, least_ahead
@@ -43,7 +26,7 @@ from tsm2_tune.tuner.search.strategies.strategy import TrialResult
 SILENCE_SECONDS = 1.0  # without a message for so long, the process sends its phase
 
 
-def serve_device(channel: Channel) -> None:
+def serve_device(channel: messages.Channel) -> None:
     """Open a device and answer the requests of a run, until the channel is closed.
 
     The device's process executes this function.
@@ -53,14 +36,14 @@ def serve_device(channel: Channel) -> None:
         with stoppable():
             signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
             request = channel.recv()
-            assert isinstance(request, OpenDevice)
+            assert isinstance(request, messages.OpenDevice)
             sender = _Sender(channel)
             device = request.device
             target = device if isinstance(device, Target) else find_target(device or default_spec())
-            tell = (lambda sentence: sender.send(Note(sentence))) if request.wait else None
+            tell = (lambda sentence: sender.send(messages.Note(sentence))) if request.wait else None
             with device_lock(target, tell), Tuner(target, request.options) as tuner:
                 sender.phases = tuner.phases
-                sender.send(Opened(target, tuner.ceilings, 2 * least_ahead(request.options.sharing, None)))
+                sender.send(messages.Opened(target, tuner.ceilings, 2 * least_ahead(request.options.sharing, None)))
                 while True:
                     _answer(channel.recv(), tuner, channel, sender)
     except (KeyboardInterrupt, EOFError, ConnectionError):
@@ -70,25 +53,25 @@ def serve_device(channel: Channel) -> None:
     except Exception:
         failure = WorkerError(in_a_line(traceback.format_exc()))
     if sender is not None:
-        sender.end(Failed(failure))
+        sender.end(messages.Failed(failure))
 
 
-def _answer(request: Request, tuner: Tuner, channel: Channel, sender: _Sender) -> None:
+def _answer(request: messages.Request, tuner: Tuner, channel: messages.Channel, sender: _Sender) -> None:
     match request:
-        case Expect():
+        case messages.Expect():
             tuner.expect(request.problem)
-        case BeginSearch():
+        case messages.BeginSearch():
             tuner.options = request.options
             received = _ReceivedCandidates(channel, request, tuner.target.limits)
             while received.await_candidate():  # the loop below ends whenever the run has sent no further candidate
                 for trial in tuner.tune(received):
-                    sender.send(TrialEnded(trial))
-            sender.send(SearchEnded())
-        case RunFinal():
+                    sender.send(messages.TrialEnded(trial))
+            sender.send(messages.SearchEnded())
+        case messages.RunFinal():
             tuner.options = request.options
             final = tuner.final(request.problem, request.prior, request.also, repeat=request.repeat)
-            sender.send(FinalEnded(final, tuner.left_out(request.problem)))
-        case VerifyInFull():
+            sender.send(messages.FinalEnded(final, tuner.left_out(request.problem)))
+        case messages.VerifyInFull():
             sender.send(tuner.verify_in_full(request.problem, request.config))
         case _:
             raise WorkerError(f"a {type(request).__name__} that no request precedes")
@@ -97,7 +80,7 @@ def _answer(request: Request, tuner: Tuner, channel: Channel, sender: _Sender) -
 class _ReceivedCandidates(Candidates):
     """The candidates that the run sends, until EndSearch. The run also has their strategy."""
 
-    def __init__(self, channel: Channel, request: BeginSearch, limits: DeviceLimits) -> None:
+    def __init__(self, channel: messages.Channel, request: messages.BeginSearch, limits: DeviceLimits) -> None:
         self._fastest_us = request.fastest_us
         self._channel, self._problem, self._limits = channel, request.problem, limits
         self._candidates = deque[Candidate]()
@@ -143,8 +126,8 @@ class _ReceivedCandidates(Candidates):
         while not self._has_ended and self._channel.poll(0):
             self._handle(self._channel.recv())
 
-    def _handle(self, message: Request) -> None:
-        if isinstance(message, Try):
+    def _handle(self, message: messages.Request) -> None:
+        if isinstance(message, messages.Try):
             config, family = message.config, family_named(message.config.family)
             self._candidates.append(Candidate(family, config, self._problem, self._limits, message.guidelines))
             if message.fastest_us is not None:
@@ -162,17 +145,17 @@ class _Sender:
     It also sends the current phase, if it has changed.
     """
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: messages.Channel) -> None:
         self.phases = PhaseTimer()
         self._channel = channel
-        self._messages = queue.SimpleQueue[Answer | None]()
+        self._messages = queue.SimpleQueue[messages.Answer | None]()
         self._thread = threading.Thread(target=self._send_all, name="sender", daemon=True)
         self._thread.start()
 
-    def send(self, message: Answer) -> None:
+    def send(self, message: messages.Answer) -> None:
         self._messages.put(message)
 
-    def end(self, message: Answer) -> None:
+    def end(self, message: messages.Answer) -> None:
         """Send the remaining messages and this last one."""
         self._messages.put(message)
         self._messages.put(None)
@@ -187,7 +170,7 @@ class _Sender:
                 except queue.Empty:
                     if self.phases.now != phase:
                         phase = self.phases.now
-                        self._channel.send(Phase(phase))
+                        self._channel.send(messages.Phase(phase))
                     continue
                 if message is None:
                     return

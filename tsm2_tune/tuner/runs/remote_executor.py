@@ -19,26 +19,8 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.trial import Cache, Final, Trial
+from tsm2_tune.tuner.runs import messages
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
-from tsm2_tune.tuner.runs.messages import (
-    Answer,
-    BeginSearch,
-    Channel,
-    EndSearch,
-    Expect,
-    Failed,
-    FinalEnded,
-    Note,
-    OpenDevice,
-    Opened,
-    Phase,
-    Request,
-    RunFinal,
-    SearchEnded,
-    TrialEnded,
-    Try,
-    VerifyInFull,
-)
 from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.finals import finalists
 from tsm2_tune.tuner.search.loop import least_ahead
@@ -61,18 +43,20 @@ class RemoteExecutor:
     Each method waits for the process's answer. It raises the process's error, or ExecutorLost.
     """
 
-    def __init__(self, channel: Channel, device: Target | str | None, options: Options, *, wait: bool) -> None:
+    def __init__(
+        self, channel: messages.Channel, device: Target | str | None, options: Options, *, wait: bool
+    ) -> None:
         """Ask the process at the other end of the channel to open the device. Do not wait."""
         self.options, self.phases = options, PhaseTimer()
         self._channel = channel
-        self._opened: Opened | None = None
+        self._opened: messages.Opened | None = None
         self._left_out: dict[Problem, VendorLeftOut] = {}
-        self._send(OpenDevice(device, options, wait))
+        self._send(messages.OpenDevice(device, options, wait))
 
     def open(self, tell: Callable[[str], object]) -> Target:
         """Wait until the device is open, and return it. `tell` is called with sentences for the user."""
-        while not isinstance(answer := self._receive(), Opened):
-            if isinstance(answer, Note):
+        while not isinstance(answer := self._receive(), messages.Opened):
+            if isinstance(answer, messages.Note):
                 tell(answer.text)
         self._opened = answer
         return answer.target
@@ -97,7 +81,7 @@ class RemoteExecutor:
 
     def expect(self, problem: Problem) -> None:
         """Prepare for the problem while its search space is enumerated."""
-        self._send(Expect(problem))
+        self._send(messages.Expect(problem))
 
     def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Have the candidates of a search tried. Yield the trial of each candidate.
@@ -122,18 +106,18 @@ class RemoteExecutor:
         while not search.is_over:
             while len(asked) < self._most_ahead(search) and (candidate := next(search, None)) is not None:
                 if not has_begun:
-                    self._send(BeginSearch(candidate.problem, self.options, search.fastest_us))
+                    self._send(messages.BeginSearch(candidate.problem, self.options, search.fastest_us))
                     has_begun = True
-                self._send(Try(candidate.config, candidate.guidelines, search.fastest_us))
+                self._send(messages.Try(candidate.config, candidate.guidelines, search.fastest_us))
                 asked.append(candidate)
             if not asked:
                 break
             on_start(asked[0])
-            yield self._ended(self._await(TrialEnded).trial, search, asked)
+            yield self._ended(self._await(messages.TrialEnded).trial, search, asked)
         if has_begun:
-            self._send(EndSearch())
-            while not isinstance(answer := self._receive(), SearchEnded):
-                if isinstance(answer, TrialEnded):
+            self._send(messages.EndSearch())
+            while not isinstance(answer := self._receive(), messages.SearchEnded):
+                if isinstance(answer, messages.TrialEnded):
                     yield self._ended(answer.trial, search, asked)
             asked.clear()  # the search is over, so that nobody tries the others
 
@@ -159,8 +143,8 @@ class RemoteExecutor:
         """Have the fastest configurations timed in turns, see `Executor.final`."""
         contenders = tuple(one for one, _ in finalists(problem, prior, also))
         needed = replace(prior, tried=frozenset(), results=(), contenders=contenders)
-        self._send(RunFinal(problem, self.options, needed, tuple(also), repeat))
-        answer = self._await(FinalEnded)
+        self._send(messages.RunFinal(problem, self.options, needed, tuple(also), repeat))
+        answer = self._await(messages.FinalEnded)
         if isinstance(answer.final, Final):
             timed = {one.text for one, _ in answer.final.measurements}
             if answer.final.problem != problem or not timed <= {one.config.text for one in contenders}:
@@ -174,14 +158,14 @@ class RemoteExecutor:
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
         """Have the configuration's kernel verified in full."""
-        self._send(VerifyInFull(problem, config))
+        self._send(messages.VerifyInFull(problem, config))
         return self._await(AttemptResult)
 
     def left_out(self, problem: Problem) -> VendorLeftOut | None:
         """Return why cuBLAS and cuBLASLt were not timed in the problem's finals; None if there is no trouble."""
         return self._left_out.get(problem)
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: messages.Request) -> None:
         with suppress(OSError):  # the process is lost, which `_receive` reports
             self._channel.send(request)
 
@@ -192,15 +176,15 @@ class RemoteExecutor:
             raise WorkerError(f"its process sent {type(answer).__name__} instead of {kind.__name__}")
         return answer
 
-    def _receive(self) -> Answer:
+    def _receive(self) -> messages.Answer:
         while True:
             try:
-                answer: Answer = self._channel.recv()
+                answer: messages.Answer = self._channel.recv()
             except (EOFError, OSError):
                 raise ExecutorLost("its process was lost") from None
-            if isinstance(answer, Phase):
+            if isinstance(answer, messages.Phase):
                 self.phases.enter(answer.name)
-            elif isinstance(answer, Failed):
+            elif isinstance(answer, messages.Failed):
                 raise answer.error
             else:
                 return answer
