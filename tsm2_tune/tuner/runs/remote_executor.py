@@ -18,10 +18,11 @@ from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.trial import Cache, Final, Trial
+from tsm2_tune.tuner.results.trial import Final, Trial
 from tsm2_tune.tuner.runs import messages
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.search.candidates import Candidates
+from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.search.finals import finalists
 from tsm2_tune.tuner.search.loop import least_ahead
 from tsm2_tune.tuner.search.options import Options
@@ -37,7 +38,7 @@ class ExecutorLost(WorkerError):
     """The process that uses a device was lost."""
 
 
-class RemoteExecutor:
+class RemoteExecutor(Executor):
     """The executor for a device that another process uses, see `Executor`.
 
     Each method waits for the process's answer. It raises the process's error, or ExecutorLost.
@@ -58,21 +59,8 @@ class RemoteExecutor:
         while not isinstance(answer := self._receive(), messages.Opened):
             if isinstance(answer, messages.Note):
                 tell(answer.text)
-        self._opened = answer
-        return answer.target
-
-    @property
-    def target(self) -> Target:
-        assert self._opened is not None
-        return self._opened.target
-
-    @property
-    def cache(self) -> Cache:
-        return self.target.cache(self.options.cache)
-
-    @property
-    def basis(self) -> str:
-        return self.target.basis(self.cache)
+        self._opened, self.target = answer, answer.target
+        return self.target
 
     @property
     def ceilings(self) -> Ceilings:

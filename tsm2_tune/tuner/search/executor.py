@@ -24,18 +24,18 @@ class Executor(Protocol):
     It neither reads nor writes the database.
     """
 
+    target: Target
     options: Options
-
-    @property
-    def target(self) -> Target: ...
 
     @property
     def cache(self) -> Cache:
         """The L2 state in which trials are timed and ranked."""
+        return self.target.cache(self.options.cache)
 
     @property
     def basis(self) -> str:
         """The hash of compiler, flags and L2 state. Only trials with equal hashes are comparable."""
+        return self.target.basis(self.cache)
 
     @property
     def ceilings(self) -> Ceilings:

@@ -16,12 +16,13 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.compile.pool import Compiled, Compilers, cores
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.vendor.schedule import VendorSchedule
-from tsm2_tune.tuner.results.trial import Cache, Final, Trial
+from tsm2_tune.tuner.results.trial import Final, Trial
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search.attempt import CompiledCandidate, TrialMaker
 from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.compile_queue import CompileQueue, QueuedCandidate
+from tsm2_tune.tuner.search.executor import Executor
 from tsm2_tune.tuner.search.finals import Finals
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -33,7 +34,7 @@ from tsm2_tune.tuner.worker.time_limit import RunningClock
 REQUESTED_AHEAD = 2  # requests that the worker process of a GPU has while the caller handles a trial
 
 
-class Tuner:
+class Tuner(Executor):
     """Context manager for a device during a run: its worker process, measured peak rates and compilers.
 
     Entering the context compiles the auxiliary kernels (fill, compare, flush) and starts the worker process, which
@@ -67,16 +68,6 @@ class Tuner:
             if self._worker is not None:
                 self._worker.close()
             self._compilers.close()
-
-    @property
-    def cache(self) -> Cache:
-        """The L2 state in which trials are timed and ranked."""
-        return self.target.cache(self.options.cache)
-
-    @property
-    def basis(self) -> str:
-        """The hash of compiler, flags and L2 state. Only trials with equal hashes are comparable."""
-        return self.target.basis(self.cache)
 
     @property
     def ceilings(self) -> Ceilings:
