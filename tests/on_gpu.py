@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,18 +28,6 @@ ON_GPU = [
     pytest.mark.skipif(cuda_device_count() == 0, reason="no CUDA driver answers"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # PyCUDA's own
 ]
-LARGE = 1 / 32  # share of a device's memory from which on operands must be alone
-
-
-@contextmanager
-def alone_where_large(gpu: CudaDevice, problem: Problem) -> Iterator[None]:
-    """Let one process at a time, of those that share the tests, have large operands."""
-    if needed_bytes(problem) <= LARGE * gpu.limits.memory_bytes:
-        yield
-        return
-    with Path(tempfile.gettempdir(), f"tsm2-tune-{os.getuid()}.large-operands").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-        yield
 
 
 @contextmanager
@@ -55,15 +39,14 @@ def loaded_kernel(
         pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
     source = render(problem, config)
     path = binary or compiled(source.text, source.kernel, target.toolchain, source.defines).path
-    with alone_where_large(gpu, problem):
-        operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
-        loaded = BoundKernel(gpu, operands, Entry(path, source.kernel, source.launch))
-        try:
-            yield loaded
-        finally:
-            loaded.free()
-            operands.free()
-            operands.support.free()
+    operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
+    loaded = BoundKernel(gpu, operands, Entry(path, source.kernel, source.launch))
+    try:
+        yield loaded
+    finally:
+        loaded.free()
+        operands.free()
+        operands.support.free()
 
 
 def verdict(

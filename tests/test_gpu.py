@@ -77,6 +77,7 @@ def test_a_large_c_is_right_and_has_the_same_bits_in_every_run(
         assert len(results_of(gpu, loaded, runs=10)) == 1
 
 
+@pytest.mark.alone  # operands of up to 80 GB
 @pytest.mark.parametrize(("config", "problem"), PAST_INT, ids=lambda one: one.text)
 def test_offsets_past_32_bits_are_right(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
@@ -86,6 +87,7 @@ def test_offsets_past_32_bits_are_right(
     assert found.correct, found.detail
 
 
+@pytest.mark.alone  # operands of up to 80 GB
 @pytest.mark.parametrize(("config", "problem"), PAST_UNSIGNED, ids=lambda one: one.text)
 def test_offsets_past_unsigned_32_bits_are_right_in_every_order(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, problem: Problem
