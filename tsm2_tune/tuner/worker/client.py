@@ -17,6 +17,7 @@ from typing import Any
 
 from tsm2_tune.errors import DeviceError, TuneError, WorkerError
 from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.tuner.device.target import HOST
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.measure.vendor.libraries import FILES
 from tsm2_tune.tuner.results.trial import Outcome
@@ -44,7 +45,8 @@ BEFORE_THE_KERNEL = (None, "release", "ceilings", "operands")  # stages in which
 BETWEEN_REQUESTS = "search"  # the run's phase while the worker waits
 SENT_AHEAD = "the next trial"  # the run's phase while the worker works on a request that was sent ahead
 CLEANED = "find out what cleans the cache of kernels"
-REQUESTS_PER_PROCESS = 1000  # loaded libraries stay mapped, and Linux limits a process to 65530 mappings
+# Of a process on the CPU: its loaded kernels stay mapped, and Linux limits a process to 65530 mappings.
+REQUESTS_PER_PROCESS = 1000
 
 __all__ = ["Attempt", "AttemptResult", "FinalRound", "FinalTimes", "Worker", "WorkerError"]
 
@@ -102,8 +104,7 @@ class Worker:
         The process begins it as soon as it has answered the requests before. If the process ends before it answers,
         the `attempt` call sends the request again.
         """
-        is_due_to_end = self._requests + len(self._sent) + 1 >= REQUESTS_PER_PROCESS
-        if self._connection is None or not self._is_open or is_due_to_end:
+        if self._connection is None or not self._is_open:
             return
         with suppress(OSError):  # the process has just ended: the caller that waits for its answer reports this
             self._connection.send(request)
@@ -153,7 +154,7 @@ class Worker:
     def _ask(self, request: object, limit_seconds: float | None = None) -> object:
         limit_seconds = self.limit_seconds if limit_seconds is None else limit_seconds
         self._requests += 1
-        if self._requests >= REQUESTS_PER_PROCESS and not self._sent:
+        if self._spec == HOST and self._requests >= REQUESTS_PER_PROCESS:
             self._requests = 0
             self.close()
         answer = self._answer_with_retry(request, limit_seconds)
