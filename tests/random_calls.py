@@ -91,7 +91,7 @@ def random_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
     if rng.random() < 0.1:  # a matrix and itself, transposed
         n, ats[1], order, pad[1] = m, ats[0], rng.choice(("CFF", "FCF", "CFC")), rng.choice((pad[0], pad[1]))
     if rng.random() < 0.03:
-        ats[0] += 1
+        ats[rng.randrange(3)] += rng.choice((1, 2))
     if rng.random() < 0.2:  # out ends where a or b begins, or begins where it ends, or nearly so
         x, size = rng.randrange(2), int(TYPES[dtype][2:])
         (rows, columns), away = [(m, k), (k, n), (m, n)][x], rng.choice((-size, 0, size))
@@ -122,11 +122,19 @@ def odd_product(rng: random.Random) -> tuple[list[Tensor], dict[str, Any]]:
     for shape, at in zip(shapes, PLACES, strict=True):
         rows, columns = shape[0], shape[-1]
         plain = [(1, rows + rng.choice((0, 1, 3))), (columns + rng.choice((0, 4)), 1)]
-        odd = [(1, rng.choice((0, -rows, rows - 1, 2**40, 2**59))), (0, 1), (0, 0), (-1, rows), (2, 2 * rows), (1, 1)]
+        odd: list[tuple[float, float]] = [(1, rows + 0.5), (columns + 0.5, 1)]
+        odd += [
+            (1, rng.choice((0, -rows, rows - 1, 2**40, 2**59))),
+            (0, 1),
+            (0, 0),
+            (-1, rows),
+            (2, 2 * rows),
+            (1, 1),
+        ]
         of_vector = (rng.choice((1, 1, 0, 2, -1)),)
         of_matrix = rng.choice(plain if rng.random() < 0.7 else odd)
         strides = {1: of_vector, 2: of_matrix, 3: (2 * columns, 2, 1)}[len(shape)]
-        described = device_array(shape, tuple(size * one for one in strides), at=at, typestr=TYPES[dtype])
+        described = device_array(shape, tuple(int(size * one) for one in strides), at=at, typestr=TYPES[dtype])
         arrays.append(Tensor(described, dtype=f"torch.{WORDS[dtype]}"))
     named: dict[str, Any] = {"out": arrays[2] if rng.random() < 0.6 else None}
     if rng.random() < 0.3:

@@ -65,6 +65,8 @@ def launched(module: ModuleType, launch: Any) -> Call:
     kinds = [index] * 3 + [factor, "u8", index, "u8", index, factor, "u8", index]
     values = [np.frombuffer(raw, kind, 1)[0].item() for raw, kind in zip(launch["arguments"], kinds, strict=False)]
     m, n, k, alpha, a, lda, b, ldb, beta, c, ldc = values
+    head = (*winner.launch.grid(m, n), 1, winner.launch.threads, 1, 1, winner.launch.smem_bytes)
+    assert tuple(np.frombuffer(launch["config"], "u4", 7)) == head
     ops = winner.op[:2].upper()
     if ops[1] == "X":
         ops, b, ldb = ops[0] + OF_GRAM[ops[0]], a, lda
@@ -142,3 +144,5 @@ def test_each_call_is_right_on_the_host(tmp_path: Path, session_cache: None) -> 
             check_on_host(module, replace(call, stream=None), operands(call, seed))
 
     each_is()
+    a, b = np.ones((9, 5), order="F"), np.ones((5, 3))
+    assert (module.gemm(a, b, measure=True) == 5).all()  # nothing is timed on a host

@@ -11,18 +11,12 @@ import numpy as np
 import pytest
 
 from tests.fabricated import exported, handmade, host_run, imported, trial, winners
-from tsm2_tune.generator.families.staged import StagedSymmetricFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 
 pytestmark = [
     pytest.mark.host,
     pytest.mark.skipif(shutil.which("c++") is None, reason="no C++ compiler"),
 ]
-SHAPES = ((40, 6, 90), (101, 13, 77), (1, 1, 1))
-
-
-GRAM = StagedSymmetricFmaConfig(128, 32, 16, 16, 2, 0, splits=2, min_blocks=1, lines=4, step=1)
 
 
 def module_of(folder: Path, *problems: Problem) -> ModuleType:
@@ -36,24 +30,6 @@ def random_matrix(rows: int, columns: int, dtype: Any, order: str) -> np.ndarray
     parts: Any = random.random((2, rows + 3, columns + 2)) - 0.5
     values = parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]
     return np.asarray(values.astype(dtype), order=order)[3:, 2:]  # type: ignore[call-overload, no-any-return]
-
-
-@pytest.mark.parametrize(("dtype", "op", "order"), [("f64", "tx", "F"), ("f32", "nxt", "C"), ("c128", "jxt", "C")])
-def test_a_matrix_transposed_times_itself(tmp_path: Path, dtype: str, op: str, order: str) -> None:
-    """Every element of out is written, scaled, and added to what was there, which need not be symmetric."""
-    problem = Problem(16, 16, 90, dtype, op)
-    conj_a = problem.dtype.is_complex
-    source = render(problem, GRAM)
-    found = winners(tmp_path, (host_run(), trial(problem=problem, config=GRAM, source=source)))
-    module = imported(exported("module", found), tmp_path)
-    for columns, rows in ((16, 90), (37, 61), (1, 1)):
-        x = random_matrix(rows, columns, problem.dtype.numpy_name, order)
-        c = random_matrix(columns, columns, problem.dtype.numpy_name, order)
-        product = (x.T.conj() if conj_a else x.T) @ x
-        expected = 2 * product - c
-        assert module.choice(x.T, x, conj_a=conj_a).winner.op == op
-        module.gemm(x.T, x, out=c, alpha=2, beta=-1, conj_a=conj_a)
-        np.testing.assert_allclose(c, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_bfloat16_is_that_of_ml_dtypes(tmp_path: Path) -> None:

@@ -154,13 +154,6 @@ def test_streams_of_every_library(
     assert driver.launches[0]["stream"] == handle
 
 
-def test_a_product_of_more_tiles_than_blocks_is_refused(gpu_module: ModuleType, driver: RecordingDriver) -> None:
-    found = gpu_module.match(2**60, 2, 3, "f32", GPU)
-    assert found.grid == (0, 0)
-    with pytest.raises(ValueError, match=f"a product of {2**60}x2 has more tiles than a launch has blocks"):
-        gpu_module.prepare_launch(gpu_module.Product.of(A, B, OUT), found, None)
-
-
 def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: RecordingDriver) -> None:
     for array_stream in (None, 1, 77):
         gpu_module.gemm(device_array((6, 3), at=0x1000, stream=array_stream), B, out=OUT)

@@ -31,24 +31,6 @@ def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ("orders", "op"),
-    [
-        ("FFF", "nn"),
-        ("CFF", "tn"),
-        ("FCF", "nt"),
-        ("FCC", "ntt"),
-        ("CCC", "ttt"),
-    ],
-)
-def test_a_kernel_serves_the_storage_orders_that_it_was_tuned_for(tmp_path: Path, orders: str, op: str) -> None:
-    module = of_ops(tmp_path, nn=SHAPE, tn=SHAPE, nt=(1, 1, 1), ntt=SHAPE, ttt=(1, 1, 1))
-    m, n, k = SHAPE
-    a, b, c = matrix(m, k, orders[0]), matrix(k, n, orders[1]), matrix(m, n, orders[2])
-    assert module.choice(a, b, c).winner.op == op
-    assert module.match(m, n, k, "f64", op=op).winner.op == op
-
-
-@pytest.mark.parametrize(
     ("problems", "op"),
     [
         ({"nt": SHAPE}, "nt"),
@@ -102,15 +84,6 @@ def test_orders_that_no_kernel_is_for(tmp_path: Path, orders: str, message: str)
     for function in (module.choice, module.gemm):
         with pytest.raises(ValueError, match=message):
             function(*given)
-
-
-def test_blocks_of_one_row_major_matrix_may_be_operands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = of_ops(tmp_path, tnt=(5000, 8, 8))
-    monkeypatch.setattr(module, "multiply_on_host", lambda product, *_: product.out.array)
-    whole, b = np.zeros((5000, 24)), matrix(8, 8, "F")
-    module.gemm(whole[:, :8], b, out=whole[:, 8:16])
-    with pytest.raises(ValueError, match="out: it shares memory with a"):
-        module.gemm(whole[:, :8], b, out=whole[:, 7:15])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.fabricated import device_array, exported, imported, trial, tuning_run, winners
-from tests.fake_tensors import Cupy, Parameter, Tensor, conjugate, f32, matrix
+from tests.fake_tensors import Cupy, Parameter, f32
 from tests.library_arrays import GPUArray, array_of
 from tests.modules import launched_on
 from tests.recording_driver import RecordingDriver
@@ -42,13 +42,6 @@ def test_repeated_products_take_the_fast_path(module: ModuleType, kind: str, mon
     if kind != "pycuda":
         assert type(module.gemm(a, b)) is type(a)
     assert len(module.driver.launches) == (3 if kind == "pycuda" else 5)
-
-
-def test_a_matrix_and_its_conjugate_transpose_are_one(module: ModuleType) -> None:
-    x = matrix(3, 64)  # x.mH is row-major in the same memory
-    across = device_array((64, 3), (24, 8), typestr="<c8")
-    assert module.choice(conjugate(across), Tensor(x)).winner.op == "cx"
-    assert module.choice(Tensor(across), Tensor(x)).winner.op == "tx"
 
 
 def test_a_parameter_is_a_tensor(module: ModuleType) -> None:

@@ -29,10 +29,6 @@ BLAS = [
 OTHERS = [("c64", "jn"), ("c128", "cjt"), ("f32", "ttt"), ("f64", "nnt"), ("f32", "tx"), ("c64", "jxt")]
 
 
-def test_there_are_26_cases() -> None:
-    assert len(BLAS) == 26
-
-
 @pytest.mark.parametrize(("dtype", "op"), BLAS + OTHERS, ids=lambda one: one)
 def test_products_are_right_at_the_edges_too(try_kernel: TryKernel, dtype: str, op: str) -> None:
     problem = Problem(73, 73 if "x" in op else 61, 37, dtype, op)

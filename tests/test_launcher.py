@@ -104,105 +104,50 @@ def long(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 # The same, launch for launch
 
 
+@pytest.mark.parametrize("name", ["torch", "cupy"])
 @pytest.mark.parametrize("seed", range(6))
 def test_each_call_does_what_it_does_without(
-    plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], torch: Any, seed: int
-) -> None:
-    rng, by_launcher = random.Random(seed), 0
+    plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], torch: Any, cupy: Any, name: str,
+    seed: int,
+) -> None:  # fmt: skip
+    rng, by_launcher, library = random.Random(seed), 0, {"torch": torch, "cupy": cupy}[name]
+    context = {"torch": 0xAA, "cupy": 0xC0}[name]
     for turn in range(1500):
-        torch.stream = rng.choice((0, 77, 2**63 + 5))
+        torch.stream, cupy.streams[0] = rng.choice(((0, 0), (77, 77), (2**63 + 5, 2**63 - 5)))
         for module in (plain, compiled):  # now and then in a thread that has another context
-            module.driver.current = 0xAA if turn % 7 else None
+            module.driver.current = context if turn % 7 else None
         arrays, named = random_call(rng)
-        expected, left = outcome(plain, torch, arrays, named), len(looked) + len(long)
-        assert outcome(compiled, torch, arrays, named) == expected, (arrays, named)
-        by_launcher += len(expected[2]) if len(looked) + len(long) == left else 0
-    assert by_launcher > 200
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_each_call_with_arrays_of_cupy_does_what_it_does_without(
-    plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], cupy: Any, seed: int
-) -> None:
-    rng, by_launcher = random.Random(seed), 0
-    for turn in range(1500):
-        cupy.streams[0] = rng.choice((0, 77, 2**63 - 5))
-        for module in (plain, compiled):
-            module.driver.current = 0xC0 if turn % 7 else None
-        arrays, named = random_call(rng)
-        arrays = list(map(of_cupy, arrays))
-        named["out"] = named["out"] and of_cupy(named["out"])
-        if rng.random() < 0.02:
-            (named["out"] or arrays[0]).data.device_id = 1
+        if library is cupy:
+            arrays, named["out"] = list(map(of_cupy, arrays)), named["out"] and of_cupy(named["out"])
+            if rng.random() < 0.02:
+                (named["out"] or arrays[0]).data.device_id = 1
         with cupy.device(int(rng.random() < 0.02)):
-            expected, left = outcome(plain, cupy, arrays, named), len(looked) + len(long)
-            assert outcome(compiled, cupy, arrays, named) == expected, (arrays, named)
+            expected, left = outcome(plain, library, arrays, named), len(looked) + len(long)
+            assert outcome(compiled, library, arrays, named) == expected, (arrays, named)
+        assert compiled.driver.current == plain.driver.current
         by_launcher += len(expected[2]) if len(looked) + len(long) == left else 0
     assert by_launcher > 200
 
 
-def test_it_is_the_launcher_that_starts_them(compiled: ModuleType, looked: list[Any]) -> None:
+def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) -> None:
     compiled.driver.current = 0xC0
-    a, b, out = tensor((6, 3), "F", 0x1000), tensor((3, 2), "F", 0x2000), tensor((6, 2), "F", 0x3000)
-    for made in (out, None):
-        compiled.gemm(a, b, out=made)
-        for named in ({}, {"alpha": 2}, {"alpha": 2.5, "beta": 1} if made is out else {}):
-            compiled.gemm(a, b, out=made, **named)
-    compiled.gemm(a, b, out=out, fallback="error")
-    compiled.gemm(a, b, out=out, fallback="error")
-    assert len(compiled.driver.launches) == 10
-    assert len(looked) == 2  # the first of the second kind and the first of the third
 
-
-def test_a_refused_launch_is_made_in_the_plans_context(compiled: ModuleType) -> None:
-    a, b, out = tensor((6, 3), "F", 0x1000), tensor((3, 2), "F", 0x2000), tensor((6, 2), "F", 0x3000)
-    for _ in range(2):
-        compiled.driver.current = None
-        compiled.gemm(a, b, out=out)
-        assert compiled.driver.current == 0xAA  # the primary context
-    assert len(compiled.driver.launches) == 2
-
-
-def test_a_kernel_that_splits_k_gets_the_streams_workspace(
-    compiled: ModuleType, torch: Any, looked: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    compiled.driver.current = 0xC0
-    by_plan, start = list[int](), compiled.Plan.start
-
-    def counting(plan: Any, *arguments: Any) -> None:
-        by_plan.append(arguments[5])
-        start(plan, *arguments)
-
-    def workspace() -> list[int]:
-        arguments = compiled.driver.launches[-1]["arguments"]
-        return [int.from_bytes(one[:8], "little") for one in arguments[-2:]]
-
-    def multiply(m: int) -> list[int]:
+    def workspace_of(m: int) -> list[int]:
         compiled.gemm(
             tensor((m, 3), "C", 0x1000, "f64"), tensor((3, 2), "F", 0x4000, "f64"), tensor((m, 2), "F", 0x5000, "f64")
         )
-        return workspace()
+        arguments = compiled.driver.launches[-1]["arguments"]
+        return [int.from_bytes(one[:8], "little") for one in arguments[-2:]]
 
-    monkeypatch.setattr(compiled.Plan, "start", counting)
-    first = multiply(6)
-    assert multiply(6) == first == list(next(iter(compiled.workspaces.values())).addresses)
-    assert by_plan == [0]
-    larger = multiply(60)  # the workspace is another now, which is the smaller product's too
-    assert larger != first
-    assert multiply(6) == larger
-    assert multiply(60) == larger
-    assert by_plan == [0, 0]
-    torch.stream = 77  # which Python asks whether it is being captured
-    assert multiply(6) != larger
-    torch.stream = 1  # the legacy stream by its other name
-    assert multiply(6) == larger
-    assert by_plan == [0, 0, 77]
+    first, larger = (
+        workspace_of(6),
+        workspace_of(60),
+    )  # a larger one replaces the first
+    assert first != larger == workspace_of(6)
     compiled.workspaces[compiled.legacy_key(0xAA)].owners = ()  # memory that is freed by hand
-    assert multiply(6) == larger
+    assert workspace_of(6) == larger
     compiled.workspaces.clear()
-    assert multiply(6) == first
-    assert by_plan == [0, 0, 77, 1, 1]
-    assert len(looked) == 1  # the first of the larger ones
+    assert workspace_of(6) == first
 
 
 def test_a_tensor_of_another_device_is_another_product(compiled: ModuleType, torch: Any, looked: list[Any]) -> None:

@@ -86,12 +86,6 @@ def test_export_puts_it_into_the_module(tmp_path: Path) -> None:
     assert module.launcher().__name__ == "tsm2_launcher"
 
 
-def test_without_it_the_module_has_none(tmp_path: Path) -> None:
-    assert export(tmp_path, "--format", "module").exit_code == 0
-    module = imported((tmp_path / "best_kernels.py").read_text(), tmp_path)
-    assert (module.LAUNCHER, module.launcher()) == (None, None)
-
-
 @pytest.mark.parametrize("form", ["csv", "library"])
 def test_it_is_of_a_module(tmp_path: Path, form: str) -> None:
     command = ["export", "--db", database(tmp_path), "--output", "-", "--format", form, "--launcher"]

@@ -10,16 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from benchmarks import programs as bench
-from tests.call_log import logged
 from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.on_host import IN_C
@@ -79,21 +76,48 @@ def test_record_leaves_out_what_no_kernel_is_taken_for(fakes: Path) -> None:
     assert all("cublasLtMatmul NN" in line for line in lines)
 
 
-def test_record_of_a_program_without_products_says_so(fakes: Path) -> None:
-    done = tsm2_tune(fakes, "record", "--output", "-", "--", "true")
-    assert done.stdout == (
-        "# Products of true, by cuBLAS, most GPU time first.\n"
-        "# no product was seen: the program did not call cuBLAS, or links it statically\n"
+def test_a_record_names_what_is_worth_tuning_and_why_the_rest_is_left_out() -> None:
+    """A product stays for its share, by all routines, for a CUDA graph, or as one of at least four that differ in one
+    extent and that together have the share.
+    """
+
+    def alike(counts: Sequence[int], **changes: Any) -> list[Seen]:
+        return [replace(SEEN, op="TN", shape=(count, 1, 10**6), **{"calls": 3} | changes) for count in counts]
+
+    seen = (
+        SEEN,
+        replace(SEEN, shape=(8, 700, 16), calls=1),
+        replace(SEEN, shape=(8, 500, 17), calls=3, captured=3),
+        *alike(range(1, 7)),
+        *alike((1, 20, 50), dtype="f64"),
+        *alike(range(1, 5), dtype="c64", gpu_us=(1, 0.01)),
+        *(replace(SEEN, routine=name, shape=(8, 2000, 16), calls=1, gpu_us=(1, 90.0)) for name in ("gemm", "Lt")),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert list(recorded(Written(seen), ["./program", "a b"], worth=0.025)) == RECORDED.splitlines()
 
 
-def test_what_no_family_computes_is_left_out_in_words() -> None:
-    of_16_bits = Seen("GemmEx", "f16", "CC", (8, 8, 8), (8, 8, 8), 1, False, 1, 0, NONE, 0, 0.0, (0, 0.0), (), ())
-    lines = list(recorded(Written((SEEN, of_16_bits)), ["./program", "a b"]))
-    assert lines[0] == "# Products of ./program 'a b', by cuBLAS, most GPU time first."
-    assert lines[1] == "1000000x8x16:f32:ntt  # 100 times, 5000.0 us in all, 100.0 %, gemm NT"
-    assert all(line.startswith(("#", "8x8x8:f16")) for line in lines[2:])
+RECORDED = """\
+# Products of ./program 'a b', by cuBLAS, most GPU time first.
+1000000x8x16:f32:ntt  # 100 times, 5000.0 us in all, 74.3 %, gemm NT
+# left out because of its small share: 700x8x16:f32:ntt: 1 time, 50.0 us in all, 0.7 %, gemm NT
+500x8x17:f32:ntt  # 3 times, 150.0 us in all, 2.2 %, gemm NT, 3 of them into a CUDA graph, whose\
+ launches are not counted
+1x1x1000000:f32:tn  # 3 times, 150.0 us in all, 2.2 %, gemm TN, for 6 products that differ in one extent
+2x1x1000000:f32:tn  # 3 times, 150.0 us in all, 2.2 %, gemm TN, for 6 products that differ in one extent
+# left out because of its small share: 3x1x1000000:f32:tn: 3 times, 150.0 us in all, 2.2 %, gemm TN
+4x1x1000000:f32:tn  # 3 times, 150.0 us in all, 2.2 %, gemm TN, for 6 products that differ in one extent
+# left out because of its small share: 5x1x1000000:f32:tn: 3 times, 150.0 us in all, 2.2 %, gemm TN
+6x1x1000000:f32:tn  # 3 times, 150.0 us in all, 2.2 %, gemm TN, for 6 products that differ in one extent
+# left out because of its small share: 1x1x1000000:f64:tn: 3 times, 150.0 us in all, 2.2 %, gemm TN
+# left out because of its small share: 20x1x1000000:f64:tn: 3 times, 150.0 us in all, 2.2 %, gemm TN
+# left out because of its small share: 50x1x1000000:f64:tn: 3 times, 150.0 us in all, 2.2 %, gemm TN
+# left out because of its small share: 1x1x1000000:c64:tn: 3 times, 0.0 us in all, 0.0 %, gemm TN
+# left out because of its small share: 2x1x1000000:c64:tn: 3 times, 0.0 us in all, 0.0 %, gemm TN
+# left out because of its small share: 3x1x1000000:c64:tn: 3 times, 0.0 us in all, 0.0 %, gemm TN
+# left out because of its small share: 4x1x1000000:c64:tn: 3 times, 0.0 us in all, 0.0 %, gemm TN
+2000x8x16:f32:ntt  # 1 time, 90.0 us in all, 1.3 %, gemm NT
+2000x8x16:f32:ntt  # 1 time, 90.0 us in all, 1.3 %, Lt NT
+"""
 
 
 def test_herk_is_a_problem_that_tuning_knows() -> None:
@@ -129,43 +153,6 @@ def test_of_more_products_than_are_read_the_most_worthy_are_written(
     assert 85 < left < 95
 
 
-def test_what_is_worth_little_is_left_out() -> None:
-    little = replace(SEEN, shape=(8, 1000, 16), calls=1)
-    whole = list(recorded(Written((SEEN, little)), ["program"]))
-    assert whole[2].startswith("1000x8x16:f32:ntt  # 1 time, 50.0 us in all, 1.0 %")
-    _, first, second = recorded(Written((SEEN, little)), ["program"], worth=0.01)
-    assert first == whole[1]
-    assert second.startswith("# left out because of its small share: 1000x8x16:f32:ntt: 1 time")
-
-
-def test_a_product_in_a_graph_stays_whatever_it_is_worth() -> None:
-    in_graph = replace(SEEN, shape=(8, 1000, 16), calls=4, captured=3)
-    (line,) = [one for one in recorded(Written((SEEN, in_graph)), ["program"], worth=0.5) if "1000x8x16" in one]
-    assert line.startswith("1000x8x16:f32:ntt  # 4 times, 200.0 us in all, ")
-    assert line.endswith(", 3 of them into a CUDA graph, whose launches are not counted")
-
-
-def test_of_products_that_are_alike_but_for_one_extent_a_few_stay() -> None:
-    """A vector and 1, 2, ... 50 others, each worth less than what is asked for."""
-    series = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=3) for count in range(1, 51)]
-    lonely = replace(SEEN, op="TN", shape=(5, 2, 10**6), calls=3)
-    lines = list(recorded(Written((SEEN, *series, lonely)), ["program"], worth=0.1))
-    kept = [line for line in lines if line[0] != "#"]
-    assert [line.partition("x")[0] for line in kept[1:]] == ["1", "2", "4", "8", "16", "32", "50"]
-    assert kept[1].endswith(", for 50 products that differ in one extent")
-    left = [line for line in lines if line.startswith("# left out because of its small share: ")]
-    assert len(kept) + len(left) == 52
-
-
-def test_what_a_problem_takes_by_several_routines_is_its_worth() -> None:
-    by_two = [replace(SEEN, routine=name, shape=(8, 1000, 16), calls=1, gpu_us=(1, 30.0)) for name in ("gemm", "Lt")]
-    series = [replace(SEEN, shape=(8, 1000 + count, 16), calls=1, gpu_us=(1, 40.0)) for count in range(1, 5)]
-    lines = list(recorded(Written((SEEN, *by_two, *series)), ["program"], worth=0.01))
-    assert [line.partition("  # ")[0] for line in lines if line.startswith("1000x8x16:")] == ["1000x8x16:f32:ntt"] * 2
-    assert sum(" that differ in one extent" in line for line in lines) == 2
-    assert all("for 4 products" in line for line in lines if " that differ" in line)
-
-
 @pytest.mark.parametrize("command", ["run", "record --output -"])
 def test_a_misspelt_option_is_no_program(command: str) -> None:
     result = run_command(*command.split(), "--reprot", "--", "true")
@@ -173,14 +160,6 @@ def test_a_misspelt_option_is_no_program(command: str) -> None:
         2,
         "Error: no option --reprot: see --help; the program and its arguments come after --\n",
     )
-
-
-def test_few_products_that_are_alike_or_worth_little_together_are_left_out() -> None:
-    few = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=30) for count in (1, 20, 50)]
-    many = [replace(SEEN, op="TN", shape=(count, 1, 10**6), calls=1, gpu_us=(1, 0.01)) for count in range(1, 51)]
-    for little in (few, many):
-        kept = [line for line in recorded(Written((SEEN, *little)), ["program"], worth=0.2) if line[0] != "#"]
-        assert len(kept) == 1
 
 
 def test_run_takes_kernels_of_a_library_and_reports(fakes: Path, plain: str) -> None:
@@ -351,28 +330,6 @@ def test_a_journal_that_is_none_has_no_products(tmp_path: Path) -> None:
     written = written_in(tmp_path)
     assert (written.seen, written.uncounted) == ((), (0, 0, 0))
     assert written.missing == (f"4 files in {tmp_path} could not be read as products: left out",)
-
-
-def test_the_bench_keeps_the_report_and_hands_its_options_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    commands = list[list[str]]()
-
-    def ran(before: Any) -> tuple[float, str, str]:
-        commands.append(list(before))
-        if "record" in before:
-            Path(before[before.index("--output") + 1]).write_text("# Products of /a.py\n8x8x8:f32\n")
-        return 2.0, "7", "/home/me/a.py: a warning\n12 products seen, 3 computed by tuned kernels\nmore\n"
-
-    monkeypatch.setattr(bench, "run", ran)
-    told = SimpleNamespace(stdout="")
-    monkeypatch.setattr(subprocess, "run", lambda command, **_: logged(commands, command, told))
-    output = tmp_path / "programs.json"
-    done = CliRunner().invoke(bench.main, ["--only", "tall_qr.py", "--output", str(output)])
-    assert done.exit_code == 0, done.output
-    (one,) = json.loads(output.read_text())["programs"].values()
-    assert one["report"] == "12 products seen, 3 computed by tuned kernels\nmore\n"
-    assert (one["before_ms"], one["after_ms"], one["recorded"]) == ([2.0] * 2, [2.0] * 2, "8x8x8:f32\n")
-    assert all(isinstance(word, str) for command in commands for word in command)
-    assert commands[0][3:6] == ["record", "--worth", "2%"]
 
 
 @pytest.mark.parametrize(("enum", "sentences"), [("reason", REASONS), ("uncounted", UNCOUNTED)])
