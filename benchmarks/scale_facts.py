@@ -21,8 +21,7 @@ from sqlalchemy import and_, create_engine, insert, literal, select
 
 import tsm2_tune
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import insert as rows
-from tsm2_tune.tuner.results import row_values
+from tsm2_tune.tuner.results import records, upsert
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
@@ -68,12 +67,12 @@ def crowd(database: Database, device: str, like: Problem, problems: Iterable[Pro
     facts = [column for column in trial.columns if column.name not in ("id", "problem_id")]
     times = [column for column in measured.columns if column.name not in ("id", "trial_id")]
     with database.transaction() as connection:
-        is_of = trial.c.problem_id == rows.found(connection, schema.problem, row_values.problem_key(like))
+        is_of = trial.c.problem_id == upsert.found(connection, schema.problem, records.problem_key(like))
     is_like = and_(trial.c.device_name == device, is_of)
     is_same = and_(*(new.c[name] == trial.c[name] for name in ("device_name", "config", "basis")))
     for problem in problems:
         with database.transaction(writes=True) as connection:
-            number = rows.added(connection, schema.problem, row_values.problem_values(problem))
+            number = upsert.added(connection, schema.problem, records.problem_values(problem))
             copied = select(literal(number), *facts).where(is_like)
             connection.execute(insert(trial).from_select(["problem_id", *(one.name for one in facts)], copied))
             of_new = and_(is_same, new.c.problem_id == number)

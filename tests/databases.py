@@ -14,9 +14,9 @@ import tsm2_tune
 from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import logical_clock
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part
-from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Trial, TuningRun, VendorMeasurement

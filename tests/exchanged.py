@@ -22,11 +22,13 @@ from tests.fabricated import (
 )
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import row_values
+from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.columns import values_of
 from tsm2_tune.tuner.results.exchange.entry import Entry
 from tsm2_tune.tuner.results.merge.problem_rows import IDS
 from tsm2_tune.tuner.results.merge.union import RUN as RUN_COLUMNS
 from tsm2_tune.tuner.results.merge.union import Part, Round, RunKey, Timed, Tried
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import (
     Cache,
@@ -82,7 +84,7 @@ def entry(family: str | None = None) -> Entry:
     trials = {
         one.config.text: Tried(
             _key(run),
-            _own({"config": one.config.text, "basis": one.basis, "first_basis": None} | row_values.trial_values(one))
+            _own({"config": one.config.text, "basis": one.basis, "first_basis": None} | records.trial_values(one))
             | {"stamp": 1_700_000_000_000_000},
             _timed(run, one.measurement),
         )
@@ -97,7 +99,7 @@ def entry(family: str | None = None) -> Entry:
 
 
 def _key(run: TuningRun) -> RunKey:
-    values = row_values.run_values(run)
+    values = values_of(run, schema.run)
     return tuple(values[name] for name in RUN_COLUMNS)
 
 
@@ -109,8 +111,7 @@ def _timed(run: TuningRun, measured: Measurement | None) -> Timed | None:
     if measured is None:
         return None
     floor_us = run.ceilings.floor_us(PROBLEM)
-    values = row_values.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
-    return Timed(_key(run), _own(values), measured.samples_us)
+    return Timed(_key(run), values_of(measured, schema.measurement) | {"floor_us": floor_us}, measured.samples_us)
 
 
 def _vendor(one: VendorMeasurement) -> Timed:

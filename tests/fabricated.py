@@ -27,8 +27,9 @@ from tsm2_tune.generator.source import INDEX_BITS, KernelSource
 from tsm2_tune.tuner.compile import elf_digest
 from tsm2_tune.tuner.export import export_text
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.fingerprint import basis, tools
-from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import (

@@ -31,7 +31,7 @@ from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN, Known
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Trial, TuningRun
 
 LAUNCHES = (

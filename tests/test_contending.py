@@ -42,7 +42,7 @@ from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contendin
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.measure import cross_timing
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import PairMeasured, TrialStored

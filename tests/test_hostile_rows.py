@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sqlalchemy import Column, Float, Integer
+from sqlalchemy import Column
 
 from tests.fabricated import (
     BASIS,
@@ -30,20 +30,21 @@ from tests.hostile import COLUMNS, MOST_INT, OF_JSON, OF_NAME, TABLES, Edit, alt
 from tests.tampering import SKINNY, TARGET, YESTERDAY, good_database
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.measure.timing import median_interval
-from tsm2_tune.tuner.results import validation
+from tsm2_tune.tuner.results import domains, trial_summaries, validation
+from tsm2_tune.tuner.results.best_view import best
 from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Final, Measurement, Outcome, TimeLimits, in_a_line
-from tsm2_tune.tuner.results.validation import BY_NAME, BY_TYPE, checked
+from tsm2_tune.tuner.results.validation import checked, domain_of
 from tsm2_tune.tuner.search.quarantine import quarantined
 
 C128 = configuration(128)
 CHECKED: tuple[Column[Any], ...] = (
     *(column for table in schema.metadata.tables.values() for column in table.columns),
-    *schema.best.columns,
-    *(Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer)),
+    *best.columns,
+    *trial_summaries.NEWEST,
 )
 
 # Domains
@@ -66,15 +67,14 @@ def test_a_column_has_the_values_of_its_domain_and_no_others(column: Column[Any]
 
 
 def test_every_domain_is_of_a_column_and_stated_twice() -> None:
-    assert BY_NAME.keys() <= {column.name for column in CHECKED}
-    assert OF_NAME.keys() == BY_NAME.keys()
-    assert {column.type.python_type for column in CHECKED} <= set(BY_TYPE)
+    of_type = (domains.LINE, domains.COUNT, domains.QUANTITY)
+    assert OF_NAME.keys() == {column.name for column in CHECKED if domain_of(column) not in of_type}
 
 
 def test_what_is_stored_is_of_its_columns_domain(path: Path) -> None:
     good_database(path)
     with Database.open(path, create=False) as opened:
-        for table in (*TABLES, schema.best):
+        for table in (*TABLES, best):
             rows = opened.rows(table.select())
             assert rows
             for row in rows:

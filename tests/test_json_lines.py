@@ -17,7 +17,7 @@ from tests.fabricated import PROBLEM, configuration, final, trial, tuning_run, v
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console import json_events
 from tsm2_tune.console.json_events import LINES, EventLines
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs import events

@@ -11,8 +11,8 @@ from tests.command import run
 from tests.fabricated import PROBLEM, configuration, downgrade, plain_sql, source_text, trial, tuning_run
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.results.domains import MOST_KERNEL
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.validation import MOST_KERNEL
 
 FIRST, SECOND = configuration(128), configuration(256)
 

@@ -21,7 +21,7 @@ from tests.servers import TestServer, asked
 from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import contents
-from tsm2_tune.tuner.results import row_values
+from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.storage.addresses import place_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -37,7 +37,7 @@ def fill(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     minutes = itertools.count()
     started = datetime(2026, 5, 6, tzinfo=UTC)
     clock = SimpleNamespace(now=lambda _: started + timedelta(minutes=next(minutes)))
-    monkeypatch.setattr(row_values, "datetime", clock)
+    monkeypatch.setattr(records, "datetime", clock)
     tuned_database(name)
     host = host_run()
     with Store.open(name, create=True) as store:

@@ -16,7 +16,7 @@ from tsm2_tune.html import bounds, charts, convergence, gains, heat_maps, roofli
 from tsm2_tune.html.contents import Contents, TrialRow
 from tsm2_tune.html.page import page
 from tsm2_tune.html.table_data import Table, columnar, fixed, rounded
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 
@@ -218,8 +218,8 @@ def test_imported_and_superseded_trials_are_of_no_search(own: Contents) -> None:
     imported = [replace(one, total_seconds=0.0) for one in own.trials]
     found, note = convergence.by_search(imported)
     assert (found, note.startswith("2 problems were imported")) == ([], True)
-    assert convergence.by_search([replace(one, is_superseded=True) for one in own.trials]) == ([], "")
-    assert roofline.points([replace(one, is_superseded=True) for one in own.trials], ())[0] == []
+    assert convergence.by_search([replace(one, superseded=True) for one in own.trials]) == ([], "")
+    assert roofline.points([replace(one, superseded=True) for one in own.trials], ())[0] == []
 
 
 def test_a_heat_map_has_the_tunables_that_vary(own: Contents) -> None:
@@ -276,7 +276,7 @@ def test_two_devices_of_one_database_are_compared(path: Path) -> None:
 
 
 def test_a_trial_says_why_it_does_not_compete(own: Contents) -> None:
-    changed = [replace(own.trials[0], is_superseded=True, guideline_broken="min-reuse"), *own.trials[1:]]
+    changed = [replace(own.trials[0], superseded=True, guideline_broken="min-reuse"), *own.trials[1:]]
     rows, _ = trial_list.listed(changed)
     assert [row["why"] for row in rows[:2]] == [
         "superseded: this version generates other code; breaks the guideline min-reuse by its real occupancy",

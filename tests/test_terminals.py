@@ -28,7 +28,7 @@ from tsm2_tune.generator.families.ladder import STEPS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import FORMATS
 from tsm2_tune.tuner.export.tables import csv_cell
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search.ladder import Rung

@@ -257,9 +257,9 @@ def elsewhere(found: str) -> str:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (changed("trial", "registers", None), "a part of what was loaded is missing"),
+        (changed("trial", "registers", None), "registers is missing"),
         (changed("trial", "verdict_worst_ratio", 1.5), "error of 1.5 times its bound"),
-        (changed("trial", "verdict_worst_ratio", None), "error of None times its bound"),
+        (changed("trial", "verdict_worst_ratio", None), "verdict_worst_ratio is missing"),
         (of_time(0, "0" * 16), "its first time does not belong to it"),
         (of_time(0, None, at=1), "another time does not belong to a final on its device"),
         (elsewhere, "another time does not belong to a final on its device"),

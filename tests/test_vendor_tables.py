@@ -14,7 +14,7 @@ from tests.fabricated import exported, imported, trial, vendor_measurement
 from tests.simulated import RUN
 from tsm2_tune.console.tables import console, winners_table
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 
 GEMM, LT = vendor_measurement(480), vendor_measurement(470, "cublasLtMatmul #3")

@@ -10,7 +10,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.options import Options
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from tsm2_tune.tuner.device.target import Target
     from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
     from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
+    from tsm2_tune.tuner.results.best_view import BestRow
     from tsm2_tune.tuner.results.merge.importer import Imported
-    from tsm2_tune.tuner.results.records import BestRow
     from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
     from tsm2_tune.tuner.runs.events import (
         Confirmed,
@@ -81,7 +81,7 @@ _HOMES = {
     "tuner.export.kernel_sets.smallest_set": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
     "tuner.export.kernel_sets.pair_timing": ("Narrowed",),
     "tuner.results.merge.importer": ("Imported",),
-    "tuner.results.records": ("BestRow",),
+    "tuner.results.best_view": ("BestRow",),
     "tuner.device.target": ("Target",),
     "tuner.results.trial": ("Cache", "DeviceIdentity", "Final", "Measurement", "Outcome", "Trial", "Verdict"),
 }  # fmt: skip

@@ -12,7 +12,7 @@ from tsm2_tune.api.parse import (
     file_name,
 )
 from tsm2_tune.api.selection import selected
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 
 

@@ -29,7 +29,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.export.kernel_sets.smallest_set import ExportEvent, Fewest
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Noted
 from tsm2_tune.tuner.runs.signals import interruptible

@@ -39,7 +39,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain, plain_text, real, truth, whole
 from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import Address, place_of
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Event, ProblemEnded

@@ -16,7 +16,7 @@ from tsm2_tune import __version__
 from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console.eta import Tally
 from tsm2_tune.console.heartbeat import LONG_SECONDS, Heartbeat
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Trial
 from tsm2_tune.tuner.runs.events import (
     Event,

@@ -21,7 +21,7 @@ from tsm2_tune.console.winner_columns import spread_percent
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.runs.events import Event, Noted, OfRun, PairsStarted, RunEnded, RunStarted
 from tsm2_tune.tuner.search.options import Options

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # slow to import, so functions import it
     from rich.console import Console
     from rich.table import Table
 
-    from tsm2_tune.tuner.results.records import BestRow
+    from tsm2_tune.tuner.results.best_view import BestRow
 
 GAP = "  "  # between columns, and between the cells of a record
 LEAST_TEXT_WIDTH = 20  # least width of a column whose text is wrapped

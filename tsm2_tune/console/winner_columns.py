@@ -11,7 +11,7 @@ from tsm2_tune.generator.device.roofline import rate_text
 from tsm2_tune.tuner.measure.vendor import table_cells
 
 if TYPE_CHECKING:
-    from tsm2_tune.tuner.results.records import BestRow
+    from tsm2_tune.tuner.results.best_view import BestRow
 
 FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, for column-major matrices
 OF_ROWS = str.maketrans("ntcj", "tnjc")  # letters for column-major matrices -> letters for row-major matrices

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Float, select
+from sqlalchemy import select
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import conditions, records
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.columns import fields_of, record_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome, TuningRun, in_a_line
@@ -17,11 +18,6 @@ from tsm2_tune.tuner.results.validation import Row, checked, tunables
 
 TIMED = (Outcome.OK, Outcome.BEHIND)  # outcomes with a time; BEHIND has the time of its first launches only
 TIMES = ("median_us", "low_us", "high_us")  # columns of a trial's first measurement; NULL without a measurement
-SHOWN = (
-    "id", "device_name", "config", "family", "tunables", "basis", "outcome", "detail", "registers", "spill_bytes",
-    "smem_bytes", "blocks_per_sm", "guideline_broken", "floor_us", "total_seconds", "ended_at", "cache", "is_between",
-    "superseded", "strategy", "space_configurations", "search_ended",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +46,7 @@ class TrialRow:
     total_seconds: float
     ended_at: str
     is_between: bool
-    is_superseded: bool
+    superseded: bool
     strategy: str | None  # strategy of the search that tried the configuration; None without a search or if unknown
     space_configurations: int | None  # number of configurations in that search's space; None if unknown
     search_ended: str | None  # why that search ended; None if it was interrupted or if unknown
@@ -58,7 +54,7 @@ class TrialRow:
     @property
     def is_compared(self) -> bool:
         """Whether the trial has a time, and this version of the program still generates the same kernel."""
-        return self.median_us is not None and not self.is_superseded
+        return self.median_us is not None and not self.superseded
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +86,7 @@ def _trials(store: Store) -> Iterator[TrialRow]:
     """Yield all trials of the database in the order in which they were stored."""
     times = [schema.measurement.c[name] for name in TIMES]
     query = (
-        select(*(schema.trial.c[name] for name in SHOWN), *records.PROBLEM_KEY, *times)
+        select(*_OF_TRIAL, *records.PROBLEM_KEY, *times)
         .select_from(schema.trial)
         .join(schema.problem, schema.problem.c.id == schema.trial.c.problem_id)
         .outerjoin(schema.measurement, conditions.IS_FIRST)
@@ -100,48 +96,21 @@ def _trials(store: Store) -> Iterator[TrialRow]:
     return (_trial(row, known) for row in store.database.rows(query))
 
 
-_COLUMNS = (
-    *(schema.trial.c[name] for name in SHOWN),
-    *records.PROBLEM_KEY,
-    *(Column(name, Float) for name in TIMES),
-)
+_TRIAL = schema.trial.c
+_OF_TRIAL = (_TRIAL.device_name, *(_TRIAL[one.column] for one in fields_of(TrialRow) if one.column in _TRIAL))
+_COLUMNS = (*_OF_TRIAL, *records.PROBLEM_KEY, *(schema.nullable(schema.measurement.c[name]) for name in TIMES))
 
 
 def _trial(row: Row, known: dict[tuple[object, ...], Problem]) -> TrialRow:
     """Return the trial in a row of the database. `known` caches the Problem objects by their column values."""
     with records.reading(row["id"]):
         values = checked(row, _COLUMNS)
-        key = tuple(values[name] for name in ("m", "n", "k", "dtype", "op"))
+        key = tuple(values[column.name] for column in records.PROBLEM_KEY)
         if key not in known:
-            known[key] = Problem(*key)
-        is_timed = values["outcome"] in TIMED and values["median_us"] is not None
-        if is_timed:
+            known[key] = record_of(Problem, values)
+        if values["outcome"] in TIMED and values["median_us"] is not None:
             records.check_interval(values["low_us"], values["median_us"], values["high_us"])
-        return TrialRow(
-            id=values["id"],
-            device=values["device_name"],
-            problem=known[key],
-            family=values["family"],
-            config=values["config"],
-            tunables=tunables(values["tunables"]),
-            basis=values["basis"],
-            cache=values["cache"],
-            outcome=Outcome(values["outcome"]),
-            detail=values["detail"],
-            registers=values["registers"],
-            spill_bytes=values["spill_bytes"],
-            smem_bytes=values["smem_bytes"],
-            blocks_per_sm=values["blocks_per_sm"],
-            guideline_broken=values["guideline_broken"],
-            median_us=values["median_us"] if is_timed else None,
-            low_us=values["low_us"] if is_timed else None,
-            high_us=values["high_us"] if is_timed else None,
-            floor_us=values["floor_us"],
-            total_seconds=values["total_seconds"],
-            ended_at=values["ended_at"],
-            is_between=bool(values["is_between"]),
-            is_superseded=bool(values["superseded"]),
-            strategy=values["strategy"],
-            space_configurations=values["space_configurations"],
-            search_ended=values["search_ended"],
-        )
+        else:
+            values |= dict.fromkeys(TIMES)
+        own = {"device": values["device_name"], "problem": known[key], "tunables": tunables(values["tunables"])}
+        return record_of(TrialRow, values, **own)

@@ -54,7 +54,7 @@ def by_search(trials: Sequence[TrialRow]) -> tuple[list[list[TrialRow]], str]:
     own = [
         one
         for one in trials
-        if not (one.is_between or one.is_superseded)
+        if not (one.is_between or one.superseded)
         # If some trials have a strategy, a trial without a strategy timed another shape's winner: not in the search.
         and (one.strategy or (one.device, one.problem, one.cache) not in with_strategy)
     ]

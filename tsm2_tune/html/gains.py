@@ -14,7 +14,7 @@ from tsm2_tune.html.bounds import MOST_LOSSES, MOST_WINNERS, grouped, left_out
 from tsm2_tune.html.table_data import Cell, Number, Table, count, fixed, rounded
 from tsm2_tune.tuner.measure.vendor import table_cells
 from tsm2_tune.tuner.measure.vendor.libraries import version_text
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
 CLOSE = 0.03  # relative difference of times up to which they count as equal

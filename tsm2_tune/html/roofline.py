@@ -8,7 +8,7 @@ from typing import Any
 from tsm2_tune.html.bounds import MOST_POINTS, MOST_PROBLEMS, grouped, left_out, spread_of_each
 from tsm2_tune.html.contents import TrialRow
 from tsm2_tune.html.table_data import Cell, Table, count, rounded
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import TuningRun
 
 MARGIN = 2.0  # factor by which the axis extends past the outermost points

@@ -10,7 +10,7 @@ from typing import Any
 
 from tsm2_tune.html.bounds import MOST_WINNERS, left_out
 from tsm2_tune.html.table_data import Table, fixed
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 
 MOST_SIDES = 4  # most sides that are compared with the first
 

@@ -73,7 +73,7 @@ def _row(one: TrialRow) -> dict[str, Any]:
 def _why(one: TrialRow) -> str:
     """Return the reasons why the trial's kernel cannot become the winner, as a text; "" if there are none."""
     reasons = [] if one.outcome == "ok" else [one.detail]
-    if one.is_superseded:
+    if one.superseded:
         reasons.append("superseded: this version generates other code")
     if one.guideline_broken is not None:
         reasons.append(f"breaks the guideline {one.guideline_broken} by its real occupancy")

@@ -14,8 +14,8 @@ from tsm2_tune.tuner import export as exports
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.files import opened
-from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage.addresses import is_address, tune_first
 from tsm2_tune.tuner.results.store import Store
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, text
 
 from tsm2_tune.tuner.doctor.finding import Finding, ok, problem
+from tsm2_tune.tuner.results.best_view import best
 from tsm2_tune.tuner.results.storage import postgresql_schema, schema, schema_versions
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.postgresql import as_it_is
@@ -73,7 +74,7 @@ def _lacking(connection: Connection, where: str, user: str) -> tuple[str, list[s
     The text is "" if no privilege is missing. `where` is the schema.
     """
     missing = {*connection.execute(NOT_WRITTEN, {"tables": WRITTEN}).scalars()}
-    if connection.execute(VIEW, {"view": schema.best.name}).first():
+    if connection.execute(VIEW, {"view": best.name}).first():
         missing.add("SELECT")
     privileges = [one for one in ("SELECT", "INSERT", "UPDATE", "DELETE") if one in missing]
     what, grants = [], []

@@ -19,7 +19,7 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.scale_launch import launches
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.packs.choice import Choice
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure

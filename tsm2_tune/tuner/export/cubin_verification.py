@@ -14,7 +14,7 @@ from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import find_target, spec_of
 from tsm2_tune.tuner.export.cubins import Codes, compiled_cubins, key_of
 from tsm2_tune.tuner.export.module import Cubins
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.search import quarantine

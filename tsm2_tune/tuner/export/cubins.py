@@ -13,7 +13,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.compile.nvcc import architecture_flag, cuda_toolchain
 from tsm2_tune.tuner.compile.pool import cores
 from tsm2_tune.tuner.export.module import Cubins
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Binary
 
 Codes = dict[tuple[str, int], str]  # (kernel's digest, index width) -> digest of the machine code

@@ -22,7 +22,7 @@ from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, measured_kernel
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.packs.core_pack import code_numbers, core_pack
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable, write_all

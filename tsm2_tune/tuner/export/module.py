@@ -23,7 +23,7 @@ from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.export.measured_times import Known
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, core_pack
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 
 PUBLIC = (
     "CUBINS", "KERNELS", "WINNERS", "Match", "Vendor", "Winner",

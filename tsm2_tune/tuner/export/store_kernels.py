@@ -14,7 +14,7 @@ from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, ven
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.store import Store
 

@@ -17,7 +17,7 @@ from typing import Any
 from tsm2_tune import __version__
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.measure.vendor import table_cells
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 
 Escape = Callable[[str], str]
 Columns = Mapping[str, Callable[[BestRow], str]]

@@ -12,12 +12,11 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
 from tsm2_tune.tuner.export.measured_times import trials_elsewhere
-from tsm2_tune.tuner.results import records, trial_summaries
-from tsm2_tune.tuner.results.best_view import Among, ties
+from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.best_view import Among, BestRow, ties
 from tsm2_tune.tuner.results.merge.problem_rows import Reader
 from tsm2_tune.tuner.results.merge.serializer import Entry, has_line, text_of
 from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, key_of
-from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -85,7 +84,7 @@ def _ties(store: Store, kind: BestRow) -> Iterator[tuple[int, Problem]]:
     query = select(view.trial_id, *(view[column.name] for column in records.PROBLEM_KEY))
     values = Among((kind.device,), kind.problem, is_alike=True).values
     for row in store.database.rows(query.where(view.cache == kind.cache), values):
-        yield row["trial_id"], trial_summaries.problem_of({**row, "id": row["trial_id"]})
+        yield row["trial_id"], records.problem_of({**row, "id": row["trial_id"]})
 
 
 def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], list[TrialKey]]:
@@ -95,8 +94,8 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
     found = defaultdict[tuple[str, Problem], list[TrialKey]](list)
     for row in store.database.rows(query.order_by(trial.id)):
         if row["id"] in trials:
-            place = (trial_summaries.device_name(row), trial_summaries.problem_of(row))
-            found[place].append(key_of({**row, "config": trial_summaries.config_text(row)}))
+            place = (records.value_of(row, trial.device_name), records.problem_of(row))
+            found[place].append(key_of({**row, "config": records.value_of(row, trial.config)}))
     return found
 
 

@@ -33,7 +33,7 @@ from tsm2_tune.tuner.export.kernel_sets.losses import Comparable
 from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending, unsearched_between
 from tsm2_tune.tuner.export.scale_launch import configuration_for, distance
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 from tsm2_tune.tuner.runs.events import PairMeasured, ProblemEvent, VendorLeftOut, WinnerVerified

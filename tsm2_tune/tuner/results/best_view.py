@@ -2,50 +2,132 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
-from sqlalchemy import Column, Float, Integer, MetaData, Subquery, Table, Text, TextClause, bindparam, text
+from sqlalchemy import Column, Integer, MetaData, Subquery, Table, Text, TextClause, bindparam, text
 
+from tsm2_tune.generator.device.roofline import rate_text
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.tuner.results import domains
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.validation import domain_of
 
-# Columns of the view `best`. It has its own MetaData, since it must not be created as a table.
+
+@dataclass(frozen=True, slots=True)
+@plain
+class BestRow:
+    """The fastest kernel (winner) of one problem on one device: a row of the view `best`."""
+
+    device: str  # the driver's name of it
+    family: str  # the kernel family, such as stream_a_fma
+    op: str  # transposition and layout of the matrices, as in Problem
+    dtype: str  # element type, as in Problem
+    m: int  # rows of C
+    n: int  # columns of C
+    k: int  # the inner dimension: length of each dot product
+    parameters: str  # the tunables as a JSON object
+    median_us: float  # median of the newest measurement
+    low_us: float  # lower end of the median's 95 % confidence interval
+    high_us: float  # upper end
+    floor_us: float  # the least time that the measured ceilings allow
+    gbytes_per_s: float  # least bytes over the median
+    percent_of_floor: float  # floor_us in percent of the median
+    ties: int  # number of configurations within the noise of the fastest, including it
+    stale: int  # 1: the family has newer trials of another toolkit, or the kernel's code has changed
+    verified_in_full: int  # 1: the kernel was also correct for other shapes, long extents and both index widths
+    round: int  # number of the final comparison; 0 if it took part in none
+    config: str  # the configuration, such as tsm2:version=v3,threads=128,columns=16,prefetch=4
+    registers: int | None  # per thread, as the driver reports them; None if it does not
+    smem_bytes: int | None  # shared memory per block
+    source_digest: str  # SHA-256 of the kernel's code: its text without comments
+    trial_id: int  # the trial's number, for `tsm2-tune show`
+    run_id: int  # the run that measured it
+    compute_capability: str  # "" for the host
+    driver: str  # version of the GPU's driver, or the host's emulation
+    toolkit: str  # the compiler and its version
+    flags: str  # the compiler's flags, as one line
+    version: str  # tsm2-tune's version
+    tuned_at: str  # start of the run, ISO 8601, UTC
+    cache: str  # the L2 cache state in which it is the fastest
+    strategy: str | None  # strategy of the search; None if no search tried it, or if it was not stored
+    vendor_us: float | None = None  # time of the vendor's fastest correct routine; if none is correct, of the fastest
+    vendor_right: int | None = None  # 1: within the error bounds for our kernels
+    vendor_routine: str | None = None  # such as cublasSgemm, or cublasLtMatmul #3
+    vendor_version: int | None = None  # version of the routine's library: 130100 is 13.1.0
+    x_cublas: float | None = None  # vendor_us / median_us; None if the vendor's result is not correct
+    # Time of cuBLAS's gemm, which PyTorch and CuPy use; None if only a faster syrk or gemv was measured.
+    cublas_us: float | None = None
+    cublas_right: int | None = None  # 1: within the error bounds for our kernels
+    cublas_routine: str | None = None  # such as cublasSgemm
+    cublas_version: int | None = None  # 130100 is 13.1.0
+    clean_us: float | None = None  # median with a clean L2 in the last final comparison; None if not measured
+    clean_vendor_us: float | None = None  # the vendor's median in the same final comparison
+    clean_x_cublas: float | None = None  # the vendor's median over ours
+    dirty_us: float | None = None  # median with a dirty L2 in the last final comparison; None if not measured
+    dirty_vendor_us: float | None = None  # the vendor's median in the same final comparison
+    dirty_x_cublas: float | None = None  # the vendor's median over ours
+
+    @property
+    def problem(self) -> Problem:
+        """The problem for which the kernel is fastest."""
+        return Problem(self.m, self.n, self.k, self.dtype, self.op)
+
+    @property
+    def tunables(self) -> dict[str, Any]:
+        """The values of the tunable parameters, by name."""
+        return dict(json.loads(self.parameters))
+
+    @property
+    def summary(self) -> str:
+        """One line of text: the kernel family, its time, its bandwidth, the floor (least possible time) as a
+        percentage of its time, and the comparison with cuBLAS.
+        """
+        state = f" {self.cache}" if self.compute_capability else ""
+        beside_vendor = f", {self.x_cublas:.2f} x cuBLAS" if self.x_cublas is not None else ""
+        ties = f", ties with {self.ties - 1} more" if self.ties > 1 else ""
+        return (
+            f"{self.family} {self.median_us:.1f} us{state}, {rate_text(self.gbytes_per_s)},"
+            f" {self.percent_of_floor:.0f} % of the floor{beside_vendor}{ties}"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.problem.text} on {self.device}: {self.summary}"
+
+
+# The columns that the view selects, by name. The view computes the columns in _COMPUTED.
+_TRIAL, _RUN, _MEASURED = schema.trial.c, schema.run.c, schema.measurement.c
+SELECTED: dict[str, Column[Any]] = {
+    **{one.name: one for table in (_MEASURED, _RUN, schema.problem.c, _TRIAL) for one in table},
+    "device": _TRIAL.device_name,
+    "parameters": _TRIAL.tunables,
+    "floor_us": _MEASURED.floor_us,
+    "trial_id": _TRIAL.id,
+    "run_id": _MEASURED.run_id,
+    "tuned_at": _RUN.started_at,
+}
+_COMPUTED = {
+    **dict.fromkeys(("gbytes_per_s", "percent_of_floor"), domains.QUANTITY),
+    "ties": domains.COUNT,
+    **dict.fromkeys(("stale", "verified_in_full"), domains.FLAG),
+}
+
+
+def _column(name: str) -> Column[Any]:
+    if name in _COMPUTED:
+        return schema.column(name, _COMPUTED[name])
+    return schema.column(name, domain_of(SELECTED[name]), nullable=bool(SELECTED[name].nullable))
+
+
+# The view as a table: the fields of BestRow without a default, and `is_between`. It has its own MetaData, since it must
+# not be created as a table.
 best = Table(
     "best",
     MetaData(),
-    Column("device", Text, nullable=False),
-    Column("family", Text, nullable=False),
-    Column("op", Text, nullable=False),
-    Column("dtype", Text, nullable=False),
-    Column("m", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
-    Column("k", Integer, nullable=False),
-    Column("parameters", Text, nullable=False),
-    Column("median_us", Float, nullable=False),
-    Column("low_us", Float, nullable=False),
-    Column("high_us", Float, nullable=False),
-    Column("floor_us", Float, nullable=False),
-    Column("gbytes_per_s", Float, nullable=False),
-    Column("percent_of_floor", Float, nullable=False),
-    Column("ties", Integer, nullable=False),
-    Column("stale", Integer, nullable=False),
-    Column("verified_in_full", Integer, nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("config", Text, nullable=False),
-    Column("registers", Integer),
-    Column("smem_bytes", Integer),
-    Column("source_digest", Text, nullable=False),
-    Column("trial_id", Integer, nullable=False),
-    Column("run_id", Integer, nullable=False),
-    Column("compute_capability", Text, nullable=False),
-    Column("driver", Text, nullable=False),
-    Column("toolkit", Text, nullable=False),
-    Column("flags", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("tuned_at", Text, nullable=False),
-    Column("cache", Text, nullable=False),
-    Column("strategy", Text),
-    Column("is_between", Integer, nullable=False),
+    *(_column(one.name) for one in fields(BestRow) if one.default is MISSING),
+    _column("is_between"),
 )
 
 # The winners: one row for each device name, op, dtype, m, n, k and L2 cache state (column `cache`).

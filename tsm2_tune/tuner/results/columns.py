@@ -1,42 +1,57 @@
 """Convert dataclass objects to the values of columns, and back.
 
-A field is a column of the same name. The fields of some classes (COLUMNS) are columns of the record that contains an
-object of the class. If there is None instead of the object, all these columns are NULL.
+A field is a column of the same name, unless RENAMED has another one. The fields of a class in NESTED are columns of
+the record that contains an object of the class. If there is None instead of the object, these columns are NULL.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping
 from dataclasses import fields
 from enum import Enum
 from functools import cache
 from types import NoneType
-from typing import Any, TypeVar, cast, get_args, get_type_hints
+from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from sqlalchemy import Table
+from sqlalchemy import Column, Table
 
-from tsm2_tune.tuner.results.trial import LoadedResources, TimeLimits, Verdict
-from tsm2_tune.tuner.results.validation import MOST_DETAIL
+from tsm2_tune.generator.device.roofline import Ceilings
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.trial import DeviceIdentity, LoadedResources, TimeLimits, VendorMeasurement, Verdict
+from tsm2_tune.tuner.results.validation import domain_of, rates
 
-# Class -> column of each field.
-COLUMNS: dict[type, dict[str, str]] = {
-    LoadedResources: {name: name for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")},
+NESTED = (Ceilings, DeviceIdentity, LoadedResources, Problem, TimeLimits, Verdict)
+RENAMED: dict[type, dict[str, str]] = {  # class -> columns of fields
+    DeviceIdentity: {"name": "device_name", "uuid": "device_uuid"},
+    Problem: {"dtype_name": "dtype"},
     TimeLimits: {"compile_seconds": "compile_limit_seconds", "run_seconds": "run_limit_seconds"},
+    VendorMeasurement: {"version": "library_version"},
     Verdict: {"correct": "verdict_correct", "worst_ratio": "verdict_worst_ratio", "detail": "verdict_detail"},
 }
 T = TypeVar("T")
 
 
+class Field(NamedTuple):
+    """A field of a dataclass."""
+
+    name: str
+    column: str
+    kind: Any  # its type, without None
+
+
 def values_of(record: Any, table: Table) -> dict[str, Any]:
     """Return the values of the record's fields that are columns of the table. Long sentences are cut off."""
     found: dict[str, Any] = {}
-    for name, kind in _kinds(cast(Hashable, type(record))).items():
+    for name, column, kind in fields_of(type(record)):
         value = getattr(record, name)
-        if kind in COLUMNS:
-            found |= {column: None if value is None else getattr(value, own) for own, column in COLUMNS[kind].items()}
-        elif name in table.columns:
-            found[name] = value
-    return {name: _stored(name, value) for name, value in found.items()}
+        if kind in NESTED:
+            own = fields_of(kind) if value is None else ()
+            found |= {one.column: None for one in own if one.column in table.c}
+            found |= {} if value is None else values_of(value, table)
+        elif column in table.c:
+            found[column] = _stored(table.c[column], value)
+    return found
 
 
 def record_of(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
@@ -44,32 +59,38 @@ def record_of(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
 
     Raise ValueError if the columns of an object within it are NULL in part, or contradict each other.
     """
-    for name, own in _kinds(cast(Hashable, kind)).items():
-        if name not in given and (own in COLUMNS or name in values):
-            given[name] = nested_of(own, values) if own in COLUMNS else _loaded(own, values[name])
+    for name, column, own in fields_of(kind):
+        if name not in given and (own in NESTED or column in values):
+            given[name] = nested_of(own, values) if own in NESTED else _loaded(own, values[column])
     return kind(**given)
 
 
 def nested_of(kind: type[T], values: Mapping[str, Any]) -> T | None:
-    """Return an object of a class in COLUMNS; None if its columns are NULL. Raise ValueError as in `record_of`."""
-    found = {name: values[column] for name, column in COLUMNS[kind].items()}
-    missing = [COLUMNS[kind][name] for name, value in found.items() if value is None]
+    """Return an object of a class in NESTED; None if its columns are NULL. Raise ValueError as in `record_of`."""
+    columns = [one.column for one in fields_of(kind)]
+    missing = [column for column in columns if values[column] is None]
     if missing:
-        if len(missing) < len(found) and kind is not TimeLimits:  # older versions stored one limit
+        if len(missing) < len(columns) and kind is not TimeLimits:  # older versions stored one limit
             raise ValueError(f"{missing[0]} is missing")
         return None
-    made = kind(**{name: _loaded(own, found[name]) for name, own in _kinds(cast(Hashable, kind)).items()})
+    made = record_of(kind, values)
     if isinstance(made, Verdict) and made.correct and made.worst_ratio > 1:
         raise ValueError(f"a right result with an error of {made.worst_ratio} times its bound")
     return made
 
 
+def fields_of(kind: type) -> tuple[Field, ...]:
+    """Return the fields of a dataclass, with the column of each."""
+    return _fields_of(cast(Hashable, kind))
+
+
 @cache
-def _kinds(kind: Hashable) -> dict[str, Any]:
-    """Return the class of each field of the dataclass, without None."""
+def _fields_of(kind: Hashable) -> tuple[Field, ...]:
     assert isinstance(kind, type)
-    hints = get_type_hints(kind)
-    return {one.name: _without_none(hints[one.name]) for one in fields(kind)}
+    hints, renamed = get_type_hints(kind), RENAMED.get(kind, {})
+    return tuple(
+        Field(one.name, renamed.get(one.name, one.name), _without_none(hints[one.name])) for one in fields(kind)
+    )
 
 
 def _without_none(hint: Any) -> Any:
@@ -77,14 +98,18 @@ def _without_none(hint: Any) -> Any:
     return others[0] if NoneType in get_args(hint) and len(others) == 1 else hint
 
 
-def _stored(name: str, value: Any) -> Any:
+def _stored(column: Column[Any], value: Any) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bool):
         return int(value)
-    return value[:MOST_DETAIL] if name in ("detail", "verdict_detail") and value is not None else value
+    if isinstance(value, tuple):  # pairs
+        return json.dumps(dict(value))
+    return value[: domain_of(column).most_characters] if isinstance(value, str) else value
 
 
 def _loaded(kind: Any, value: Any) -> Any:
+    if get_origin(kind) is tuple:  # pairs: element types and rates
+        return tuple(rates(value).items())
     is_converted = value is not None and isinstance(kind, type) and issubclass(kind, bool | Enum)
     return kind(value) if is_converted else value

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import row_values
+from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.storage import schema
 
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
@@ -33,7 +33,7 @@ IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
 
 def values(device_name: str, problem: Problem) -> dict[str, Any]:
     """Return the values of the bound parameters of the condition OF_PROBLEM (trials of a device and problem)."""
-    return {"device_name": device_name, **row_values.problem_key(problem)}
+    return {"device_name": device_name, **records.problem_key(problem)}
 
 
 def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:

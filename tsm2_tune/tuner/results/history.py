@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Integer, Select, and_, cast, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import conditions, trial_summaries, vendor_measurements
+from tsm2_tune.tuner.results import conditions, records, trial_summaries, vendor_measurements
 from tsm2_tune.tuner.results.conditions import IS_FIRST, TRIED
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
@@ -89,7 +89,7 @@ class History:
         """
         fastest: dict[str, str] = {}
         for row in self.database.rows(_OLDER, self._values):
-            fastest.setdefault(row["family"], trial_summaries.config_text(row))
+            fastest.setdefault(row["family"], records.value_of(row, _TRIAL.config))
         return tuple(fastest.values())
 
     def final_configs(self) -> frozenset[str]:
@@ -97,7 +97,8 @@ class History:
 
         The set is empty if there was no final comparison.
         """
-        return frozenset(map(trial_summaries.config_text, self.database.rows(_FINALISTS, self._values)))
+        rows = self.database.rows(_FINALISTS, self._values)
+        return frozenset(records.value_of(row, _TRIAL.config) for row in rows)
 
     def vendor_of_last_final(self) -> frozenset[tuple[str, str, int]]:
         """Return (driver, library, library version) for each vendor library in the last final comparison."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, Executable, Table, bindparam, case, cast, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, cast, insert, select, update
 
 from tsm2_tune.errors import StoreError, shown
 from tsm2_tune.tuner.results import (
@@ -15,54 +14,19 @@ from tsm2_tune.tuner.results import (
     loader,
     logical_clock,
     records,
-    row_values,
     vendor_measurements,
 )
-from tsm2_tune.tuner.results.columns import nested_of
+from tsm2_tune.tuner.results.columns import fields_of, nested_of, values_of
+from tsm2_tune.tuner.results.domains import COUNT
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, TimeLimits, Trial, TuningRun
-from tsm2_tune.tuner.results.upsert import add_alone
-from tsm2_tune.tuner.results.validation import COUNT, checked
+from tsm2_tune.tuner.results.upsert import added, found, found_or_added
+from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.search.resume import Retries
 
 _SAMPLE = insert(schema.sample)
 _LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM).add_columns(conditions.NEWEST_FINAL)
 _FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.config == bindparam("config"))
-
-
-def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """Return the id of the row with these values; None if there is no such row."""
-    known = {name: value for name, value in values.items() if value is not None}
-    missing = tuple(name for name in values if name not in known)
-    id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
-    return id_
-
-
-def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """Insert a row with these values and return its id."""
-    return int(connection.execute(_adding(table), values).scalar_one())
-
-
-@cache
-def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
-    """Return the query for the id of the row that has bound values in the `known` columns and NULL in the `missing`
-    columns.
-    """
-    query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
-    return query.where(*(table.c[name].is_(None) for name in missing))
-
-
-@cache
-def _adding(table: Table) -> Executable:
-    return insert(table).returning(table.c.id)
-
-
-def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
-    """Return the id of the row with these values. Insert the row if it does not exist."""
-    present = found(connection, table, values)
-    if present is None and add_alone(connection, table):
-        present = found(connection, table, values)
-    return added(connection, table, values) if present is None else present
 
 
 def _most(column: Any, value: float | None) -> ColumnElement[Any]:
@@ -90,7 +54,7 @@ def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, An
     seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
     most = {
         name: case((timed_out, _most(column[name], values[name])), else_=cast(values[name], column[name].type))
-        for name in row_values.LIMITS
+        for _, name, _ in fields_of(TimeLimits)
     }
     row = update(schema.trial).where(column.id == trial_id)
     connection.execute(row.values({**values, **most, "total_seconds": seconds}))
@@ -115,7 +79,7 @@ def add_trials(
     Return the stored trials, in the order of `trials`.
     """
     problems = dict.fromkeys(trial.problem for trial in trials)
-    ids = {one: found_or_added(connection, schema.problem, row_values.problem_values(one)) for one in problems}
+    ids = {one: found_or_added(connection, schema.problem, records.problem_values(one)) for one in problems}
     return [
         _add_trial(connection, run_id, device_name, ids[trial.problem], trial, retries or Retries(trial.limits))
         for trial in trials
@@ -125,7 +89,7 @@ def add_trials(
 def _add_trial(
     connection: Connection, run_id: int, device_name: str, problem_id: int, trial: Trial, retries: Retries
 ) -> Kept:
-    paragraphs.add_source(connection, row_values.source_values(trial.source))
+    paragraphs.add_source(connection, records.source_values(trial.source))
     key = {
         "device_name": device_name,
         "problem_id": problem_id,
@@ -135,7 +99,7 @@ def _add_trial(
     values = {
         "run_id": run_id,
         **key,
-        **row_values.trial_values(trial),
+        **records.trial_values(trial),
         "stamp": logical_clock.next_trial_stamp(connection),
     }
     present = found(connection, schema.trial, key)
@@ -162,9 +126,9 @@ def add_measurement(
     of_final: logical_clock.FinalStamp | None = None,
 ) -> None:
     """Insert the measurement and its samples."""
-    row = row_values.measurement_values(measured, trial_id, run_id=run_id, round_=round_, floor_us=floor_us)
-    row |= of_final._asdict() if of_final else {}
-    measurement_id = added(connection, schema.measurement, row)
+    place = {"trial_id": trial_id, "run_id": run_id, "round": round_, "floor_us": floor_us}
+    of = of_final._asdict() if of_final else {}
+    measurement_id = added(connection, schema.measurement, place | values_of(measured, schema.measurement) | of)
     samples = [
         {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
         for ordinal, us in enumerate(measured.samples_us)
@@ -183,7 +147,7 @@ def add_final(
     number.
     """
     previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
-    if previous is not None and not (isinstance(previous, int) and COUNT(previous + 1)):
+    if previous is not None and not (isinstance(previous, int) and COUNT.contains(previous + 1)):
         raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
     round_ = 1 if previous is None else 1 + previous
     floor_us = run.ceilings.floor_us(final.problem)
@@ -201,7 +165,7 @@ def add_final(
         add_measurement(
             connection, trial_id, measured, run_id=run_id, round_=number, floor_us=floor_us, of_final=of_final
         )
-    problem_id = found_or_added(connection, schema.problem, row_values.problem_values(final.problem))
+    problem_id = found_or_added(connection, schema.problem, records.problem_values(final.problem))
     for state, number in rounds.items():
         of_state = [one for one in final.vendor if one.measurement.cache is state]
         vendor_measurements.add(

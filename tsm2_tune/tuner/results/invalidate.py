@@ -46,7 +46,7 @@ def has_current_kernel(row: Row, problem: Problem) -> bool:
     """
     with records.reading(row["id"]):
         values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
-        config = records.config_of(values["family"], values["config"], values["tunables"])
+        config = records.config_in(values)
         if not records.is_of_this_version(config, problem):
             return False
         made = render(problem, config)

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, bindparam, select
 
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
-from tsm2_tune.tuner.results.best_view import Among
-from tsm2_tune.tuner.results.records import BestRow, TrialRecord
+from tsm2_tune.tuner.results.best_view import Among, BestRow
+from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement

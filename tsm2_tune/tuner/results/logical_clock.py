@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, func, select
 
 from tsm2_tune.errors import StoreError, shown
+from tsm2_tune.tuner.results.domains import STAMP
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.validation import BY_NAME
 
 _NEWEST = select(func.max(schema.trial.c.stamp))
 
@@ -30,7 +30,7 @@ class FinalStamp(NamedTuple):
 
 def after(newest: Any) -> int:
     """Return a new time stamp, greater than the stored stamp `newest`. Raise StoreError if `newest` is no stamp."""
-    if newest is not None and not (isinstance(newest, int) and BY_NAME["stamp"](newest)):
+    if newest is not None and not (isinstance(newest, int) and STAMP.contains(newest)):
         raise StoreError(
             f"the database has the stamp {shown(newest)}: restore a copy of it, or name another with --db"
         )

@@ -102,23 +102,16 @@ def _row_of() -> Select[Any]:
         of_family.superseded == 0,
     )
     newest_basis = newest.order_by(of_family.stamp.desc(), of_family.basis.desc()).limit(1).scalar_subquery()
-    columns = {
-        **{column.name: column for column in (*trial, *problem, *run, *measured)},
-        "device": trial.device_name,
-        "cache": trial.cache,
-        "parameters": trial.tunables,
-        "floor_us": measured.floor_us,
+    columns: dict[str, Any] = {
+        **best_view.SELECTED,
         "gbytes_per_s": cast(problem.least_bytes, Float) / measured.median_us * 1e-3,
         "percent_of_floor": 100 * measured.floor_us / measured.median_us,
         "ties": literal(1),
         "stale": cast(trial.basis != newest_basis, Integer),
         "verified_in_full": cast(trial.full_verdict.is_not(None), Integer),
-        "trial_id": trial.id,
-        "run_id": measured.run_id,
-        "tuned_at": run.started_at,
     }
     return (
-        select(*(columns[column.name].label(column.name) for column in schema.best.c))
+        select(*(columns[column.name].label(column.name) for column in best_view.best.c))
         .select_from(schema.trial)
         .join(schema.problem, problem.id == trial.problem_id)
         .join(schema.measurement, and_(measured.trial_id == trial.id, measured.round == last))

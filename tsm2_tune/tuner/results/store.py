@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -25,21 +26,23 @@ from tsm2_tune.tuner.results import (
     loader,
     queries,
     records,
-    row_values,
     trial_summaries,
+    upsert,
     vendor_measurements,
 )
-from tsm2_tune.tuner.results.best_view import Among
+from tsm2_tune.tuner.results.best_view import Among, BestRow
+from tsm2_tune.tuner.results.columns import values_of
+from tsm2_tune.tuner.results.domains import MOST_DETAIL
 from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.insert import Kept
-from tsm2_tune.tuner.results.records import BestRow, TrialRecord
+from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bundled, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, SearchSummary, TrialLine
-from tsm2_tune.tuner.results.validation import MOST_DETAIL, checked
+from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.quarantine import Quarantined
@@ -113,7 +116,7 @@ class Store:
         is_of_one = len(problems) == 1 and not hazards  # hazards apply to all problems
         about = (device, *problems) if is_of_one else ()
         with self._database.transaction(writes=True, about=about) as connection:
-            run_id = insert.found_or_added(connection, schema.run, row_values.run_values(run))
+            run_id = upsert.found_or_added(connection, schema.run, values_of(run, schema.run))
             ids = insert.add_trials(connection, run_id, device, trials, retries)
             quarantine.add(connection, hazards)
             return ids
@@ -128,7 +131,7 @@ class Store:
         """
         about = (run.identity.name, final.problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            run_id = insert.found_or_added(connection, schema.run, row_values.run_values(run))
+            run_id = upsert.found_or_added(connection, schema.run, values_of(run, schema.run))
             tried = conditions.values_tried(run.identity.name, final.problem, families, basis)
             return insert.add_final(connection, str(self.path), run_id, run, final, tried)
 
@@ -167,7 +170,7 @@ class Store:
         """Mark the problem's trials in this L2 cache state as tried by a search."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
+            problem_id = upsert.found(connection, schema.problem, records.problem_key(problem))
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.cache == cache.value, trial.is_between == 1)
             connection.execute(row.values(is_between=0))
@@ -176,7 +179,7 @@ class Store:
         """Store the reason `why` the problem's last search ended. It is stored in the rows of the search's trials."""
         trial, about = schema.trial.c, (device_name, problem.text)
         with self._database.transaction(writes=True, about=about) as connection:
-            problem_id = insert.found(connection, schema.problem, row_values.problem_key(problem))
+            problem_id = upsert.found(connection, schema.problem, records.problem_key(problem))
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.basis == basis, trial.strategy.is_not(None))
             connection.execute(row.values(search_ended=why))
@@ -195,7 +198,7 @@ class Store:
         Only problems with the element type and op of `alike` are returned.
         """
         values = conditions.values(device_name, alike) | {"cache": cache.value}
-        return frozenset(map(trial_summaries.problem_of, self._database.rows(queries.SEARCHED, values)))
+        return frozenset(map(records.problem_of, self._database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
         """Return the stored result of the full verification of the winner's kernel, and the digests of the verified
@@ -303,7 +306,8 @@ class Store:
         """
         values = conditions.values(device, problem) | {"cache": cache.value}
         rows = self._database.rows(vendor_measurements.NEWEST_RIGHT, values)
-        return vendor_measurements.median_us(rows[0]) if rows else None
+        column = schema.vendor_measurement.c.median_us
+        return records.value_of(rows[0], column, vendor_measurements.KIND) if rows else None
 
     @repeated
     def row(self, trial_id: int) -> BestRow:
@@ -358,7 +362,7 @@ class Store:
     def trial(self, trial_id: int) -> TrialRecord:
         """Return the record of one trial. Raise InputError if there is no trial with this id."""
         with self._database.transaction() as connection:
-            if insert.found(connection, schema.trial, {"id": trial_id}) is None:
+            if upsert.found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(
                     f"no trial {trial_id} in {self.path}: {command_on('show', str(self.path))} lists them"
                 )
@@ -389,9 +393,10 @@ class Store:
         query = queries.current(None if asked is None else problem is None)
         values = {"device_name": device} if asked is None else conditions.values(device, asked)
         rows = self._database.rows(query, values)
+        ages = [tuple(records.value_of(row, schema.trial.c[name]) for name in ("stamp", "basis")) for row in rows]
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
-        in_time = sorted(zip(keys, rows, strict=True), key=lambda pair: trial_summaries.age(pair[1]))
-        basis = {key: row["basis"] for key, row in in_time}  # the last row of a key determines its basis
+        in_time = sorted(zip(keys, ages, strict=True), key=itemgetter(1))
+        basis = {key: newest for key, (_, newest) in in_time}  # the last row of a key determines its basis
         return tuple(
             trial_summaries.current_trial(row)
             for key, row in zip(keys, rows, strict=True)
@@ -402,7 +407,7 @@ class Store:
         """Return the names of the devices that have trials."""
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
-        return tuple(map(trial_summaries.device_name, self._database.rows(query)))
+        return tuple(records.value_of(row, name) for row in self._database.rows(query))
 
     def devices_of_runs(self) -> tuple[str, ...]:
         """Return the names of the devices that have runs. This is faster than `devices`, since there are fewer runs

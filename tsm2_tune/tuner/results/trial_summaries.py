@@ -4,24 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sqlalchemy import Column, Float, Integer, Text
-
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.columns import nested_of
-from tsm2_tune.tuner.results.records import (
-    PROBLEM_KEY,
-    check_interval,
-    config_of,
-    is_of_this_version,
-    reading,
-)
+from tsm2_tune.tuner.results import domains
+from tsm2_tune.tuner.results.columns import nested_of, record_of
+from tsm2_tune.tuner.results.records import PROBLEM_KEY, check_interval, config_in, is_of_this_version, reading
 from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.schema import column
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Outcome, TimeLimits, Verdict
 from tsm2_tune.tuner.results.validation import Row, checked
 
-MEDIAN_US = Column("median_us", Float)  # NULL if the trial was not measured
-NEWEST = (Column("newest_us", Float), Column("newest_high_us", Float), Column("is_new", Integer))  # NULL likewise
+MEDIAN_US = schema.nullable(schema.measurement.c.median_us)  # NULL if the trial was not measured
+NEWEST = (  # NULL likewise
+    column("newest_us", domains.TIME_US, nullable=True),
+    column("newest_high_us", domains.QUANTITY, nullable=True),
+    column("is_new", domains.FLAG, nullable=True),
+)
+SUMMARY = (
+    column("trials", domains.COUNT),
+    column("total_seconds", domains.QUANTITY),
+    column("ended_at", domains.DATE, nullable=True),
+)
+_LISTED = (*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +55,7 @@ class CurrentTrial:
     problem: Problem
     config: KernelConfig
     cache: Cache  # the L2 cache state in which it was timed
-    compiled: LoadedResources | None  # None if the kernel was not loaded
+    resources: LoadedResources | None  # None if the kernel was not loaded
     spill_bytes: int | None
     median_us: float | None  # newest median; None if its result was wrong or it was not measured
     basis: str
@@ -85,13 +89,10 @@ class SearchSummary:
     ended_at: str | None  # end of the last trial of a search that has ended, ISO 8601, UTC; None if none has
 
 
-SUMMARY = (Column("trials", Integer), Column("total_seconds", Float), Column("ended_at", Text))
-
-
 def search_summary(row: Row) -> SearchSummary:
     """Return the summary in the row of the query `queries.SEARCH_SUMMARY`."""
     with reading(row["id"]):
-        return SearchSummary(**checked(row, SUMMARY))
+        return record_of(SearchSummary, checked(row, SUMMARY))
 
 
 def current_trial(row: Row) -> CurrentTrial:
@@ -101,20 +102,14 @@ def current_trial(row: Row) -> CurrentTrial:
     The configuration may be from another version of this program.
     """
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
+        values = checked(row, _LISTED)
         is_right = Outcome(values["outcome"]) is Outcome.OK and values["verdict_correct"] == 1
-        return CurrentTrial(
-            id=values["id"],
-            problem=Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"]),
-            config=config_of(values["family"], values["config"], values["tunables"]),
-            cache=Cache(values["cache"]),
-            compiled=nested_of(LoadedResources, values),
-            spill_bytes=values["spill_bytes"],
+        return record_of(
+            CurrentTrial,
+            values,
+            config=config_in(values),
             median_us=values["median_us"] if is_right else None,
-            basis=values["basis"],
-            source_digest=values["source_digest"],
             is_verified_in_full=values["full_verdict"] is not None,
-            is_between=bool(values["is_between"]),
         )
 
 
@@ -123,18 +118,8 @@ def trial_line(row: Row) -> TrialLine:
     measurement.
     """
     with reading(row["id"]):
-        values = checked(row, [*schema.trial.columns, *PROBLEM_KEY, MEDIAN_US])
-        problem = Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
-        return TrialLine(
-            id=values["id"],
-            device=values["device_name"],
-            problem=problem.text,
-            config=values["config"],
-            outcome=values["outcome"],
-            cache=values["cache"],
-            median_us=values["median_us"],
-            detail=values["detail"],
-        )
+        values = checked(row, _LISTED)
+        return record_of(TrialLine, values, device=values["device_name"], problem=record_of(Problem, values).text)
 
 
 def stored_trial(row: Row, problem: Problem) -> StoredTrial:
@@ -144,49 +129,12 @@ def stored_trial(row: Row, problem: Problem) -> StoredTrial:
     """
     with reading(row["id"]):
         values = checked(row, [*schema.trial.columns, MEDIAN_US, *NEWEST])
-        config = config_of(values["family"], values["config"], values["tunables"])
-        if not is_of_this_version(config, problem):
-            raise ValueError(f"{config.family} has no configuration {config.text} for {problem.text}")
-        verdict, outcome = nested_of(Verdict, values), Outcome(values["outcome"])
-        newest_us, newest_high_us = values["newest_us"], values["newest_high_us"]
-        if outcome is Outcome.OK and (verdict is None or not verdict.correct or None in (newest_us, newest_high_us)):
+        found = record_of(StoredTrial, values, config=config_in(values))
+        if not is_of_this_version(found.config, problem):
+            raise ValueError(f"{found.config.family} has no configuration {found.config.text} for {problem.text}")
+        verdict, times = nested_of(Verdict, values), (found.newest_us, found.newest_high_us)
+        if found.outcome is Outcome.OK and (verdict is None or not verdict.correct or None in times):
             raise ValueError("it is ok, but has no right result or time")
-        if newest_us is not None:
-            check_interval(0.0, newest_us, newest_high_us)
-        return StoredTrial(
-            id=values["id"],
-            config=config,
-            outcome=outcome,
-            median_us=values["median_us"],
-            newest_us=newest_us,
-            newest_high_us=newest_high_us,
-            is_new=bool(values["is_new"]),
-            total_seconds=values["total_seconds"],
-            limits=nested_of(TimeLimits, values),
-        )
-
-
-def problem_of(row: Row) -> Problem:
-    """Return the problem in a row of `trial` that is joined with its row of `problem`."""
-    with reading(row["id"]):
-        values = checked(row, PROBLEM_KEY)
-        return Problem(values["m"], values["n"], values["k"], values["dtype"], values["op"])
-
-
-def device_name(row: Row) -> str:
-    """Return the device's name in a row of `trial`."""
-    with reading(row["id"]):
-        return str(checked(row, [schema.trial.c.device_name])["device_name"])
-
-
-def age(row: Row) -> tuple[int, str]:
-    """Return the key by which the rows of `trial` are sorted by age: time stamp and basis."""
-    with reading(row["id"]):
-        values = checked(row, [schema.trial.c.stamp, schema.trial.c.basis])
-        return values["stamp"], values["basis"]
-
-
-def config_text(row: Row) -> str:
-    """Return the configuration's text in a row of `trial`."""
-    with reading(row["id"]):
-        return str(checked(row, [schema.trial.c.config])["config"])
+        if found.newest_us is not None:
+            check_interval(0.0, found.newest_us, values["newest_high_us"])
+        return found

@@ -1,4 +1,4 @@
-"""INSERT statements for rows that may exist already, in SQLite's and PostgreSQL's SQL.
+"""Find and insert rows that may exist already, in SQLite's and PostgreSQL's SQL.
 
 Each statement is built once, since building it takes longer than SQLite needs to execute it.
 """
@@ -9,8 +9,43 @@ from collections.abc import Collection, Mapping
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Executable, Table
+from sqlalchemy import Connection, Executable, Table, bindparam, insert, select
 from sqlalchemy.dialects import sqlite
+
+
+def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
+    """Return the id of the row with these values; None if there is no such row."""
+    known = {name: value for name, value in values.items() if value is not None}
+    missing = tuple(name for name in values if name not in known)
+    id_: int | None = connection.execute(_finding(table, tuple(known), missing), known).scalar()
+    return id_
+
+
+def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """Insert a row with these values and return its id."""
+    return int(connection.execute(_adding(table), values).scalar_one())
+
+
+@cache
+def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
+    """Return the query for the id of the row that has bound values in the `known` columns and NULL in the `missing`
+    columns.
+    """
+    query = select(table.c.id).where(*(table.c[name] == bindparam(name) for name in known))
+    return query.where(*(table.c[name].is_(None) for name in missing))
+
+
+@cache
+def _adding(table: Table) -> Executable:
+    return insert(table).returning(table.c.id)
+
+
+def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:
+    """Return the id of the row with these values. Insert the row if it does not exist."""
+    present = found(connection, table, values)
+    if present is None and add_alone(connection, table):
+        present = found(connection, table, values)
+    return added(connection, table, values) if present is None else present
 
 
 def add_once(connection: Connection, table: Table, values: Mapping[str, Any]) -> None:

@@ -12,12 +12,13 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delet
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
 from tsm2_tune.tuner.results import conditions, records
-from tsm2_tune.tuner.results.columns import nested_of, values_of
+from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.columns import record_of, values_of
 from tsm2_tune.tuner.results.logical_clock import FinalStamp
-from tsm2_tune.tuner.results.records import BestRow
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
-from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement, Verdict
+from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement
+from tsm2_tune.tuner.results.upsert import added
 from tsm2_tune.tuner.results.validation import Row, checked
 
 KIND = "vendor measurement"  # the name of a row in messages
@@ -51,16 +52,8 @@ def add(
     _remove(connection, of_round)
     for one in measured:
         times = one.measurement
-        values = {
-            "run_id": run_id,
-            "problem_id": problem_id,
-            "round": round_,
-            "library_version": one.version,
-            **values_of(one, VENDOR),
-            **values_of(times, VENDOR),
-            **of_final._asdict(),
-        }
-        number = connection.execute(insert(VENDOR).values(values).returning(VENDOR.c.id)).scalar_one()
+        place = {"run_id": run_id, "problem_id": problem_id, "round": round_, **of_final._asdict()}
+        number = added(connection, VENDOR, place | values_of(one, VENDOR) | values_of(times, VENDOR))
         samples = [
             {"measurement_id": number, "ordinal": place, "us": us} for place, us in enumerate(times.samples_us)
         ]
@@ -120,10 +113,7 @@ def vendor_measurement(row: Row, samples: Sequence[Row]) -> VendorMeasurement:
     Raise ValueError if the row or a sample is invalid.
     """
     values = checked(row, VENDOR.columns)
-    verdict = nested_of(Verdict, values)
-    assert verdict is not None  # its columns are never NULL
-    times = records.timed(values, samples)
-    return VendorMeasurement(values["library"], values["library_version"], values["routine"], verdict, times)
+    return record_of(VendorMeasurement, values, measurement=records.timed(values, samples))
 
 
 def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
@@ -153,12 +143,6 @@ NEWEST_RIGHT = (
     .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
     .limit(1)
 )
-
-
-def median_us(row: Row) -> float:
-    """Return the median time in a row of the query NEWEST_RIGHT, which selects the fastest correct vendor routine."""
-    with records.reading(row["id"], KIND):
-        return float(checked(row, (VENDOR.c.median_us,))["median_us"])
 
 
 def versions(rows: Collection[Row]) -> frozenset[tuple[str, str, int]]:

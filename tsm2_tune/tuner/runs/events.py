@@ -8,7 +8,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Final, Measurement, Outcome, Trial, in_a_line
 from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.options import Options

@@ -10,7 +10,7 @@ from itertools import chain
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.retry import until_committed
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache

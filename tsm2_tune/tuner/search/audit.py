@@ -120,7 +120,7 @@ def audit(trials: Sequence[CurrentTrial], limits: DeviceLimits, asked: Threshold
     Raise InputError if no trial with a configuration of this version was compiled.
     """
     every, trials = trials, [trial for trial in trials if is_of_this_version(trial.config, trial.problem)]
-    if all(trial.compiled is None for trial in trials):
+    if all(trial.resources is None for trial in trials):
         raise InputError(
             f"nothing to audit of {limits.name}: of {len(every)} trials none is of a configuration that this version"
             " has and was compiled; tune there again"
@@ -203,8 +203,8 @@ def _estimates(
 ) -> tuple[Estimate, ...]:
     of_family = defaultdict(list)
     for trial in trials:
-        if trial.compiled is not None:
-            of_family[trial.config.family].append((trial, trial.compiled))
+        if trial.resources is not None:
+            of_family[trial.config.family].append((trial, trial.resources))
     return tuple(
         _estimate(family, quantity, compiled, candidates)
         for family, compiled in sorted(of_family.items())
@@ -238,10 +238,10 @@ def _estimate(
 def _rules(trials: Iterable[CurrentTrial], candidates: Mapping[int, Candidate]) -> tuple[RuleAudit, ...]:
     decided: dict[tuple[str, str], list[tuple[bool, bool]]] = defaultdict(list)
     for trial in trials:
-        if trial.compiled is not None:
+        if trial.resources is not None:
             estimate = candidates[trial.id]
             real = replace(
-                estimate.resources, registers=trial.compiled.registers, smem_bytes=trial.compiled.smem_bytes
+                estimate.resources, registers=trial.resources.registers, smem_bytes=trial.resources.smem_bytes
             )
             compiled = replace(estimate, compiled=real)
             for rule in rules_of(family_named(estimate.config.family)):

@@ -12,7 +12,6 @@ import json
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, tuple_
 
@@ -25,12 +24,13 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.columns import record_of, values_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.storage.database import Database, fetched
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
 from tsm2_tune.tuner.results.upsert import add_or_change
-from tsm2_tune.tuner.results.validation import MOST_DETAIL, Row, checked
+from tsm2_tune.tuner.results.validation import Row, checked
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.checks import probe_checks
 from tsm2_tune.tuner.worker.protocol import AttemptResult, Call, FullVerification, Run
@@ -102,7 +102,7 @@ def quarantined(
         config=config.text,
         problem=problem.text,
         outcome=outcome,
-        detail=detail[:MOST_DETAIL],
+        detail=detail,
         run_limit_seconds=run_limit_seconds if outcome is Outcome.TIMED_OUT else None,
         times=1,
         last_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -176,10 +176,9 @@ def _as_stored(rows: Iterable[Row]) -> list[Quarantined]:
     for number, row in enumerate(rows, start=1):
         with records.reading(number, "quarantined kernel"):
             values = checked(row, table.columns)
-            outcome = Outcome(values["outcome"])
-            if outcome not in HAZARDS:
-                raise ValueError(f"outcome = {outcome.value}")
-            found.append(Quarantined(**{**values, "outcome": outcome}))
+            if values["outcome"] not in HAZARDS:
+                raise ValueError(f"outcome = {values['outcome']}")
+            found.append(record_of(Quarantined, values))
     return found
 
 
@@ -190,7 +189,7 @@ def add(connection: Connection, found: Iterable[Quarantined]) -> None:
     table = schema.quarantine
     key = table.primary_key.columns.keys()
     for one in found:
-        values: dict[str, Any] = {**asdict(one), "outcome": one.outcome.value}
+        values = values_of(one, table)
         again = select(table.c.times + 1).where(*(table.c[name] == values[name] for name in key))
         values["times"] = connection.execute(again).scalar() or 1
         add_or_change(connection, table, key, values)
@@ -212,7 +211,7 @@ def unite(connection: Connection, theirs: Iterable[Quarantined]) -> int:
         found = replace(last, times=max(one.times, other.times))
         if other is one or found != one:
             changed += 1
-            add_or_change(connection, table, key, {**asdict(found), "outcome": found.outcome.value})
+            add_or_change(connection, table, key, values_of(found, table))
     return changed
 
 

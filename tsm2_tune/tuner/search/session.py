@@ -15,7 +15,7 @@ from tsm2_tune.generator.families import FAMILIES, family_named, parse_config
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.columnar import places
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun

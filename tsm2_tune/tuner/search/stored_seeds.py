@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from sqlalchemy import Column, Float, func, select
+from sqlalchemy import func, select
 
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance
 from tsm2_tune.generator.space.seeds import NEIGHBOURS
-from tsm2_tune.tuner.results import conditions, trial_summaries
+from tsm2_tune.tuner.results import conditions, records
 from tsm2_tune.tuner.results.records import PROBLEM_KEY, reading
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
@@ -21,7 +21,7 @@ from tsm2_tune.tuner.results.trial import Outcome, TuningRun
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_KERNELS = 3  # for each problem and device
-MEDIAN_US = Column("median_us", Float)
+_COLUMNS = (schema.trial.c.problem_id, schema.trial.c.config, schema.measurement.c.median_us)
 
 
 def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
@@ -34,7 +34,7 @@ def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: s
     trial = schema.trial.c
     key = schema.problem.c
     alike = select(key.id, *PROBLEM_KEY).where(key.dtype == problem.dtype_name, key.op == problem.op)
-    found = {row["id"]: trial_summaries.problem_of(row) for row in store.database.rows(alike)}
+    found = {row["id"]: records.problem_of(row) for row in store.database.rows(alike)}
     nearest = sorted(found, key=lambda number: (distance(problem, found[number]), number))[:NEIGHBOURS]
     place = func.row_number().over(
         partition_by=(trial.device_name, trial.problem_id), order_by=schema.measurement.c.median_us
@@ -63,7 +63,7 @@ def _measured(
         choices = dict[int, list[Choice]]()
         for row in of_device:
             with reading(row["id"]):
-                values = checked(row, [schema.trial.c.problem_id, schema.trial.c.config, MEDIAN_US])
+                values = checked(row, _COLUMNS)
             config = parse_config(values["config"])
             if config is not None:  # else it belongs to another version
                 choices.setdefault(values["problem_id"], []).append(Choice(config.early, values["median_us"]))

@@ -17,7 +17,8 @@ from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
-from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
@@ -117,7 +118,7 @@ def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
     measured: dict[str, list[CurrentTrial]] = {}
     for problem in best_us:
         for one in store.current(winners[0].device, problem):
-            known = one.compiled is not None and one.compiled.blocks_per_sm
+            known = one.resources is not None and one.resources.blocks_per_sm
             if known and one.cache == winners[0].cache and is_of_this_version(one.config, one.problem):
                 measured.setdefault(one.config.kernel_text, []).append(one)
     found, counts = [], Comparable()

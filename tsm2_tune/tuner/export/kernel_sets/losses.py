@@ -9,7 +9,8 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.export.kernel_sets.set_cover import Bought, bought, fewest
-from tsm2_tune.tuner.results.records import BestRow, is_of_this_version
+from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial

@@ -11,7 +11,7 @@ from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, expected, kernels_of, rows_between
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 

@@ -12,7 +12,7 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.device.target import Target, find_target, spec_of
 from tsm2_tune.tuner.export.kernel_sets.losses import Selected, Tuned, refuse_stale
 from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Search
-from tsm2_tune.tuner.results.records import BestRow
+from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent

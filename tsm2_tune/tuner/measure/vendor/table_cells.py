@@ -10,7 +10,7 @@ from tsm2_tune.tuner.measure.vendor.libraries import version_text
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache
 
 if TYPE_CHECKING:
-    from tsm2_tune.tuner.results.records import BestRow
+    from tsm2_tune.tuner.results.best_view import BestRow
 
 NOT_MEASURED = "-"
 

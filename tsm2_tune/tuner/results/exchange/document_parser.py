@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results import records, row_values
+from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version, stamped
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, content_of, refuse_constant
@@ -86,7 +86,7 @@ def _parse_entry(entry: Entry) -> ParsedTrials:
             del trials[key]
         else:
             _check(entry.problem, tried, source)
-            parsed.sources[source.digest] = row_values.source_values(source)
+            parsed.sources[source.digest] = records.source_values(source)
     rounds = []
     for one in part.rounds:
         timed = {key: timed for key, timed in one.timed.items() if key in trials}
@@ -121,8 +121,8 @@ def _check(problem: Problem, tried: Tried, source: KernelSource) -> None:
     numbers = dict.fromkeys(("id", "run_id", "problem_id"), 0)
     made = records.trial(
         {**tried.values, **numbers, "device_name": ""},
-        problem={"id": 0, **row_values.problem_values(problem)},
-        source=row_values.source_values(source),
+        problem={"id": 0, **records.problem_values(problem)},
+        source=records.source_values(source),
         first=first,
     )
     if made.outcome is Outcome.INTERRUPTED or (made.outcome is Outcome.OK) > records.is_verified(made):

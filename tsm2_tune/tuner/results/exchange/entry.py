@@ -7,7 +7,6 @@ fields for compiler flags, the result of the verification, several measurements 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ from sqlalchemy import Table
 from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import logical_clock, records, vendor_measurements
+from tsm2_tune.tuner.results.domains import SHA256
 from tsm2_tune.tuner.results.merge.problem_rows import IDS
 from tsm2_tune.tuner.results.merge.text_parser import device_of, parse_problem
 from tsm2_tune.tuner.results.merge.union import (
@@ -37,7 +37,8 @@ from tsm2_tune.tuner.results.validation import checked
 
 NAME, VERSION = "tsm2_tune", 2
 # Members that older versions did not write. They are omitted if they are null.
-LATER = frozenset({"slowed", "first_basis", "space_configurations", "search_ended"})
+_TABLES = (schema.trial, schema.measurement, schema.vendor_measurement)
+LATER = frozenset(one.name for table in _TABLES for one in table.columns if one.info["later"])
 RATIO = "verdict_worst_ratio"  # infinite if a value is NaN; null stands for it, since JSON has no infinity
 
 
@@ -153,10 +154,10 @@ def _run(members: Any) -> RunKey:
 def _tried(members: Mapping[str, Any], runs: Sequence[RunKey], cache: Cache, version: int) -> Tried:
     dated = {"stamp": logical_clock.of_date(str(_member(members, "ended_at")))} if version == 1 else {}
     values = _values({**dated, **members}, schema.trial)
-    records.config_of(values["family"], values["config"], values["tunables"])
+    records.config_in(values)
     if values["superseded"] or values["cache"] != cache:
         raise ValueError(f"{values['config']} is superseded, or was timed in another state of the L2")
-    if not re.fullmatch("[0-9a-f]{64}", str(values["basis"])):
+    if not SHA256.contains(values["basis"]):
         raise ValueError(f"the basis of {values['config']} is not a digest")
     if values["outcome"] == Outcome.BEHIND.value and {values["verdict_correct"], values["full_verdict"]} != {None}:
         raise ValueError(f"{values['config']} was behind and so not verified, but has a verdict")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -16,7 +15,6 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
-    bindparam,
     cast,
     delete,
     func,
@@ -27,11 +25,12 @@ from sqlalchemy import (
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import forget, records, row_values, trial_summaries, vendor_measurements
+from tsm2_tune.tuner.results import forget, records, vendor_measurements
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
+from tsm2_tune.tuner.results.upsert import found, found_or_added
 from tsm2_tune.tuner.results.validation import Row, checked
 
 FINAL = ("final", "final_stamp")
@@ -48,7 +47,7 @@ def places(connection: Connection) -> list[tuple[str, Problem]]:
         .group_by(trial.device_name, schema.problem.c.id)
     )
     found = fetched(connection, query.order_by(trial.device_name, *records.PROBLEM_KEY))
-    return [(trial_summaries.device_name(row), trial_summaries.problem_of(row)) for row in found]
+    return [(records.value_of(row, trial.device_name), records.problem_of(row)) for row in found]
 
 
 class Reader:
@@ -64,8 +63,8 @@ class Reader:
 
     def part(self, device_name: str, problem: Problem) -> Part:
         """Return all rows of this problem on this device. Raise StoreError if a row is damaged."""
-        trial, problem_id = schema.trial, _problem_id(self._connection, problem)
-        if problem_id < 0:
+        trial, problem_id = schema.trial, found(self._connection, schema.problem, records.problem_key(problem))
+        if problem_id is None:
             return Part()
         of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
         measured = self._measured(of_part)
@@ -188,11 +187,8 @@ class Writer:
 
     def write(self, device_name: str, problem: Problem, part: Part) -> None:
         """Replace all rows of this problem on this device by the rows in `part`. Trials keep their ids."""
-        problem_id, ids = _problem_id(self._connection, problem), dict[TrialKey, int]()
-        if problem_id < 0:
-            problem_id = _added(self._connection, schema.problem, [row_values.problem_values(problem)])[0]
-        else:
-            ids = self._emptied(device_name, problem_id)
+        problem_id = found_or_added(self._connection, schema.problem, records.problem_values(problem))
+        ids = self._emptied(device_name, problem_id)
         ordered = sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0]))
         self._write_sources({tried.values["source_digest"] for _, tried in ordered})
         new = list[tuple[TrialKey, dict[str, Any]]]()
@@ -242,7 +238,7 @@ class Writer:
 
     def _run_id(self, run: RunKey) -> int:
         if run not in self._runs:
-            self._runs[run] = _added_once(self._connection, schema.run, dict(zip(RUN, run, strict=True)))
+            self._runs[run] = found_or_added(self._connection, schema.run, dict(zip(RUN, run, strict=True)))
         return self._runs[run]
 
     def _place(self, number: int, timed: Timed, of: Round | None) -> dict[str, Any]:
@@ -302,33 +298,6 @@ def _values(row: Row, table: Table) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in IDS}
 
 
-def _problem_id(connection: Connection, problem: Problem) -> int:
-    """Return the id of the problem's row; -1 if there is no such row."""
-    found = _id_of(connection, schema.problem, row_values.problem_key(problem))
-    return -1 if found is None else found
-
-
-def _id_of(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
-    """Return the id of a row with these values; None if there is no such row."""
-    found = connection.execute(_with_values(table, tuple(values)), values).scalar()
-    return None if found is None else int(found)
-
-
-@cache
-def _with_values(table: Table, names: tuple[str, ...]) -> Select[Any]:
-    """Return the query for the id of the row with bound values in the columns `names`.
-
-    The query is cached, since building it is slow.
-    """
-    query = select(table.c.id)
-    for name in names:
-        column = table.c[name]
-        query = query.where(
-            column.is_not_distinct_from(bindparam(name)) if column.nullable else column == bindparam(name)
-        )
-    return query
-
-
 def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]]) -> list[int]:
     """Insert the rows, and return their ids in the order of the rows."""
     statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
@@ -336,12 +305,6 @@ def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]
     for _, same in groupby(values, key=dict.keys):  # all rows of a statement have the same columns
         found += connection.execute(statement, list(same)).scalars()
     return found
-
-
-def _added_once(connection: Connection, table: Table, values: dict[str, Any]) -> int:
-    """Return the id of the row with these values. Insert the row if it does not exist."""
-    found = _id_of(connection, table, values)
-    return _added(connection, table, [values])[0] if found is None else found
 
 
 def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:

@@ -23,10 +23,9 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import KernelSource
-from tsm2_tune.tuner.results import logical_clock, records, row_values
-from tsm2_tune.tuner.results.columns import nested_of
+from tsm2_tune.tuner.results import logical_clock, records
+from tsm2_tune.tuner.results.columns import nested_of, record_of, values_of
 from tsm2_tune.tuner.results.fingerprint import basis
-from tsm2_tune.tuner.results.merge.problem_rows import IDS
 from tsm2_tune.tuner.results.merge.serializer import (
     DIGITS,
     LINES,
@@ -54,7 +53,7 @@ from tsm2_tune.tuner.results.merge.union import (
     part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, Trial, Verdict, in_a_line
+from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Trial, Verdict, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
@@ -243,9 +242,8 @@ class _Reader:
         _once(self._runs, _key(line["key"]), (tuple(values[name] for name in RUN), run.ceilings))
 
     def _read_basis(self, line: dict[str, Any]) -> None:
-        if not isinstance(line["digest"], str) or not re.fullmatch("[0-9a-f]{64}", line["digest"]):
-            raise ValueError(f"{shown(line['digest'])} is not a digest")
-        _once(self._bases, _key(line["key"]), line["digest"])
+        digest = checked(line, [schema.source.c.digest])["digest"]
+        _once(self._bases, _key(line["key"]), digest)
 
     def _read_final(self, line: dict[str, Any]) -> None:
         columns = (schema.measurement.c[name] for name in ("final", "final_stamp"))
@@ -269,22 +267,21 @@ class _Reader:
             raise ValueError(
                 "its first time does not belong to it, or another time does not belong to a final on its device"
             )
-        self._parsed.sources[source.digest] = row_values.source_values(source)
+        self._parsed.sources[source.digest] = records.source_values(source)
         toolkit, flags = (str(own.run[RUN.index(name)]) for name in ("toolkit", "flags"))
         own_basis = basis(toolkit, flags, Cache(own.values["cache"]))
         if "basis" in line:
             own_basis = self._bases[_key(line["basis"])]
-        trial = _trial(problem, config, own_basis, source, values, own)
-        stored_values = {
-            "config": config.text,
-            "basis": own_basis,
-            "first_basis": None,
-            **row_values.trial_values(trial),
-        }
-        stored_values["ended_at"] = own.run[STARTED_AT]  # the file has no later time
+        known = values | dict.fromkeys(("compile_limit_seconds", "run_limit_seconds"))
+        known |= {"outcome": Outcome.OK, "detail": "", "compile_seconds": 0.0, "total_seconds": 0.0}
+        known |= {"verdict_correct": 1, "verdict_detail": UNTOLD}
+        known |= {name: own.values[name] for name in ("cache", "floor_us")}
+        given = {"problem": problem, "config": config, "basis": own_basis, "source": source, "measurement": None}
+        stored = records.trial_values(record_of(Trial, known, **given)) | {"first_basis": None}
+        stored["ended_at"] = own.run[STARTED_AT]  # the file has no later time
         stamp = logical_clock.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
-        stored_values |= checked({"stamp": stamp}, [columns.stamp])
-        place, tried = (device, problem), Tried(own.run, stored_values, own)
+        stored |= checked({"stamp": stamp}, [columns.stamp])
+        place, tried = (device, problem), Tried(own.run, stored, own)
         _once(self._trials[place], tried.key, tried)
         for at, timed in finals:
             _once(self._members(place, at, timed)[0], tried.key, timed)
@@ -315,21 +312,17 @@ class _Reader:
     def _time(self, problem: Problem, members: Any) -> tuple[At | None, Timed]:
         """Return (id of the final comparison, measurement). The id is None if the search made the measurement."""
         line = dict(zip(self._time_names, _list(members), strict=True))
-        table, of = schema.measurement.c, self._time_names[0]
-        names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz")
-        v = checked(line | {"summary_of": line["samples"]}, [*(table[name] for name in names), table.summary_of])
+        table, of = schema.measurement, self._time_names[0]
+        names = (of, "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "summary_of")
+        v = checked(line | {"summary_of": line["samples"]}, [table.c[name] for name in names])
         if v["summary_of"] is None:
             raise ValueError("a time has no samples")
         records.check_interval(v["low_us"], v["median_us"], v["high_us"])
         run, ceilings = self._runs[_key(line["run"])]
-        measured = Measurement(
-            (), v["median_us"], v["low_us"], v["high_us"], v["sm_clock_mhz"], Cache(v["cache"]), v["summary_of"]
-        )
-        floor_us = ceilings.floor_us(problem)
-        row = row_values.measurement_values(measured, 0, run_id=0, round_=0, floor_us=floor_us)
+        row = values_of(record_of(Measurement, v, samples_us=()), table) | {"floor_us": ceilings.floor_us(problem)}
         if of == "round" and v["round"] < 0:
             raise ValueError(f"{v['round']} is not a round of a final")
-        return v[of] or None, Timed(run, {name: value for name, value in row.items() if name not in IDS}, ())
+        return v[of] or None, Timed(run, row, ())
 
     def _kernel(
         self, problem: Problem, text: str, source: Any, device: str
@@ -350,39 +343,6 @@ class _Reader:
             why = f"{text}, measured on {device}, has other kernel code in this tsm2-tune: tune {problem.text} again"
         self._parsed.left_out.setdefault(text, f"left out: {why}")
         return None, None
-
-
-def _trial(
-    problem: Problem, config: KernelConfig, own_basis: str, source: KernelSource, values: dict[str, Any], own: Timed
-) -> Trial:
-    """Return a Trial from the checked values of one line of the file."""
-    loaded = [values[name] for name in ("registers", "local_bytes", "smem_bytes", "blocks_per_sm")]
-    if None in loaded and set(loaded) != {None}:
-        raise ValueError("a part of what was loaded is missing")
-    ratio = values["verdict_worst_ratio"]
-    if ratio is None or ratio > 1:
-        raise ValueError(f"a right result with an error of {ratio} times its bound")
-    return Trial(
-        problem=problem,
-        config=config,
-        basis=own_basis,
-        source=source,
-        outcome=Outcome.OK,
-        detail="",
-        resources=None if None in loaded else LoadedResources(*loaded),
-        spill_bytes=values["spill_bytes"],
-        guideline_broken=values["guideline_broken"],
-        verdict=Verdict(True, ratio, UNTOLD),
-        measurement=None,
-        floor_us=own.values["floor_us"],
-        compile_seconds=0.0,
-        total_seconds=0.0,
-        full_verdict=values["full_verdict"],
-        verified_code=values["verified_code"],
-        cache=Cache(own.values["cache"]),
-        is_between=bool(values["is_between"]),
-        strategy=values["strategy"],
-    )
 
 
 def _once(known: dict[Any, Any], key: Any, value: Any) -> None:

@@ -24,11 +24,12 @@ from typing import Any, TypeVar
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import logical_clock, row_values
+from tsm2_tune.tuner.results import logical_clock, records
+from tsm2_tune.tuner.results.domains import MOST_STAMP
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.results.validation import MOST_STAMP, Row
+from tsm2_tune.tuner.results.validation import Row
 
 TrialKey = tuple[str, str]  # configuration, digest of basis and kernel
 RunKey = tuple[Any, ...]  # the values of a row of `run`, in the order of its columns
@@ -185,7 +186,7 @@ def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Rou
             for of in (one.vendor, one.timed)
         )
         run = [value for name, value in own.items() if name != "sms"]
-        facts = [*run, *row_values.problem_key(problem).values(), *(min(vendor, default=None) or min(timed))]
+        facts = [*run, *records.problem_key(problem).values(), *(min(vendor, default=None) or min(timed))]
         newest = max(logical_clock.of_date(own["started_at"]) + one.stamp, newest + 1)
         final = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
         yield replace(one, final=final, stamp=newest)

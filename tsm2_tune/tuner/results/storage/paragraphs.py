@@ -10,9 +10,10 @@ from collections import Counter
 
 from sqlalchemy import Connection, bindparam, select
 
+from tsm2_tune.tuner.results.domains import MOST_KERNEL, MOST_PARAGRAPHS
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.upsert import add_once
-from tsm2_tune.tuner.results.validation import MOST_KERNEL, MOST_PARAGRAPHS, Row, checked
+from tsm2_tune.tuner.results.validation import Row, checked
 
 BREAK = "\n\n"
 KEY_DIGITS = 16  # of the SHA-256; if two paragraphs had equal keys, the digest of the whole text would differ

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeEngine
 
 from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.results.best_view import best
 from tsm2_tune.tuner.results.storage import schema, schema_versions
 
 own = MetaData()  # tables that only servers need
@@ -103,8 +104,8 @@ def _refuse_altered(connection: Connection, place: str) -> None:
         known = {one["name"] for one in indices.get((None, table.name), ())}
         for name in sorted({str(one.name) for one in table.indexes} - known):
             _refuse(place, name, is_there=False)
-    if schema.best.name not in views:
-        _refuse(place, schema.best.name, is_there=False)
+    if best.name not in views:
+        _refuse(place, best.name, is_there=False)
 
 
 _HERE = "relnamespace = (SELECT oid FROM pg_namespace WHERE nspname = current_schema())"

@@ -1,4 +1,4 @@
-"""The tables of the database."""
+"""The tables of the database. Each column is declared once, with its domain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from tsm2_tune.tuner.results.best_view import best as best
+from tsm2_tune.tuner.results import domains
+from tsm2_tune.tuner.results.domains import Domain
 
 APPLICATION_ID = 0x74736D32  # "tsm2" in ASCII; it marks this program's files in SQLite's file header
 
@@ -41,38 +42,56 @@ class _ServerText(TypeDecorator[str]):
 
 Text = sqlalchemy.Text().with_variant(_ServerText(collation="C"), "postgresql")
 Integer = sqlalchemy.Integer().with_variant(BigInteger(), "postgresql")  # SQLite's integers have 64 bits
+_SQL_TYPES: dict[type, Any] = {str: Text, int: Integer, float: Float()}
+
+
+def column(
+    name: str, domain: Domain, *key: ForeignKey, nullable: bool = False, later: bool = False, **options: Any
+) -> Column[Any]:
+    """Declare a column with the values of the domain, which determines the column's type.
+
+    `later` means that exchange files of older versions lack the column. It is omitted there if it is NULL.
+    """
+    info = {"domain": domain, "later": later}
+    return Column(name, _SQL_TYPES[domain.kind], *key, nullable=nullable, info=info, **options)
+
+
+def nullable(of: Column[Any]) -> Column[Any]:
+    """Return the column as an outer join has it: NULL if there is no row."""
+    return column(of.name, of.info["domain"], nullable=True)
+
 
 run = Table(
     "run",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("device_name", Text, nullable=False),
-    Column("device_uuid", Text, nullable=False),
-    Column("compute_capability", Text, nullable=False),  # "" for the host
-    Column("driver", Text, nullable=False),
-    Column("toolkit", Text, nullable=False),
-    Column("flags", Text, nullable=False),
-    Column("version", Text, nullable=False),
-    Column("seed", Integer, nullable=False),
-    Column("started_at", Text, nullable=False),
-    Column("read_gbytes_per_s", Float, nullable=False),
-    Column("copy_gbytes_per_s", Float, nullable=False),
-    Column("gflops", Text, nullable=False),  # JSON: dtype -> measured FMA rate
-    Column("sms", Integer),  # multiprocessors; NULL in runs of versions that did not store them
+    column("id", domains.ID, primary_key=True),
+    column("device_name", domains.LINE),
+    column("device_uuid", domains.LINE),
+    column("compute_capability", domains.LINE),  # "" for the host
+    column("driver", domains.LINE),
+    column("toolkit", domains.LINE),
+    column("flags", domains.LINE),
+    column("version", domains.LINE),
+    column("seed", domains.ID),
+    column("started_at", domains.DATE),
+    column("read_gbytes_per_s", domains.RATE),
+    column("copy_gbytes_per_s", domains.RATE),
+    column("gflops", domains.JSON),  # JSON: dtype -> measured FMA rate
+    column("sms", domains.SMS, nullable=True),  # multiprocessors; NULL in runs of versions that did not store them
     UniqueConstraint("id", "device_name"),  # for the foreign key of a trial's copy of the name
 )
 
 problem = Table(
     "problem",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("op", Text, nullable=False),
-    Column("dtype", Text, nullable=False),
-    Column("m", Integer, nullable=False),
-    Column("n", Integer, nullable=False),
-    Column("k", Integer, nullable=False),
-    Column("flops", Integer, nullable=False),
-    Column("least_bytes", Integer, nullable=False),
+    column("id", domains.ID, primary_key=True),
+    column("op", domains.WORD),
+    column("dtype", domains.DTYPE),
+    column("m", domains.COUNT),
+    column("n", domains.COUNT),
+    column("k", domains.COUNT),
+    column("flops", domains.ID),
+    column("least_bytes", domains.ID),
     UniqueConstraint("op", "dtype", "m", "n", "k"),
 )
 
@@ -83,24 +102,24 @@ LAUNCH_OF_TRIAL = ("rows_per_block", "splits")
 paragraph = Table(
     "paragraph",
     metadata,
-    Column("key", Text, primary_key=True),  # first 16 digits of the SHA-256 of its text
-    Column("text", Text, nullable=False),
+    column("key", domains.KEY, primary_key=True),  # first 16 digits of the SHA-256 of its text
+    column("text", domains.KERNEL_TEXT),
 )
 
 source = Table(
     "source",
     metadata,
-    Column("digest", Text, primary_key=True),  # SHA-256 of the text without comments
-    Column("kernel", Text, nullable=False),
-    Column("paragraphs", Text, nullable=False),  # keys of the paragraphs of the text, in order, between spaces
-    Column("dtype", Text, nullable=False),
-    Column("threads", Integer, nullable=False),
-    Column("rows_per_block", Integer, nullable=False),
-    Column("smem_bytes", Integer, nullable=False),
-    Column("columns_per_block", Integer, nullable=False, server_default="0"),
-    Column("splits", Integer, nullable=False, server_default="1"),
-    Column("flat_splits", Integer, nullable=False, server_default="64"),
-    Column("persistent", Integer, nullable=False, server_default="0"),  # 1 or 0
+    column("digest", domains.SHA256, primary_key=True),  # SHA-256 of the text without comments
+    column("kernel", domains.NAME),
+    column("paragraphs", domains.KEYS),  # keys of the paragraphs of the text, in order, between spaces
+    column("dtype", domains.DTYPE),
+    column("threads", domains.THREADS),
+    column("rows_per_block", domains.POSITIVE),
+    column("smem_bytes", domains.SMEM_BYTES),
+    column("columns_per_block", domains.COUNT, server_default="0"),
+    column("splits", domains.SPLITS, server_default="1"),
+    column("flat_splits", domains.POSITIVE, server_default="64"),
+    column("persistent", domains.FLAG, server_default="0"),  # 1 or 0
 )
 
 # A configuration is tried once for each device, problem and basis. The first UNIQUE constraint ensures this across
@@ -109,48 +128,48 @@ source = Table(
 trial = Table(
     "trial",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("run_id", Integer, nullable=False),
-    Column("device_name", Text, nullable=False),
-    Column("problem_id", ForeignKey("problem.id"), nullable=False),
-    Column("family", Text, nullable=False),
-    Column("config", Text, nullable=False),
-    Column("tunables", Text, nullable=False),  # JSON
-    Column("basis", Text, nullable=False),
-    Column("source_digest", ForeignKey("source.digest"), nullable=False),
-    Column("outcome", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("registers", Integer),
-    Column("local_bytes", Integer),
-    Column("smem_bytes", Integer),
-    Column("blocks_per_sm", Integer),
-    Column("spill_bytes", Integer),
-    Column("guideline_broken", Text),
-    Column("verdict_correct", Integer),  # 1 or 0; NULL if the result was never compared
-    Column("verdict_worst_ratio", Float),
-    Column("verdict_detail", Text),
-    Column("floor_us", Float, nullable=False),
-    Column("compile_seconds", Float, nullable=False),
-    Column("total_seconds", Float, nullable=False),
-    Column("ended_at", Text, nullable=False),
-    Column("compile_limit_seconds", Float),  # the trial's limits; NULL if its version did not store them
-    Column("run_limit_seconds", Float),
-    Column("full_verdict", Text),  # the calls of the full verification; NULL if there was none
-    Column("rows_per_block", Integer),  # rows per block of its launch; NULL if the launch is the source's
-    Column("splits", Integer),
-    Column("cache", Text, nullable=False, server_default="clean"),  # L2 cache state in which it was timed
-    Column("is_between", Integer, nullable=False, server_default="0"),  # 1: no search tried it, see best_view.py
+    column("id", domains.ID, primary_key=True),
+    column("run_id", domains.ID),
+    column("device_name", domains.LINE),
+    column("problem_id", domains.ID, ForeignKey("problem.id")),
+    column("family", domains.NAME),
+    column("config", domains.CONFIG),
+    column("tunables", domains.JSON),  # JSON
+    column("basis", domains.LINE),
+    column("source_digest", domains.SHA256, ForeignKey("source.digest")),
+    column("outcome", domains.OUTCOME),
+    column("detail", domains.SENTENCE),
+    column("registers", domains.COUNT, nullable=True),
+    column("local_bytes", domains.COUNT, nullable=True),
+    column("smem_bytes", domains.SMEM_BYTES, nullable=True),
+    column("blocks_per_sm", domains.COUNT, nullable=True),
+    column("spill_bytes", domains.COUNT, nullable=True),
+    column("guideline_broken", domains.RULE, nullable=True),
+    column("verdict_correct", domains.FLAG, nullable=True),  # 1 or 0; NULL if the result was never compared
+    column("verdict_worst_ratio", domains.RATIO, nullable=True),
+    column("verdict_detail", domains.SENTENCE, nullable=True),
+    column("floor_us", domains.QUANTITY),
+    column("compile_seconds", domains.QUANTITY),
+    column("total_seconds", domains.QUANTITY),
+    column("ended_at", domains.DATE),
+    column("compile_limit_seconds", domains.QUANTITY, nullable=True),  # NULL if its version did not store them
+    column("run_limit_seconds", domains.QUANTITY, nullable=True),
+    column("full_verdict", domains.SENTENCE, nullable=True),  # the calls of the full verification
+    column("rows_per_block", domains.POSITIVE, nullable=True),  # of its launch; NULL if as the source's
+    column("splits", domains.SPLITS, nullable=True),
+    column("cache", domains.CACHE, server_default="clean"),  # L2 cache state in which it was timed
+    column("is_between", domains.FLAG, server_default="0"),  # 1: no search tried it, see best_view.py
     # 1: the kernel's code has changed since. The column `basis` is then another digest, see fingerprint.py.
-    Column("superseded", Integer, nullable=False, server_default="0"),
-    Column("strategy", Text),  # strategy of its search; NULL without a search, or if its version did not store it
-    Column("stamp", Integer, nullable=False, server_default="0"),  # see logical_clock.py
-    Column("first_basis", Text),  # the original basis of a superseded trial; NULL if not superseded
+    column("superseded", domains.FLAG, server_default="0"),
+    column("strategy", domains.STRATEGY, nullable=True),  # of its search; NULL without a search, or if not stored
+    column("stamp", domains.STAMP, server_default="0"),  # see logical_clock.py
+    column("first_basis", domains.LINE, nullable=True, later=True),  # the original basis if superseded
     # Digests of the fully verified machine code, for each index width; NULL if they were not stored.
-    Column("verified_code", Text),
+    column("verified_code", domains.CODES, nullable=True),
     # Number of configurations in its search space; NULL without a search, or if it was not stored.
-    Column("space_configurations", Integer),
+    column("space_configurations", domains.COUNT, nullable=True, later=True),
     # Why the search ended, a value of search.Why; NULL until it ends, or if it was not stored.
-    Column("search_ended", Text),
+    column("search_ended", domains.REASON, nullable=True, later=True),
     UniqueConstraint("device_name", "problem_id", "config", "basis"),
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
@@ -168,31 +187,31 @@ newest_stamp = Index("newest_stamp", trial.c.stamp)
 measurement = Table(
     "measurement",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("trial_id", ForeignKey("trial.id"), nullable=False),
-    Column("run_id", ForeignKey("run.id"), nullable=False),  # the run that measured, maybe later than the trial's run
+    column("id", domains.ID, primary_key=True),
+    column("trial_id", domains.ID, ForeignKey("trial.id")),
+    column("run_id", domains.ID, ForeignKey("run.id")),  # the run that measured, maybe later than the trial's run
     # 0: the search's measurement. 1, 2, ...: final comparisons, with a round for each L2 cache state.
     # -1, -2, ...: searches' measurements from imported databases.
-    Column("round", Integer, nullable=False),
-    Column("median_us", Float, nullable=False),
-    Column("low_us", Float, nullable=False),
-    Column("high_us", Float, nullable=False),
-    Column("sm_clock_mhz", Float),
-    Column("floor_us", Float, nullable=False),  # least time of the problem, from this run's measured peak rates
-    Column("cache", Text, nullable=False, server_default="clean"),
-    Column("summary_of", Integer),  # number of samples, if the row is a summary without them; else NULL
-    Column("slowed", Integer),  # samples that were taken while the clock had dropped; NULL if not counted
-    Column("final", Text),  # id and time stamp of the final comparison, see logical_clock.py; else NULL
-    Column("final_stamp", Integer),
+    column("round", domains.ROUND),
+    column("median_us", domains.TIME_US),
+    column("low_us", domains.QUANTITY),
+    column("high_us", domains.QUANTITY),
+    column("sm_clock_mhz", domains.QUANTITY, nullable=True),
+    column("floor_us", domains.QUANTITY),  # least time of the problem, from this run's measured peak rates
+    column("cache", domains.CACHE, server_default="clean"),
+    column("summary_of", domains.SAMPLES, nullable=True),  # number of samples that were not stored; else NULL
+    column("slowed", domains.COUNT, nullable=True, later=True),  # samples at a dropped clock
+    column("final", domains.KEY, nullable=True),  # id and stamp of the final: see logical_clock.py
+    column("final_stamp", domains.STAMP, nullable=True),
     UniqueConstraint("trial_id", "round"),
 )
 
 sample = Table(
     "sample",
     metadata,
-    Column("measurement_id", ForeignKey("measurement.id"), primary_key=True),
-    Column("ordinal", Integer, primary_key=True),
-    Column("us", Float, nullable=False),
+    column("measurement_id", domains.ID, ForeignKey("measurement.id"), primary_key=True),
+    column("ordinal", domains.COUNT, primary_key=True),
+    column("us", domains.QUANTITY),
     sqlite_with_rowid=False,
 )
 
@@ -200,34 +219,34 @@ sample = Table(
 vendor_measurement = Table(
     "vendor_measurement",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("run_id", ForeignKey("run.id"), nullable=False),
-    Column("problem_id", ForeignKey("problem.id"), nullable=False),
-    Column("round", Integer, nullable=False),
-    Column("library", Text, nullable=False),  # cuBLAS or cuBLASLt
-    Column("library_version", Integer, nullable=False),  # 130100 is 13.1.0
-    Column("routine", Text, nullable=False),
-    Column("verdict_correct", Integer, nullable=False),  # 1 or 0
-    Column("verdict_worst_ratio", Float, nullable=False),
-    Column("verdict_detail", Text, nullable=False),
-    Column("median_us", Float, nullable=False),
-    Column("low_us", Float, nullable=False),
-    Column("high_us", Float, nullable=False),
-    Column("sm_clock_mhz", Float),
-    Column("cache", Text, nullable=False, server_default="clean"),
-    Column("summary_of", Integer),
-    Column("slowed", Integer),
-    Column("final", Text),
-    Column("final_stamp", Integer),
+    column("id", domains.ID, primary_key=True),
+    column("run_id", domains.ID, ForeignKey("run.id")),
+    column("problem_id", domains.ID, ForeignKey("problem.id")),
+    column("round", domains.ROUND),
+    column("library", domains.LIBRARY),  # cuBLAS or cuBLASLt
+    column("library_version", domains.COUNT),  # 130100 is 13.1.0
+    column("routine", domains.ROUTINE),
+    column("verdict_correct", domains.FLAG),  # 1 or 0
+    column("verdict_worst_ratio", domains.RATIO),
+    column("verdict_detail", domains.SENTENCE),
+    column("median_us", domains.TIME_US),
+    column("low_us", domains.QUANTITY),
+    column("high_us", domains.QUANTITY),
+    column("sm_clock_mhz", domains.QUANTITY, nullable=True),
+    column("cache", domains.CACHE, server_default="clean"),
+    column("summary_of", domains.SAMPLES, nullable=True),
+    column("slowed", domains.COUNT, nullable=True, later=True),
+    column("final", domains.KEY, nullable=True),
+    column("final_stamp", domains.STAMP, nullable=True),
     UniqueConstraint("run_id", "problem_id", "round", "library"),
 )
 
 vendor_sample = Table(
     "vendor_sample",
     metadata,
-    Column("measurement_id", ForeignKey("vendor_measurement.id"), primary_key=True),
-    Column("ordinal", Integer, primary_key=True),
-    Column("us", Float, nullable=False),
+    column("measurement_id", domains.ID, ForeignKey("vendor_measurement.id"), primary_key=True),
+    column("ordinal", domains.COUNT, primary_key=True),
+    column("us", domains.QUANTITY),
     sqlite_with_rowid=False,
 )
 
@@ -235,13 +254,13 @@ vendor_sample = Table(
 lease = Table(
     "lease",
     metadata,
-    Column("device_name", Text, primary_key=True),
-    Column("problem", Text, primary_key=True),  # the problem's text
-    Column("owner", Text, nullable=False),  # the run, see runs/owners.py; "" if the lease was released
-    Column("expires_at", Float, nullable=False),  # in seconds since 1970, UTC, by the clock of Database.now
-    Column("config", Text),  # the configuration that the owner has been trying for a second or more
-    Column("suspect", Text),  # the configuration at which the last runs died that had the problem
-    Column("deaths", Integer, nullable=False),  # the number of these runs; 0 without a suspect
+    column("device_name", domains.LINE, primary_key=True),
+    column("problem", domains.LINE, primary_key=True),  # the problem's text
+    column("owner", domains.LINE),  # the run, see runs/owners.py; "" if the lease was released
+    column("expires_at", domains.QUANTITY),  # in seconds since 1970, UTC, by the clock of Database.now
+    column("config", domains.CONFIG, nullable=True),  # that the owner has tried for a second or more
+    column("suspect", domains.CONFIG, nullable=True),  # configuration at which the last runs died
+    column("deaths", domains.COUNT),  # the number of these runs; 0 without a suspect
     sqlite_with_rowid=False,
 )
 
@@ -249,17 +268,17 @@ lease = Table(
 quarantine = Table(
     "quarantine",
     metadata,
-    Column("device_name", Text, primary_key=True),
-    Column("digest", Text, primary_key=True),  # SHA-256 of the kernel's code, its definitions and its launch
-    Column("tools", Text, primary_key=True),  # SHA-256 of compiler, flags and driver
-    Column("toolkit", Text, nullable=False),
-    Column("driver", Text, nullable=False),
-    Column("config", Text, nullable=False),  # of the last failure, like the following columns
-    Column("problem", Text, nullable=False),
-    Column("outcome", Text, nullable=False),
-    Column("detail", Text, nullable=False),
-    Column("run_limit_seconds", Float),  # NULL if the kernel faulted
-    Column("times", Integer, nullable=False),
-    Column("last_at", Text, nullable=False),
+    column("device_name", domains.LINE, primary_key=True),
+    column("digest", domains.SHA256, primary_key=True),  # of the kernel's code, definitions and launch
+    column("tools", domains.SHA256, primary_key=True),  # SHA-256 of compiler, flags and driver
+    column("toolkit", domains.LINE),
+    column("driver", domains.LINE),
+    column("config", domains.CONFIG),  # of the last failure, like the following columns
+    column("problem", domains.LINE),
+    column("outcome", domains.OUTCOME),
+    column("detail", domains.SENTENCE),
+    column("run_limit_seconds", domains.QUANTITY, nullable=True),  # NULL if the kernel faulted
+    column("times", domains.COUNT),
+    column("last_at", domains.DATE),
     sqlite_with_rowid=False,
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from sqlalchemy import Column, Connection, Dialect, Float, MetaData, Table, select, update
 from sqlalchemy.dialects import registry
@@ -11,8 +12,8 @@ from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.best_view import BEST_VIEW
+from tsm2_tune.tuner.results.domains import KERNEL_TEXT
 from tsm2_tune.tuner.results.storage import paragraphs, schema
-from tsm2_tune.tuner.results.validation import BY_NAME
 
 Migration = Callable[[Connection], None]
 
@@ -32,10 +33,14 @@ _claim = Table(
 DROPPED = tuple(_former.tables.values())
 
 
+def _add_column(connection: Connection, column: Column[Any]) -> None:
+    kind = column.type.compile(connection.dialect)
+    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+
+
 def _to_25(connection: Connection) -> None:
     """A trial says why its search ended. Older trials do not."""
-    kind = schema.trial.c.search_ended.type.compile(connection.dialect)
-    connection.exec_driver_sql(f"ALTER TABLE trial ADD COLUMN search_ended {kind}")
+    _add_column(connection, schema.trial.c.search_ended)
 
 
 def _to_26(connection: Connection) -> None:
@@ -46,7 +51,7 @@ def _to_26(connection: Connection) -> None:
     for digest in connection.execute(select(source.digest)).scalars().all():
         of_digest = source.digest == digest
         text = connection.execute(select(source.paragraphs).where(of_digest)).scalar_one()
-        if isinstance(text, str) and BY_NAME["text"](text):  # a damaged text stays, and is refused when it is read
+        if isinstance(text, str) and KERNEL_TEXT.contains(text):  # a damaged text is refused when it is read
             values = {"paragraphs": paragraphs.add_text(connection, text)}
             connection.execute(update(schema.source).where(of_digest).values(values))
 

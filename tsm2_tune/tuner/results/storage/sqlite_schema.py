@@ -12,10 +12,10 @@ from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateIndex, CreateTable
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.best_view import BEST_VIEW
+from tsm2_tune.tuner.results.best_view import BEST_VIEW, best
 from tsm2_tune.tuner.results.storage import schema, schema_versions
 
-VIEW = schema.best.name
+VIEW = best.name
 Facts = tuple[object, ...]
 
 

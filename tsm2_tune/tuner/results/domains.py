@@ -1,0 +1,99 @@
+"""Domains: the valid values of a column. schema.py names the domain of each column."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from tsm2_tune.generator.problem import DTYPES, INT32_MAX
+from tsm2_tune.tuner.measure.vendor.libraries import FILES
+from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Outcome
+
+MOST_DETAIL, MOST_KERNEL, MOST_JSON = 2**14, 2**19, 4096  # characters of a sentence, a kernel's text, a JSON object
+MOST_PARAGRAPHS = 256  # of a kernel's text; the last one contains the rest
+MOST_SAMPLES = 4096  # samples of a measurement
+MOST_STAMP = 2**62  # thousands of years in the future, so that each stamp has a successor
+MOST_TIME_US = 1e15  # about 30 years
+
+_NAME = r"[a-z][a-z0-9_]{0,63}"
+_VALUE = rf"{_NAME}=[a-z0-9]{{1,80}}"
+_UTC = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(\+00:00|Z)")  # ISO 8601
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Domain:
+    """The valid values of a column: their type, and a test for values of this type."""
+
+    kind: type
+    contains: Callable[[Any], bool]
+    most_characters: int | None = None  # texts are cut off there when they are stored
+
+
+def words(pattern: str) -> Domain:
+    """Return the domain of the texts that match the whole pattern."""
+    compiled = re.compile(pattern)
+    return Domain(str, lambda text: compiled.fullmatch(text) is not None)
+
+
+def one_of(values: Iterable[str]) -> Domain:
+    return Domain(str, frozenset(values).__contains__)
+
+
+def integers(least: int, most: int) -> Domain:
+    return Domain(int, lambda value: least <= value <= most)
+
+
+def reals(least: float, most: float) -> Domain:
+    """Return the domain of the numbers from `least` to `most`, without NaN."""
+    return Domain(float, lambda value: least <= value <= most)
+
+
+def texts(most: int, *, is_cut: bool = False) -> Domain:
+    """Return the domain of the texts of at most `most` characters that can be encoded as UTF-8."""
+    return Domain(str, lambda text: len(text) <= most and _is_encodable(text), most if is_cut else None)
+
+
+def _is_encodable(text: str) -> bool:
+    """Return whether the text can be encoded as UTF-8: it has no unpaired surrogate, which JSON can contain."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_date(text: str) -> bool:
+    if not _UTC.fullmatch(text):
+        return False
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return False
+    return True
+
+
+ID = integers(0, 2**63 - 1)  # SQLite's largest integer
+COUNT, POSITIVE, FLAG = integers(0, INT32_MAX), integers(1, INT32_MAX), integers(0, 1)
+STAMP, ROUND, SAMPLES = integers(0, MOST_STAMP), integers(-INT32_MAX, INT32_MAX), integers(1, MOST_SAMPLES)
+QUANTITY, TIME_US = reals(0.0, MOST_TIME_US), reals(1e-6, MOST_TIME_US)
+RATE, RATIO = reals(1e-6, 1e12), reals(0.0, math.inf)  # in 1e9 per second; an error over its bound
+LINE = Domain(str, lambda text: len(text) <= MOST_TEXT and text.isprintable())
+SENTENCE, KERNEL_TEXT, JSON = texts(MOST_DETAIL, is_cut=True), texts(MOST_KERNEL), texts(MOST_JSON)
+DATE = Domain(str, _is_date)
+CACHE, OUTCOME, DTYPE, LIBRARY = one_of(Cache), one_of(Outcome), one_of(DTYPES), one_of(FILES)
+NAME, WORD = words(_NAME), words(r"[a-z0-9_]{1,20}")
+RULE, STRATEGY, REASON = words(r"[a-z][a-z0-9-]{0,63}"), words(r"[a-z][a-z0-9:-]{0,63}"), words(r"[a-z][a-z -]{0,63}")
+# A configuration's text in this version's spelling and in older spellings.
+CONFIG = words(rf"{_NAME}(:({_VALUE}(,{_VALUE}){{0,64}})?|(-[a-z0-9]{{1,20}}){{0,64}})")
+ROUTINE = words(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
+SHA256, KEY = words(r"[0-9a-f]{64}"), words(r"[0-9a-f]{16}")
+KEYS = words(rf"[0-9a-f]{{16}}( [0-9a-f]{{16}}){{0,{MOST_PARAGRAPHS - 1}}}")
+CODES = words(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each index width
+# Values that a device can launch. A trial has the values of its loaded kernel, and 0 if they are unknown.
+THREADS = integers(1, 1024)  # per block, on every CUDA device
+SMEM_BYTES = integers(0, 232448)  # per block: 227 KiB, the most of any CUDA device
+SPLITS, SMS = integers(1, 65535), integers(1, 65536)
