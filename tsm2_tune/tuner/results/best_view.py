@@ -121,8 +121,8 @@ def _column(name: str) -> Column[Any]:
     return schema.column(name, domain_of(SELECTED[name]), nullable=bool(SELECTED[name].nullable))
 
 
-# The view as a table: the fields of BestRow without a default, and `is_between`. It has its own MetaData, since it must
-# not be created as a table.
+# The view as a table: the fields of BestRow without a default, and `is_between`. It has its own MetaData, since it
+# must not be created as a table.
 best = Table(
     "best",
     MetaData(),
