@@ -37,7 +37,7 @@ LAYERS = {
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
 PARTS = 3  # parts of the planted bugs
 SLOW_FILES = """
-    contending_vendor cli_planning api_errors importing_refused shapes_between vendor_tables cache_size
+    contending_vendor importing_refused shapes_between vendor_tables cache_size
     launcher_kernels
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     importing_orders

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import pydoc
 import re
 import shlex
@@ -14,14 +15,15 @@ import click
 import pytest
 
 import tsm2_tune
+from benchmarks.redraw import BESIDE, GEMV, GENERAL, MINPLUS, RESULT
 from tests.modules import loaded
+from tests.planting import GPU, bugs
 from tsm2_tune.cli import main
 from tsm2_tune.generator.families import FAMILIES
 
 ROOT = Path(__file__).parents[1]
-README = ROOT / "README.md"
 DOCS = ROOT / "docs"
-PAGES = (README, ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
+PAGES = (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md")))
 NOTEBOOK = DOCS / "notebook"  # dated notes, with the names of their day
 SHOWN = tuple(path for path in PAGES if path.parent != NOTEBOOK)
 GUIDE = (*PAGES[:2], *sorted(DOCS.glob("*.md")))
@@ -117,13 +119,6 @@ def test_functions_that_are_named_are_in_their_files() -> None:
     assert [f"{file.name}: {name}" for file, name in named if not defines(file, name)] == []
 
 
-def test_a_function_that_is_not_there_is_found() -> None:
-    routines = ROOT / "tsm2_tune/interpose/c/routines.c"
-    assert [defines(routines, name) for name in ("VISITED", "batched", "cublas_function")] == [True, True, False]
-    store = ROOT / "tsm2_tune/tuner/results/store.py"
-    assert [defines(store, name) for name in ("Store.best", "Store.render", "Shop.best")] == [True, False, False]
-
-
 # Examples
 
 
@@ -152,26 +147,15 @@ def test_python_parses() -> None:
             pytest.fail(f"{page}: {error}\n{body}")
 
 
-def typed_lines() -> Iterator[tuple[str, str]]:
-    """Yield the tsm2-tune command lines in code blocks."""
-    for path in GUIDE:
-        for language, body in FENCE.findall(written(path)):
-            if language != "python":
-                for line in body.splitlines():
-                    line = line.strip().removeprefix("$ ")
-                    if line.startswith("tsm2-tune "):
-                        yield name_of(path), line
-
-
 def command_lines() -> Iterator[tuple[str, str]]:
-    """Yield the command lines in code blocks, and the complete ones in the prose."""
-    yield from typed_lines()
+    """Yield the tsm2-tune command lines in code blocks, and the complete ones in the prose."""
     for path in GUIDE:
         page = written(path)
-        for inline in re.findall(r"(?<!`)`(tsm2-tune [^`]+)`(?!`)", FENCE.sub("", page)):
-            line = " ".join(inline.split())
-            if "..." not in line:
-                yield name_of(path), line
+        blocks = [body for language, body in FENCE.findall(page) if language != "python"]
+        typed = [line.strip().removeprefix("$ ") for body in blocks for line in body.splitlines()]
+        inline = re.findall(r"(?<!`)`(tsm2-tune [^`]+)`(?!`)", FENCE.sub("", page))
+        quoted = [" ".join(line.split()) for line in inline if "..." not in line]
+        yield from ((name_of(path), line) for line in (*typed, *quoted) if line.startswith("tsm2-tune "))
 
 
 def check_command(line: str) -> None:
@@ -211,30 +195,6 @@ def test_command_lines_parse() -> None:
             pytest.fail(f"{page}: {line}: {error}")
 
 
-def test_whoever_types_a_line_that_tunes_names_shapes() -> None:
-    tuning = [(page, line) for page, line in typed_lines() if line.startswith("tsm2-tune --")]
-    assert len(tuning) > 10
-    assert [(page, line) for page, line in tuning if " --shapes " not in line] == []
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "tsm2-tune --shape 8x8x8",
-        "tsm2-tune --shapes 8x8",
-        "tsm2-tune --shapes 8x8x8 --dtype f8",
-        "tsm2-tune --shapes 8x8x8 --cache cold",
-        "tsm2-tune --shapes 8x8x8 --max-trials 0",
-        "tsm2-tune worst",
-        "tsm2-tune export --output x.py --launch",
-        "tsm2-tune cache empty",
-    ],
-)
-def test_a_wrong_command_line_is_found(line: str) -> None:
-    with pytest.raises((click.UsageError, tsm2_tune.InputError)):
-        check_command(line)
-
-
 def test_every_extra_is_named_with_what_it_brings() -> None:
     page = (DOCS / "tuning.md").read_text(encoding="utf-8")
     section = page.partition("\n## Extras\n")[2].partition("\n## ")[0]
@@ -261,18 +221,9 @@ def test_the_constants_of_a_prediction_are_explained() -> None:
     assert [name for name in names if name not in explanation] == []
 
 
-def test_the_two_commands_are_in_the_readme() -> None:
-    blocks = [body for _, body in FENCE.findall(README.read_text(encoding="utf-8"))]
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
-    named = {name for body in blocks for name in re.findall(r"^make ([a-z]+)", body, re.MULTILINE)}
-    assert {"test", "tune"} <= named <= targets
-
-
-def test_the_notebook_lists_its_notes_and_has_one_link() -> None:
+def test_the_notebook_lists_its_notes() -> None:
     notes = {path.name for path in NOTEBOOK.glob("[0-9]*.md")}
     assert set(LINK.findall((NOTEBOOK / "README.md").read_text(encoding="utf-8"))) - {"../design/README.md"} == notes
-    linking = [(name_of(path), link) for path in SHOWN for link in links(path) if "notebook" in link]
-    assert linking == [("docs/design/README.md", "../notebook/README.md")]
 
 
 # Names
@@ -319,3 +270,23 @@ def test_the_tests_that_trust_names_are_there() -> None:
     for file, name in named:
         text = (ROOT / "tests" / file).read_text(encoding="utf-8")
         assert not name or f"\ndef {name}(" in text, f"{file} has no {name}"
+
+
+# Numbers
+
+
+def test_what_the_pages_show_was_verified() -> None:
+    found = {path: json.loads(path.read_text()) for path in (RESULT, GENERAL, MINPLUS, BESIDE, GEMV)}
+    of_vectors = [one for row in found.pop(GEMV)["rows"] for one in row["decompositions"].values()]
+    of_published = [row for row in found.pop(BESIDE)["rows"] if row["verified"] is not None]
+    assert all(row["verified"] for row in (*of_vectors, *of_published))
+    assert all(row["verified"] for of in found.values() for row in of["rows"])
+
+
+def test_trust_names_the_number_of_planted_bugs() -> None:
+    text = " ".join((DOCS / "trust.md").read_text().split())
+    on_host = [bug for bug in bugs() if bug.way != GPU]
+    classes = [bug for bug in bugs() if bug.kind]
+    assert f"lists {len(bugs())} bugs; a CPU can detect {len(on_host)} of these" in text
+    assert f"{len(classes)} of the bugs belong to a class." in text
+    assert f"can detect {len(set(classes) & set(on_host))} of the {len(classes)} bugs" in text

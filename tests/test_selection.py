@@ -10,9 +10,7 @@ import pytest
 from tests.command import refused, run
 from tests.databases import database_of
 from tests.fabricated import GPU, configuration, trial, tuning_run
-from tsm2_tune.api.parse import problems_of
 from tsm2_tune.api.selection import selected
-from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
 
@@ -59,11 +57,6 @@ def test_only_what_was_asked_for_is_shown(given: tuple[str, ...], found: tuple[P
     assert len(json.loads(exported.output)["best"]) == len(expected)
 
 
-@pytest.mark.parametrize("command", [("best",), ("show",), ("export", "--format", "csv", "--output", "-")])
-def test_where_there_is_none_it_is_said(command: tuple[str, ...], database: str) -> None:
-    assert "matches: " in refused(*command, "--db", database, "--shapes", "8x8x8")
-
-
 @pytest.mark.parametrize(
     ("given", "there"),
     [
@@ -95,36 +88,31 @@ def test_of_many_only_some_are_named(path: Path) -> None:
     assert f"--shapes {named} and 2 more\n" in run("best", "--db", str(path), "--shapes", "8x8x8").output
 
 
-def test_an_op_that_is_none_is_refused(database: str) -> None:
-    assert "unknown op 'nq': expected two of the letters n, t, c, j" in refused(
-        "best", "--db", database, "--op", "nq"
-    )
-
-
 def test_one_trial_is_not_selected(database: str) -> None:
     result = run("show", "1", "--dtype", "f32", "--db", database)
     assert result.exit_code == 2
     assert "leave them or TRIAL out" in result.output
 
 
-def test_ops_are_selected_as_they_are_tuned() -> None:
-    row_major = selected(None, None, None, "nn,tn", layout="row")
-    assert [Problem(8, 8, 8, "f32", op) in row_major for op in ("ttt", "ntt", "nn", "tn")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
-    assert Problem(8, 8, 8, "f32", "nxt") in selected(None, None, None, "gram", layout="row")
-
-
-def test_a_layout_alone_selects_all_that_lie_so() -> None:
-    row_major = selected(None, None, None, None, layout="row")
-    ops = ("ttt", "ntt", "nnt", "jtt", "nxt", "nn", "tn", "tx")
-    assert [Problem(8, 8, 8, "c64", op) in row_major for op in ops] == [*[True] * 5, *[False] * 3]
-    column_major = selected(None, None, None, None, layout="column")
-    assert [Problem(8, 8, 8, "c64", op) in column_major for op in ops] == [*[False] * 5, *[True] * 3]
-    assert all(Problem(8, 8, 8, "c64", op) in selected() for op in ops)
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ({}, "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx c64:jtt c64:jxt c64:nn c64:tx c64:cx tf32:nn"),
+        ({"layout": "row"}, "f32:ttt f32:ntt f32:nxt c64:jtt c64:jxt"),
+        ({"layout": "column"}, "f32:nn f32:tn f32:tx c64:nn c64:tx c64:cx tf32:nn"),
+        ({"layout": "row", "op": "nn,tn"}, "f32:ttt f32:ntt"),
+        ({"layout": "row", "op": "gram"}, "f32:nxt c64:jxt"),
+        ({"op": "gram"}, "f32:tx c64:tx c64:cx"),
+        ({"dtype": "f32"}, "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx tf32:nn"),
+        ({"dtype": "tf32"}, "tf32:nn"),
+        ({"dtype": "Complex64"}, "c64:jtt c64:jxt c64:nn c64:tx c64:cx"),
+    ],
+    ids=str,
+)
+def test_types_ops_and_layouts_are_selected_as_they_are_tuned(asked: dict[str, str], found: str) -> None:
+    everything = "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx c64:jtt c64:jxt c64:nn c64:tx c64:cx tf32:nn"
+    which = selected(None, None, asked.get("dtype"), asked.get("op"), layout=asked.get("layout"))
+    assert [one for one in everything.split() if Problem.parse(f"8x8x8:{one}") in which] == found.split()
 
 
 @pytest.mark.parametrize("device", ["", "h", "h20", "another"])  # no name, parts of words, and none
@@ -144,77 +132,4 @@ def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: 
     )  # fmt: skip
 
 
-def test_gram_matrices_are_of_real_and_of_complex_numbers() -> None:
-    selection = selected(None, None, None, "gram")
-    assert Problem(8, 8, 8, "f32", "tx") in selection
-    assert Problem(8, 8, 8, "c64", "cx") in selection
-    assert Problem(8, 8, 8, "c64", "tx") in selection
-    assert Problem(8, 8, 8, "f32", "tn") not in selection
-
-
-def test_elements_are_selected_whatever_the_math() -> None:
-    f32, tf32 = Problem(8, 8, 8, "f32"), Problem(8, 8, 8, "tf32")
-    assert f32 in selected(None, None, "f32", None)
-    assert tf32 in selected(None, None, "f32", None)
-    assert f32 not in selected(None, None, "tf32", None)
-
-
 # Problems as they are printed
-
-
-def test_a_problem_that_is_printed_can_be_asked_for() -> None:
-    asked = "100000x8x16:f32:tnt,8x4x2,16x16x1000:3xtf32:tn,64x2x64:c64"
-    assert [problem.text for problem in problems_of(asked, "f64,c64", "tn", "column")] == [
-        "100000x8x16:f32:tnt", "8x4x2:f64:tn", "8x4x2:c64:tn", "16x16x1000:3xtf32:tn", "64x2x64:c64",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("item", "complaint"),
-    [
-        ("8x8x8:f23", "unknown dtype 'f23'"),
-        ("8x8x8:f32:zz", "op 'zz'"),
-        ("0x8x8:f32", "outside 1"),
-        ("8x8x9999999999:f32", "outside 1"),
-        ("8x8:f32", "expected MxNxK"),
-        ("8x8x8:f32:nn:nn", "no whole number"),
-    ],
-)
-def test_a_problem_that_is_none(item: str, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        problems_of(item, "f32", "nn", "column")
-
-
-@pytest.mark.parametrize(
-    ("name", "ours"),
-    [
-        ("float32", "f32"),
-        ("F64", "f64"),
-        ("double", "f64"),
-        ("complex64", "c64"),
-        ("Half", "f16"),
-        ("bfloat16", "bf16"),
-    ],
-)
-def test_a_type_may_have_the_name_that_others_give_it(name: str, ours: str, database: str) -> None:
-    assert [one.text for one in problems_of("8x8x8", name, "nn", "column")] == [f"8x8x8:{ours}"]
-    assert [one.text for one in problems_of(f"8x8x8:{name}", "f32", "nn", "column")] == [f"8x8x8:{ours}"]
-    assert Problem(8, 8, 8, ours) in selected(None, None, name, None)
-
-
-def test_a_misspelled_type_is_told() -> None:
-    result = run("space", "--device", "H200", "--shapes", "8x8x8", "--dtype", "flaot32")
-    assert result.exit_code == 2
-    expected = "expected one of f32, f64, c64, c128, bf16, f16"
-    assert result.output == f"Error: unknown dtype 'flaot32': {expected}; did you mean f32?\n"
-
-
-def test_a_card_has_its_name_in_capitals_too() -> None:
-    shown = [run("model", "--device", name, "--shapes", "8x8x8").output for name in ("h200", "H200")]
-    assert shown[0] == shown[1]
-
-
-def test_a_source_is_of_a_layout() -> None:
-    arguments = ("source", "gemv:threads=128,lanes=1,rows=1,vector=1,prefetch=8")
-    assert run(*arguments, "--layout", "row").stdout == run(*arguments, "--op", "ttt").stdout
-    assert run(*arguments, "--layout", "row").exit_code == 0

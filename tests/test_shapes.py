@@ -1,7 +1,17 @@
-"""The spelling of shapes."""
+"""The spelling of shapes, of problems with their types and ops, and files of them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.command import run
+from tsm2_tune.api import parse
+from tsm2_tune.api.parse import MOST_SHAPES_BYTES, op_in, problems_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.shapes import MOST_SHAPES, parse_shapes
 
@@ -55,3 +65,128 @@ def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
 def test_bad_spellings_say_what_is_wrong(text: str, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         parse_shapes(text)
+
+
+# Problems
+
+
+@pytest.mark.parametrize(
+    ("asked", "problems"),
+    [
+        (("8x2x8,9x2x9", "f64", "nn, tn,nn", "column"), "8x2x8:f64 8x2x8:f64:tn 9x2x9:f64 9x2x9:f64:tn"),
+        (("8x2x8,8x2x8:f64:TN", "f64", "Nt", "row"), "8x2x8:f64:tnt 8x2x8:f64:tn"),
+        (("100000x8x16:f32:tnt,8x4x2", "f64,c64", "tn", "column"), "100000x8x16:f32:tnt 8x4x2:f64:tn 8x4x2:c64:tn"),
+        (("16x16x1000:3xtf32:tn,64x2x64:c64", "f32", "nn", "row"), "16x16x1000:3xtf32:tn 64x2x64:c64"),
+        (("8x2x8", "f32", "nn", "column", "tf32"), "8x2x8:tf32"),
+        (("8x2x8", "c64", "cn", "row"), "8x2x8:c64:jtt"),
+        (("8xmx1000", "f32,c64", "gram,tx", "column"), "8x8x1000:f32:tx 8x8x1000:c64:cx 8x8x1000:c64:tx"),
+        (("8xmx1000", "f32,c64", "gram", "row"), "8x8x1000:f32:nxt 8x8x1000:c64:jxt"),
+        (("8x8x8,9x9x9:float32", "double", "nn", "column"), "8x8x8:f64 9x9x9:f32"),
+        (("8x8x8", "F64,complex64,Half,bfloat16", "nn", "column"), "8x8x8:f64 8x8x8:c64 8x8x8:f16 8x8x8:bf16"),
+    ],
+)
+def test_problems_are_spelt_so(asked: tuple[str, ...], problems: str) -> None:
+    assert [problem.text for problem in problems_of(*asked)] == problems.split()
+
+
+def test_row_major_matrices_are_transposed_to_blas() -> None:
+    assert [op_in("row", op) for op in ("nn", "tn", "nt", "tt")] == ["ttt", "ntt", "tnt", "nnt"]
+    assert [op_in("column", op) for op in ("nn", "ttt")] == ["nn", "ttt"]
+    with pytest.raises(InputError, match="--layout sets the order of C"):
+        op_in("row", "ttt")
+
+
+@pytest.mark.parametrize(
+    ("item", "complaint"),
+    [
+        ("8x8x8:f23", "unknown dtype 'f23'"),
+        ("8x8x8:f32:zz", "op 'zz'"),
+        ("0x8x8:f32", "outside 1"),
+        ("8x8x9999999999:f32", "outside 1"),
+        ("8x8:f32", "expected MxNxK"),
+        ("8x8x8:f32:nn:nn", "no whole number"),
+    ],
+)
+def test_a_problem_that_is_none(item: str, complaint: str) -> None:
+    with pytest.raises(InputError, match=complaint):
+        problems_of(item, "f32", "nn", "column")
+
+
+# Files
+
+
+def test_a_shapes_file_is_bounded(tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_text("# " + "x" * MOST_SHAPES_BYTES)
+    result = run("space", "--device", "cpu", "--shapes", f"@{path}")
+    assert result.exit_code == 2
+    assert f"more than {MOST_SHAPES_BYTES} bytes" in " ".join(result.output.split())
+
+
+def test_shapes_files_stand_among_other_items(tmp_path: Path) -> None:
+    path, other = tmp_path / "shapes.txt", tmp_path / "more.txt"
+    path.write_text("8x8x8  # small\n\n16x2x16, 16x4x16\n")
+    other.write_text("32x2x32")
+    found = problems_of(f"@{path}, 9x9x9,@{other},8x8x8", "f32", "nn", "column")
+    assert [p.shape for p in found] == ["8x8x8", "16x2x16", "16x4x16", "9x9x9", "32x2x32"]
+    other.write_text(f"@{path}")
+    assert "shape '@" in run("space", "--device", "cpu", "--shapes", f"@{other}").output
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf8x8x8\n9x9x9\n",
+        b"8x8x8\r\n9x9x9\r\n",
+        b"8x8x8 # Mac\r9x9x9",
+        "8x8x8\n9x9x9\n".encode("utf-16"),
+        "\ufeff8x8x8\n9x9x9\n".encode("utf-16-be"),
+        b"8x8x8\n\xef\xbb\xbf# joined\n9x9x9\n",
+        "8x8x8 # of \u2028 7x7x7\n9x9x9\n".encode(),
+    ],
+)
+def test_a_shapes_file_of_another_editor_is_read_right(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_bytes(content)
+    assert [p.shape for p in problems_of(f"@{path}", "f32", "nn", "column")] == ["8x8x8", "9x9x9"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"8x8x8\n\0\0\0\0", "it contains NUL characters"),
+        ("8x8x8\n".encode("utf-16-le"), "it contains NUL characters"),
+        ("8x8x8\n".encode("utf-16")[:-1], "it is not text in UTF-8 or UTF-16"),
+    ],
+)
+def test_a_damaged_shapes_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        problems_of(f"@{path}", "f32", "nn", "column")
+
+
+@pytest.mark.slow
+def test_shapes_come_through_a_pipe_or_standard_input(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    os.close(writes)
+    assert [p.shape for p in problems_of(f"@/dev/fd/{reads}", "f32", "nn", "column")] == ["8x8x8"]
+    os.close(reads)
+    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes"]
+    for name in ("@-", "@/dev/stdin"):
+        ended = subprocess.run([*command, name], input="8x8x9", capture_output=True, text=True, check=False)
+        assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
+
+
+@pytest.mark.slow
+def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parse, "MOST_SHAPES_SECONDS", 0.2)
+    os.mkfifo(tmp_path / "fifo")
+    reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    for name in (tmp_path / "fifo", f"/dev/fd/{reads}"):
+        with pytest.raises(InputError, match=r"did not end within 0\.2 s: write the whole file first"):
+            problems_of(f"@{name}", "f32", "nn", "column")
+    os.close(reads)
+    os.close(writes)
