@@ -37,13 +37,13 @@ LAYERS = {
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
 PARTS = 3  # parts of the planted bugs
 SLOW_FILES = """
-    contending_vendor importing_refused shapes_between vendor_tables cache_size
+    contending_vendor importing_refused shapes_between cache_size
     launcher_kernels
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace faults vendor_finals forget gate
-    launches choice cli_ops export_within distributions cache selection rekey
+    launches choice export_within distributions cache selection rekey
     exported_vendor imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
     report_in_browser db_kills db_on_server networks postgresql postgresql_writers

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import cache
 from html.parser import HTMLParser
@@ -31,6 +34,7 @@ LONG_CONFIGURATION = (
 )
 OTHER = Problem(4096, 8, 512, "f64", "tn")
 LIBRARY = "window.vegaEmbed = () => {};  // </script> <!-- \r\n"
+OUTLINE = Path(__file__).parent / "printed" / "report.outline"  # of a page
 VOID = {"meta", "wbr", "input", "link", "br", "img"}
 
 
@@ -159,3 +163,47 @@ def data_of(found: Page) -> dict[str, Any]:
     (data,) = (one for one in found.root.all("script") if one.attributes.get("id") == "data")
     content: dict[str, Any] = json.loads(data.text)
     return content
+
+
+def outline() -> str:
+    """Return what a reader sees of a report on two databases in this folder, and the numbers of its charts."""
+    own = read(tried(Path("own.db"), tuning_run()))
+    sizes, ended = {SKINNY: 1840, OTHER: 2}, {SKINNY: "max-trials", OTHER: None}
+    trials = [
+        replace(one, space_configurations=sizes[one.problem], search_ended=ended[one.problem]) for one in own.trials
+    ]
+    trials[0] = replace(trials[0], superseded=True, guideline_broken="min-reuse")
+    found = page_of(
+        replace(own, trials=tuple(trials)), read(tried(Path("other.db"), tuning_run("H100"), scale=1.5))
+    )
+    data = data_of(found)
+    numbers = {name: chart["data"] for name, chart in data["charts"].items()} | {"maps": data["maps"]}
+    numbers |= {"trials": {name: data["trials"][name] for name in ("heads", "rows")}}
+    lines = [*_seen(found.root), *(f"{name}: {json.dumps(value)}" for name, value in _columns(numbers))]
+    return re.sub(r"\d{4}-\d\d-\d\d(?= \| \d,)", "NOW", "\n".join(lines)) + "\n"
+
+
+def _seen(element: Element) -> Iterator[str]:
+    """Yield a line for each text, and for each row of a table."""
+    if element.name == "tr":
+        yield " | ".join(cell.whole_text() for cell in element.inside)
+    elif element.name not in ("script", "style"):
+        text = " ".join(element.text.split())
+        yield from [f"{element.name}: {text}"] if text else []
+        for one in element.inside:
+            yield from _seen(one)
+
+
+def _columns(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each list that is in the value, under its place; long texts are cut."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _columns(inner, f"{name}.{key}".lstrip("."))
+    else:
+        yield name, [one[:80] if isinstance(one, str) else one for one in value] if isinstance(value, list) else value
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        OUTLINE.write_text(outline(), encoding="utf-8")

@@ -11,11 +11,10 @@ import pytest
 
 from tests.command import TUNE, refused, run
 from tests.databases import database_of
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, host_run, plain_sql, trial, tuning_run
+from tests.fabricated import BASIS, GPU, configuration, final, host_run, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families.gemm import GemmConfig
 from tsm2_tune.generator.families.published import Ism2Config, Tsm2Config
 from tsm2_tune.generator.problem import Problem
@@ -23,7 +22,7 @@ from tsm2_tune.generator.space.guidelines import Thresholds
 from tsm2_tune.generator.space.space import OWN
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.results.trial import Outcome, Verdict
 from tsm2_tune.tuner.search.audit import ALL, Audit, Estimate, GuidelineAudit, audit
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -31,7 +30,6 @@ pytestmark = pytest.mark.usefixtures("no_driver")
 H200 = PROFILES["h200"]
 RUN = tuning_run()
 WIDE, NARROW = configuration(columns=8), configuration(columns=2)  # the guideline of reuse, 4, drops the second
-OTHER = Problem(20480, 16, 10240, "f32")
 
 
 def audited(store: Store, asked: Thresholds = OWN) -> Audit:
@@ -49,32 +47,6 @@ def estimate(found: Audit, quantity: str, family: str = "tsm2") -> Estimate:
 
 
 # Cost of a guideline
-
-
-def test_a_winner_that_a_guideline_drops_has_its_cost(store: Store) -> None:
-    store.add_trial(RUN, trial(400, NARROW))
-    store.add_trial(RUN, trial(500, WIDE))
-    store.add_trial(RUN, trial(520, configuration(columns=16)))
-    store.add_trial(RUN, trial(300, WIDE, problem=OTHER))
-    store.add_trial(RUN, trial(310, NARROW, problem=OTHER))
-    found = audited(store)
-    assert (found.trials, found.measured, found.problems) == (5, 5, 2)
-    for name in ("min-reuse", ALL):
-        one = of_rule(found, name)
-        assert (one.would_drop, one.problems, one.costs) == (2, 2, (1.25,))
-        (dropped,) = one.dropped
-        assert (dropped.problem, dropped.winner, dropped.kept) == (PROBLEM, NARROW, WIDE)
-        assert (dropped.winner_us, dropped.kept_us) == (400, 500)
-    assert of_rule(found, "min-threads-per-sm").would_drop == 0
-
-
-def test_where_nothing_that_it_keeps_was_measured_the_cost_is_unknown(store: Store) -> None:
-    store.add_trial(RUN, trial(400, NARROW))
-    store.add_trial(RUN, trial(500, WIDE, outcome=Outcome.WRONG_RESULT, verdict=Verdict(False, 9.0, "C[0, 0]")))
-    one = of_rule(audited(store), "min-reuse")
-    assert one.costs == ()
-    (dropped,) = one.dropped
-    assert (dropped.kept, dropped.kept_us, dropped.cost) == (None, None, None)
 
 
 def test_each_guideline_is_looked_at_alone_and_then_all(store: Store) -> None:
@@ -113,26 +85,6 @@ def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> N
 # Errors of estimates
 
 
-def test_estimates_stand_beside_what_was_loaded(store: Store) -> None:
-    """By the formulas V3 has 3 t2 + 2 t3 + 20 registers: 52 with 8 columns, 34 with 2."""
-    store.add_trial(RUN, trial(400, NARROW, registers=30))
-    store.add_trial(RUN, trial(500, WIDE, registers=72, spill_bytes=8))
-    registers = estimate(audited(store), "registers")
-    assert (registers.trials, registers.mean, registers.under, registers.spilled) == (2, (20 - 4) / 2, 1, 1)
-    assert (registers.worst, registers.worst_config, registers.worst_problem) == (20, WIDE, PROBLEM)
-
-
-def test_shared_memory_and_blocks_have_their_own_truth(store: Store) -> None:
-    loaded = LoadedResources(registers=52, local_bytes=0, smem_bytes=128 * 8 * 4 + 16, blocks_per_sm=3)
-    store.add_trial(RUN, trial(500, WIDE, resources=loaded))
-    found = audited(store)
-    assert estimate(found, "registers").worst == 0
-    assert estimate(found, "smem_bytes").worst == 16
-    predicted = occupancy(H200, threads=128, registers=52, smem_bytes=128 * 8 * 4).blocks_per_sm
-    blocks = estimate(found, "blocks_per_sm")
-    assert (blocks.worst, blocks.under) == (3 - predicted, 0)
-
-
 def test_what_was_not_loaded_is_in_no_estimate(store: Store) -> None:
     store.add_trial(RUN, trial(500, WIDE))
     nothing: dict[str, Any] = {"resources": None, "verdict": None, "measurement": None, "spill_bytes": None}
@@ -140,17 +92,6 @@ def test_what_was_not_loaded_is_in_no_estimate(store: Store) -> None:
     found = audited(store)
     assert (found.trials, found.measured) == (2, 1)
     assert estimate(found, "registers").trials == 1
-
-
-def test_a_rule_that_decides_otherwise_by_the_compiled_kernel_is_named(store: Store) -> None:
-    large, spread = Tsm2Config("v3", 1024, 8, 4), Tsm2Config("v3", 1024, 16, 32)
-    store.add_trial(RUN, trial(500, large, registers=72))  # 52 by the estimate, so that 1024 threads fit
-    store.add_trial(RUN, trial(600, spread, registers=64))  # 132 by the estimate, so that they do not
-    store.add_trial(RUN, trial(600, WIDE, registers=52))
-    rules = {one.rule: one for one in audited(store).rules}
-    assert set(rules) == {"block-fits", "min-threads-per-sm", "min-blocks-per-sm"}
-    for one in rules.values():
-        assert (one.trials, one.wrongly_kept, one.wrongly_dropped) == (3, 1, 1)
 
 
 def test_the_host_tells_of_shared_memory_alone(store: Store) -> None:
@@ -186,31 +127,6 @@ def asked(*arguments: str) -> Any:
     result = run("space", "--audit", *arguments, "--json")
     assert result.exit_code == 0, result.output
     return json.loads(result.output)
-
-
-def test_the_command_prints_the_audit(database: str) -> None:
-    found = asked("--db", database)
-    assert (found["device"], found["trials"], found["measured"]) == ("NVIDIA H200", 2, 2)
-    (reuse,) = (one for one in found["guidelines"] if one["rule"] == "min-reuse")
-    assert (reuse["mean_cost"], reuse["worst_cost"]) == (1.25, 1.25)
-    assert reuse["dropped_winners"] == [
-        {"problem": PROBLEM.text, "winner": NARROW.text, "winner_us": 400, "kept": WIDE.text, "kept_us": 500,
-         "cost": 1.25}
-    ]  # fmt: skip
-    assert {one["quantity"] for one in found["estimates"]} == {"registers", "smem_bytes", "blocks_per_sm"}
-    printed = run("space", "--audit", "--db", database).output
-    assert f"NVIDIA H200 in {database}: 2 trials, 2 of them measured, of 1 problem" in printed
-    assert "no trial was measured that min-threads-per-sm, min-blocks-per-sm would drop" in printed
-    (line,) = (line.split() for line in printed.splitlines() if line.startswith(PROBLEM.text))
-    assert line == [PROBLEM.text, "min-reuse", NARROW.text, "400.0", WIDE.text, "500.0", "1.250"]
-
-
-def test_other_thresholds_can_be_audited(database: str) -> None:
-    found = asked("--db", database, "--guidelines", "min-reuse=1")
-    assert all(one["would_drop"] == 0 for one in found["guidelines"])
-    found = asked("--db", database, "--guidelines", "min-reuse=16")
-    assert [one["dropped_winners"][0]["kept"] for one in found["guidelines"] if one["would_drop"]] == [None, None]
-    assert "none measured" in run("space", "--audit", "--db", database, "--guidelines", "min-reuse=16").output
 
 
 def test_families_can_be_audited_alone(database: str) -> None:

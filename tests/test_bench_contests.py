@@ -23,7 +23,7 @@ from benchmarks.cells import Cell
 from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.result_file import ResultFile, read
 from benchmarks.unseen_run import Unseen
-from benchmarks.winner import Prospects, Skipped, Winner, plan, planners, prospects_of
+from benchmarks.winner import Prospects, Skipped, Winner, plan, planned, planners, prospects_of
 from tests.benchmarked_vendor import CEILINGS, PRODUCT, TSMT, FakeCublas, FakeLt
 from tests.conftest import ONCE
 from tests.fabricated import (
@@ -44,6 +44,7 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.device.target import find_target
+from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 
 H200 = PROFILES["h200"]
@@ -191,13 +192,15 @@ def test_parts_are_all_cells_each_once() -> None:
 @pytest.mark.slow
 def test_other_processes_plan_and_one_that_died_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(20480, 1, 20480, "f32")
+    options = versus_cublas.PATIENT.options(1.0, Cache.DIRTY)
+    tuner = SimpleNamespace(target=SimpleNamespace(limits=H200), phases=PhaseTimer(), options=options)
     with planners() as pool:
         prospects = prospects_of(problem, H200, pool.submit(plan, problem, H200))
         with pytest.raises(Skipped, match=r"needs 95\.4 GiB of device memory, of which 6\.0 GiB can be had"):
             prospects_of(problem, H200, pool.submit(plan, TOO_LARGE, PROFILES["k40c"]))
         pool.submit(os.kill, pool.submit(os.getpid).result(), signal.SIGKILL)
         with pytest.raises(DeviceError, match=r"has died.* run this again with --resume"):
-            prospects_of(problem, H200, pool.submit(plan, problem, H200))
+            list(planned(cast(Any, tuner), [BIG] * 3, pool))
     kept, first = plan(problem, H200)
     assert (prospects.kept, [one.config for one in prospects.candidates]) == (kept, list(first))
     monkeypatch.setattr("tsm2_tune.generator.space.space.FAMILIES", {})

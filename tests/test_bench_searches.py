@@ -98,7 +98,7 @@ def test_times_in_two_databases_are_compared_by_pairs(tmp_path: Path) -> None:
 
     first, second = (
         written("a.db", {slim: 100.0, wide: 200.0}, 99.0),
-        written("b.db", {slim: 103.0, third: 9.0}, 100.5),
+        written("b.db", {slim: 103.0, third: 120.0}, 100.5),
     )
     lines = said(first, second, "--output", str(tmp_path / "found.json"))
     assert lines[0] == f"{GPU}, two cards: 1 of 1 winners are the same."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from contextlib import closing
 from dataclasses import replace
@@ -20,7 +19,6 @@ from tests.fabricated import (
     FAKE_CODE,
     GPU,
     PROBLEM,
-    exported,
     host_run,
     measurement,
     plain_sql,
@@ -30,7 +28,6 @@ from tests.fabricated import (
 )
 from tests.on_host import ON_HOST
 from tsm2_tune.cli import main
-from tsm2_tune.console.tables import console, winners_table
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
@@ -246,16 +243,6 @@ def both(store: Store) -> Store:
     return store
 
 
-def test_a_table_is_of_one_state_and_names_it(both: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    winners_table(both.best(), console(), is_long=True)
-    lines = capsys.readouterr().out.splitlines()
-    clean, dirty = lines.index(f"{GPU}, L2 clean"), lines.index(f"{GPU}, L2 dirty")
-    assert lines[clean + 1].split()[-3:] == ["floor", "ties", "trial"]  # nothing of other states, nor of cuBLAS
-    heads, cells = lines[dirty + 1], lines[dirty + 2].split()
-    assert "cuBLAS us     x  clean us  clean x cuBLAS  ties" in heads
-    assert cells[-6:-1] == ["750.0", "1.50", "450.0", "1.20", "1"]
-
-
 def test_a_line_about_a_winner_names_the_state(both: Store, store: Store) -> None:
     (row,) = both.best(cache=Cache.DIRTY)
     assert "500.0 us dirty, " in str(row)
@@ -264,47 +251,8 @@ def test_a_line_about_a_winner_names_the_state(both: Store, store: Store) -> Non
     assert "700.0 us, " in str(row)  # an emulated kernel's time is of no L2
 
 
-@pytest.mark.parametrize("form", ["markdown", "latex"])
-def test_an_exported_table_is_of_one_state(both: Store, form: str) -> None:
-    text = exported(form, (both.best(), {}))
-    assert text.count("Times with the L2 dirty.") == text.count("Times with the L2 clean.") == 1
-    assert text.count("clean (us)") == text.count("clean x cuBLAS") == 1
-
-
-def test_csv_and_json_have_every_state(both: Store) -> None:
-    best = json.loads(exported("json", (both.best(cache=Cache.DIRTY), {})))["best"]
-    assert [(row["l2_state"], row["clean_us"], row["dirty_us"], row["clean_x_cublas"]) for row in best] == [
-        ("dirty", 450, 500, 1.2)
-    ]
-    assert "clean_x_cublas" in exported("csv", (both.best(), {})).splitlines()[0]
-
-
 def run(*arguments: str) -> Any:
     return CliRunner().invoke(main, arguments, prog_name="tsm2-tune")
-
-
-def test_results_of_one_state_can_be_asked_for(both: Store, path: Path) -> None:
-    def shown(*options: str) -> set[tuple[str, int]]:
-        rows = json.loads(run("best", "--db", str(path), "--json", *options).output)["best"]
-        return {(row["l2_state"], row["n"]) for row in rows}
-
-    assert shown() == {("dirty", 16), ("clean", 8)}
-    assert shown("--cache", "clean") == {("clean", 8)}
-    text = run("export", "--db", str(path), "--format", "json", "--output", "-", "--cache", "dirty").output
-    assert [row["l2_state"] for row in json.loads(text)["best"]] == ["dirty"]
-    lines = json.loads(run("show", "--db", str(path), "--json", "--cache", "clean").output)
-    assert [(line["id"], line["l2_state"]) for line in lines] == [(2, "clean")]
-    table = run("show", "--db", str(path)).output
-    assert [line.split()[-2] for line in table.splitlines()[1:]] == ["dirty", "clean"]
-    said = run("show", "1", "--db", str(path), "--cache", "dirty")
-    assert (said.exit_code, "leave them or TRIAL out" in said.output) == (2, True)
-    assert "L2 dirty" in run("show", "1", "--db", str(path)).output
-
-
-def test_another_word_is_no_state(path: Path) -> None:
-    said = run("--shapes", "64x4x64", "--cache", "cold", "--db", str(path))
-    assert said.exit_code == 2
-    assert "'cold' is not one of 'clean', 'dirty', 'warm'" in said.output
 
 
 @on_host

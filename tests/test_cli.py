@@ -15,7 +15,7 @@ import pytest
 from tests.command import TUNE, refused, run
 from tests.fabricated import plain_sql
 from tsm2_tune.api.parse import LARGE
-from tsm2_tune.generator import problem
+from tsm2_tune.generator import families, problem
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.space.space import unfit
@@ -318,6 +318,35 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
     assert result.exit_code == 0
     assert result.output.startswith(f"// {config.kernel_text}\n// ")
     assert f"using scalar = {dtype.c_type};" in result.output
+
+
+FEW = ("--family", "tsm2,stream_a_fma,row_lanes_shared_b")
+DMMA = "stream_a_dmma:threads=128,strips=2,columns=16,prefetch=16,stages=2,splits=4"
+
+
+def test_a_space_of_every_op_is_shown() -> None:
+    arguments = ("space", "--device", "h200", "--shapes", "20480x16x20480", "--dtype", "f64", "--json", *FEW)
+    found = json.loads(run(*arguments, "--op", "nn,ttt").output)
+    assert [one["problem"] for one in found] == ["20480x16x20480:f64", "20480x16x20480:f64:ttt"]
+    assert "tsm2" in found[0]["families"]
+    assert "tsm2" not in found[1]["families"]
+    assert json.loads(run(*arguments, "--layout", "row").output) == found[1:]
+
+
+def test_the_source_is_that_of_the_op() -> None:
+    texts = {op: run("source", DMMA, "--dtype", "f64", "--op", op).output for op in ("nn", "ttt")}
+    assert "A, B, C column-major" in texts["nn"]
+    assert "A, B, C row-major" in texts["ttt"]
+    assert run("source", DMMA, "--dtype", "f64", "--layout", "row").output == texts["ttt"]
+    inner = "inner_fma:threads=128,block=16x16,thread=8x4x2,stages=1,splits=264"
+    assert "conjugate(a[r][q]) * b[c][q];" in run("source", inner, "--dtype", "c64", "--op", "cn").output
+
+
+def test_a_problem_that_no_family_computes_gets_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "FAMILIES", {"tsm2": families.FAMILIES["tsm2"]})
+    for command in ((), ("space",)):
+        found = refused(*command, "--device", "h200", "--shapes", "8x8x8", "--op", "nn,ttt")
+        assert "no kernel family computes 8x8x8:f32:ttt: choose another --op, --dtype or shape" in found
 
 
 def test_devices_lists_the_bundled_cards() -> None:

@@ -33,7 +33,7 @@ from tests.fabricated import (
 from tsm2_tune.api.parse import FORMATS as ALL_FORMATS
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export import FORMATS, export, write
+from tsm2_tune.tuner.export import export, write
 from tsm2_tune.tuner.results.store import Store
 
 NASTY = (
@@ -85,22 +85,6 @@ def test_latex_escapes_every_special_character(nasty: Winners) -> None:
     assert sum(line.endswith(r"\\") for line in body) == 2
     for special in "#$%_&":  # outside of alignment
         assert text.replace(" & ", "").replace(f"\\{special}", "").count(special) == 0
-
-
-def test_tables_state_device_tools_and_date(tmp_path: Path) -> None:
-    both = winners(tmp_path, (tuning_run(), trial()), (host_run(), trial(problem=Problem(64, 8, 64, "f64"))))
-    for format_name in FORMATS:
-        text = exported(format_name, both).replace("\\", "")
-        for fact in (GPU, "580.65", "nvcc 13.0", "Some CPU", "g++ 14", "2026-01-02"):
-            assert fact in text, (format_name, fact)
-
-
-@pytest.mark.parametrize(("format_name", "separator"), [("markdown", "|"), ("latex", "&")])
-def test_tables_show_the_op(tmp_path: Path, format_name: str, separator: str) -> None:
-    text = exported(
-        format_name, winners(tmp_path, (tuning_run(), trial(problem=Problem(16, 8, 10**6, "f64", "ntt"))))
-    )
-    assert f" f64 {separator} ntt {separator} 16 {separator} 8 {separator} 1000000 " in f" {text}".replace("\n", " ")
 
 
 def test_nothing_to_export() -> None:
@@ -170,11 +154,6 @@ def test_one_device_alone(tmp_path: Path) -> None:
             export(store, "json", device="Tesla K40c")
 
 
-def test_an_unknown_format(nasty: Winners) -> None:
-    with pytest.raises(InputError, match="unknown format 'xml': expected one of module, csv"):
-        exported("xml", nasty)
-
-
 def test_a_file_is_written_whole(tmp_path: Path) -> None:
     path = tmp_path / "out.md"
     path.write_text("old")
@@ -212,10 +191,6 @@ def test_nothing_from_the_database_becomes_code(nasty: Winners, tmp_path: Path) 
     assert (winner.device, winner.toolkit, winner.tuned_at) == (NASTY, NASTY, NASTY)
     assert list(module.KERNELS) == [winner.digest]
     assert module.text_of(winner) == f"// {NASTY}\n"
-
-
-def test_equal_winners_make_equal_bytes(nasty: Winners) -> None:
-    assert exported("module", nasty) == exported("module", nasty)
 
 
 @pytest.mark.slow

@@ -52,26 +52,6 @@ def exported(database: str, *options: str) -> tuple[list[dict[str, object]], str
 # By what is stored
 
 
-def test_each_shape_has_a_row_of_the_chosen_kernel_with_its_own_time(database: str) -> None:
-    rows, said = exported(database, "--within", "3%", "--no-measure")
-    assert [(row["config"], row["m"], row["median_us"]) for row in rows] == [
-        (B.text, 10240, 102.0), (B.text, 20480, 200.0), (B.text, 30720, 308.0),
-    ]  # fmt: skip
-    least_bytes = SHAPES[0].least_bytes
-    assert rows[0]["gbytes_per_s"] == pytest.approx(least_bytes / 102.0 * 1e-3)
-    assert (rows[0]["ties"], rows[0]["stale"], rows[0]["verified_in_full"]) == (1, 0, 1)
-    assert said.splitlines() == [
-        f"{GPU}, f32 nn: 1 kernel keeps 3 shapes within 3 % of the best time",
-        "kernels  shapes served  worst loss  mean loss",
-        "      1              3      2.67 %     1.56 %  chosen",
-        "      2              3         2 %    0.667 %",
-        "      3              3         0 %        0 %",
-        f"{'kernel':{len(B.text)}}  shapes  worst loss",
-        f"{B.text}       3      2.67 %",
-        "4 kernel-shape pairs not measured or not verified in full, counted as too slow (--no-measure)",
-    ]
-
-
 @pytest.mark.parametrize(
     ("within", "kernels"),
     [("0%", (A, B, C)), ("2%", (B, B, C)), ("2.6 %", (B, B, C)), ("2.7%", (B, B, B)), ("1000%", (B, B, B))],
@@ -79,18 +59,6 @@ def test_each_shape_has_a_row_of_the_chosen_kernel_with_its_own_time(database: s
 def test_the_share_decides(within: str, kernels: tuple[Tsm2Config, ...], database: str) -> None:
     rows, _ = exported(database, "--within", within, "--no-measure")
     assert [row["config"] for row in rows] == [kernel.text for kernel in kernels]
-
-
-def test_without_it_nothing_changes(database: str) -> None:
-    rows, said = exported(database)
-    assert [row["config"] for row in rows] == [A.text, B.text, C.text]
-    assert said == ""
-
-
-def test_only_the_shapes_asked_for_count(database: str) -> None:
-    rows, said = exported(database, "--within", "1%", "--no-measure", "--shapes", SHAPES[0].text)
-    assert [row["config"] for row in rows] == [A.text]
-    assert "keeps 1 shape within 1 %" in said
 
 
 def test_devices_types_and_ops_are_apart(database: str, path: Path) -> None:
@@ -183,22 +151,6 @@ def test_a_share_that_is_none(spelt: str, database: str) -> None:
     assert "is no percentage: expected at most 1000%, such as 3%" in refused(
         "export", "--db", database, "--within", spelt, "--format", "csv", "--output", "-"
     )
-
-
-@pytest.mark.parametrize("option", ["--no-measure", "--wait"])
-def test_options_of_measuring_are_of_within(option: str, database: str) -> None:
-    result = run("export", "--db", database, option, "--format", "csv", "--output", "-")
-    assert result.exit_code == 2
-    assert "are only for --within" in result.output
-
-
-def test_nothing_to_export_is_said_as_without_it(path: Path) -> None:
-    stored(path, (A, SHAPES[0], 100.0), device="another")
-    with Store.open(path, create=False) as store:
-        store.forget([1], [], lambda counts: None)
-    result = run("export", "--db", str(path), "--within", "3%", "--format", "csv", "--output", "-")
-    assert result.exit_code == 2
-    assert "nothing to export" in result.output
 
 
 # On this host

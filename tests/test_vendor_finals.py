@@ -18,7 +18,9 @@ from tests.fabricated import (
     ONE_STATE,
     PROBLEM,
     configuration,
+    exported,
     final,
+    imported,
     plain_sql,
     trial,
     tuning_run,
@@ -283,3 +285,33 @@ def test_runs_differ_only_by_what_they_say(store: Store) -> None:
     with store._database.transaction(writes=True) as connection:
         connection.exec_driver_sql("UPDATE vendor_measurement SET run_id = 2")
     assert [row.vendor_us for row in store.best()] == [None]
+
+
+# In a module
+
+
+def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store, tmp_path: Path) -> None:
+    row = beside_vendor(store, GEMM, LT, ours=1000)
+    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    told = winner.vendor_us, winner.vendor_right, winner.vendor_routine, winner.vendor_version, winner.x_cublas
+    assert told == (480, 1, "cublasSgemm", 130100, 0.48)
+
+
+@pytest.mark.parametrize("routine", ["cublasSsyrk", "cublasSgemv"])
+def test_a_module_compares_with_no_routine_that_libraries_do_not_start(store: Store, routine: str) -> None:
+    row = beside_vendor(store, vendor_measurement(480, routine))
+    assert (row.vendor_us, row.vendor_routine, row.cublas_us, row.cublas_routine) == (480, routine, None, None)
+
+
+def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -> None:
+    row = beside_vendor(
+        store, vendor_measurement(480, version=130100), vendor_measurement(470, "cublasLtMatmul #3", version=130200)
+    )
+    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    assert (row.vendor_version, winner.vendor_version) == (130200, 130100)
+
+
+def test_a_module_knows_no_vendor_where_only_cublaslt_was_measured(store: Store, tmp_path: Path) -> None:
+    row = beside_vendor(store, LT)
+    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    assert (row.vendor_us, winner.vendor_us, winner.x_cublas) == (470, None, None)
