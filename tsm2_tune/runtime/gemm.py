@@ -13,7 +13,6 @@ from tsm2_tune.runtime.arrays.libraries import (
     at_stream,
     cupy_stream,
     is_cupys,
-    is_pycudas,
     is_torchs,
     torch_stream,
     vendors_product,
@@ -152,7 +151,7 @@ def gemm(
         done = _by_vendor(product, found, alpha, beta, stream)
         # Timing allocated `out` in the kernel's storage order, but the library would choose its own: do not cache it.
         if is_kept and not (is_timed and out is None):
-            _remember(a, b, out, tuple(x.span_bytes for x in product.given), asked)
+            _remember(product.library, a, b, out, tuple(x.span_bytes for x in product.given), asked)
         return done
     if product.on_host:
         if stream is not None:
@@ -160,12 +159,11 @@ def gemm(
         return multiply_on_host(product, found, *effective_factors(product, alpha, beta))
     product, plan, handle = prepare_launch(product, found, stream)
     await_all(product, stream, handle)
-    at_a, at_b, at_out = (x.address for x in product.given)
-    plan.start(at_a, at_b, at_out, alpha, beta, handle, product.a.array)
-    hold_until_done(product, plan.context, handle)
     assert product.out is not None
+    plan.start(product.a.address, product.b.address, product.out.address, alpha, beta, handle, a)
+    hold_until_done(product, plan.context, handle)
     if is_kept:
-        _remember(a, b, out, plan, asked)
+        _remember(product.library, a, b, out, plan, asked)
     return product.out.array
 
 
@@ -274,8 +272,7 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     if 0 in product.shape:
         return Vendor("an extent is 0")
     check_place(product)
-    is_its = is_torchs if is_torchs(product.a.array) else is_cupys
-    falls_back = fallback == "vendor" and product.math is None and all(is_its(x.array) for x in product.given)
+    falls_back = fallback == "vendor" and product.math is None and product.library in ("torch", "cupy")
     try:
         found = choose(product, None if product.on_host else device_of(home(product.a)[1])[0])
     except (LookupError, ValueError) as error:
@@ -346,16 +343,16 @@ def _by_vendor(product: Product, found: Vendor, alpha: Any, beta: Any, stream: A
         return vendors_product(a, b, out, *factors, asked)
 
 
-def _remember(a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
+def _remember(library: str, a: Any, b: Any, out: Any, plan: Plan | tuple[int, ...], asked: Any) -> None:
     """Cache the plan for later calls with equal shapes and layouts, if PyTorch, CuPy or PyCUDA made all arrays."""
-    kind, arrays = type(a), (a, b) if out is None else (a, b, out)
-    if all(map(is_torchs, arrays)):
+    kind = type(a)
+    if library == "torch":
         starters[kind] = starters.get(kind) or compiled_torch_starter(sys.modules["torch"], kind)
         keep_plan(torch_key(a, b, out, asked), plan)
-    elif all(map(is_cupys, arrays)) and hasattr(a, "_c_contiguous"):  # used by cupy_look_up
+    elif library == "cupy" and hasattr(a, "_c_contiguous"):  # used by cupy_look_up
         starters[kind] = starters.get(kind) or compiled_cupy_starter(sys.modules["cupy"], kind)
         cupy_look_up(sys.modules["cupy"])(a, b, out, asked, plan)
-    elif out is not None and all(map(is_pycudas, arrays)):
+    elif library == "pycuda.gpuarray" and out is not None:
         starters[kind] = starters.get(kind) or pycuda_starter(sys.modules["pycuda.gpuarray"])
         pycuda_look_up(sys.modules["pycuda.gpuarray"])(a, b, out, asked, plan)
     else:

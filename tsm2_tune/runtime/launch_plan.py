@@ -61,7 +61,8 @@ class Slot:
         self.legacy_workspace: tuple[int, int] | None = None
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
-        WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *[first + at for at in plan.places])
+        pointers = map(first.__add__, plan.places)
+        WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *pointers)
         self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
         self.set_factors(plan, None, None)
 
@@ -116,7 +117,7 @@ class Plan:
         self.spans = tuple([x.span_bytes for x in product.given])
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)
-        self.slots: list[Slot] = []
+        self.slots = [Slot(self)]
 
     def start(
         self, a: int, b: int, out: int, alpha: complex | None, beta: complex | None, stream: int, array: Array

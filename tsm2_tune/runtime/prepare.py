@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.arrays.dlpack import let_wait, speaks_dlpack
+from tsm2_tune.runtime.arrays.dlpack import let_wait
 from tsm2_tune.runtime.arrays.libraries import at_stream, current_stream, is_torchs, new_array
 from tsm2_tune.runtime.arrays.matrices import Product, too_large
 from tsm2_tune.runtime.arrays.pycuda_arrays import new_gpu_array
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
 from tsm2_tune.runtime.cuda.driver import (
-    await_stream,
+    LEGACY_STREAM,
+    ask_driver,
     context_id,
     current_context,
     device_of,
@@ -31,6 +33,8 @@ def checked_factors(product: Product, alpha: Any, beta: Any) -> tuple[Any, Any]:
     Raise TypeError if a factor is not a number of a suitable type. Raise ValueError if a factor overflows in the
     accumulator type. Also raise ValueError if beta makes the product read `out`, but the call has no `out`.
     """
+    if alpha is None and beta is None:
+        return alpha, beta
     alpha, beta = _number("alpha", alpha), _number("beta", beta)
     for name, factor in (("alpha", alpha), ("beta", beta)):
         real = factor is None or isinstance(factor, (int, float, np.integer, np.floating))
@@ -126,20 +130,21 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
     the host waits until their streams are done.
     """
-    others, one_of_each = set[int](), dict[type, Any]()
+    others = set[int]()
     for matrix in product.given:
-        if speaks_dlpack(matrix.array):
+        if matrix.by_dlpack:
             let_wait(matrix.name, matrix.array, handle)
         if matrix.stream is not None:
             others.add(matrix.stream)
-        one_of_each[type(matrix.array)] = matrix.array
-    if stream is None and len(one_of_each) > 1:  # arrays of one library have one current stream, `handle`
-        current = {current_stream(array) for array in one_of_each.values()}
-        others |= {other for other in current if other is not None}
-    if others <= {handle}:
+        if stream is None and not product.library:  # arrays of one library have one current stream, `handle`
+            current = current_stream(matrix.array)
+            if current is not None:
+                others.add(current)
+    others -= {0, LEGACY_STREAM} if handle in (0, LEGACY_STREAM) else {handle}
+    if not others:
         return
     stored = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory
     if stored is not None:
         with current_context(home(stored)[0]):
             for other in others:
-                await_stream(other, handle)
+                ask_driver("cuStreamSynchronize", ctypes.c_void_p(other))

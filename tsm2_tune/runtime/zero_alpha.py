@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
-from tsm2_tune.runtime.arrays.libraries import at_stream, is_cupys, is_torchs, vendors_product
+from tsm2_tune.runtime.arrays.libraries import at_stream, vendors_product
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.cuda.driver import ask_driver, current_context, home
 from tsm2_tune.runtime.elements import UNITS
@@ -32,7 +32,7 @@ def scaled(product: Product, beta: Any, stream: int) -> Any:
     a, b = product.a.array, product.b.array
     out = None if product.out is None else product.out.array
     beta = 0 if beta is None else beta
-    if any(all(is_its(x.array) for x in product.given) for is_its in (is_torchs, is_cupys)):
+    if product.library in ("torch", "cupy"):
         with at_stream(a, stream):
             return vendors_product(a, b, out, 0, beta, (False, False))
     if product.out is None or beta not in (0, 1):
@@ -46,7 +46,7 @@ def scaled(product: Product, beta: Any, stream: int) -> Any:
 def _zero(product: Product, stream: int) -> None:
     """Write zeros into `out`, but not into the padding that its leading dimension leaves."""
     matrix = product.given[2]
-    order, ld = next(iter(matrix.ld.items()))
+    order, ld = matrix.order
     lines, elements = (matrix.columns, matrix.rows) if order == "n" else (matrix.rows, matrix.columns)
     size = matrix.dtype.itemsize
     pitch, width, height = (ctypes.c_size_t(x) for x in (ld * size, elements * size, lines))

@@ -6,7 +6,6 @@ import ctypes
 import threading
 from typing import Any
 
-from tsm2_tune.runtime.arrays.dlpack import speaks_dlpack
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.cuda.driver import ask_driver, cuda, current_context, is_capturing
 
@@ -23,7 +22,7 @@ def hold_until_done(product: Product, context: int, stream: int) -> None:
     Also release the arrays of earlier products whose work is done. If the stream is being captured into a CUDA graph,
     hold nothing: the user of the graph must keep the arrays alive.
     """
-    arrays = [matrix.array for matrix in product.given if speaks_dlpack(matrix.array)]
+    arrays = [matrix.array for matrix in product.given if matrix.by_dlpack]
     if not arrays:
         return
     event, handle = ctypes.c_void_p(), ctypes.c_void_p(stream)

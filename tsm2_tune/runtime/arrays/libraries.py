@@ -35,10 +35,10 @@ def _is_of(kind: type, library: str, name: str) -> bool:
 
 # module of a library -> name of its array type
 NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array", "pycuda.gpuarray": "GPUArray"}
-_libraries: dict[type, str] = {}  # type of array -> result of `_library`
+_libraries: dict[type, str] = {}  # type of array -> result of `library_of`
 
 
-def _library(array: object) -> str:
+def library_of(array: object) -> str:
     """Return the name of the array's library, a key of NAMES_OF_ARRAYS; "" for any other library."""
     kind = type(array)
     found = _libraries.get(kind)
@@ -50,22 +50,17 @@ def _library(array: object) -> str:
 
 def is_torchs(array: object) -> TypeGuard[Tensor]:
     """Return whether the array is a PyTorch tensor."""
-    return (_libraries.get(type(array)) or _library(array)) == "torch"
+    return library_of(array) == "torch"
 
 
 def is_cupys(array: object) -> TypeGuard[CupyArray]:
     """Return whether the array is a CuPy array."""
-    return (_libraries.get(type(array)) or _library(array)) == "cupy"
-
-
-def is_pycudas(array: object) -> bool:
-    """Return whether the array is a PyCUDA array."""
-    return (_libraries.get(type(array)) or _library(array)) == "pycuda.gpuarray"
+    return library_of(array) == "cupy"
 
 
 def is_jaxs(array: object) -> bool:
     """Return whether the array is a JAX array."""
-    return (_libraries.get(type(array)) or _library(array)) == "jax"
+    return library_of(array) == "jax"
 
 
 def _is_subclass(tensor: Tensor) -> bool:
@@ -97,35 +92,22 @@ TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
 )
 
 
-def _is_plain_tensor(tensor: Tensor) -> bool:
-    """Return whether the tensor's elements can certainly be read directly from memory.
-
-    This quick test suffices for the usual tensors. If it returns False, the checks in TENSORS decide.
-    """
-    torch = sys.modules["torch"]
-    return type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
-        tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
-    )  # fmt: skip
-
-
 def check_plain(name: str, array: Array) -> None:
     """Raise TypeError if the array's elements cannot be read directly from memory, such as those of a sparse tensor.
 
     A tensor's conjugate bit is allowed, since kernels can conjugate. `name` is the argument's name, for errors.
     """
     if is_torchs(array):
-        if _is_plain_tensor(array):
-            return
+        torch = sys.modules["torch"]
+        if type(array) is torch.Tensor and array.layout is torch.strided and not (
+            array.is_nested or array.is_quantized or array.requires_grad or array.is_neg()
+        ):  # fmt: skip
+            return  # as usual
         for what, remedy, is_so in TENSORS:
             if is_so(array):
                 raise TypeError(f"{name}: it {what}: pass {name}.{remedy}")
     elif isinstance(array, np.ma.MaskedArray):
         raise TypeError(f"{name}: masked arrays are not supported")
-
-
-def is_conjugate(array: Array) -> bool:
-    """Return whether the array's values are the complex conjugates of its memory, as in PyTorch's x.mH."""
-    return is_torchs(array) and bool(array.is_conj())
 
 
 def device_interface(name: str, array: Array) -> Any:
@@ -163,7 +145,7 @@ def _tensor_interface(tensor: Tensor, typestr: str) -> dict[str, Any]:
     This function is faster than PyTorch's property `__cuda_array_interface__`. It also works for a tensor that
     requires a gradient.
     """
-    size = tensor.element_size()
+    size = int(typestr[2:])
     return {
         "shape": tuple(tensor.shape),
         "strides": tuple([size * elements for elements in tensor.stride()]),

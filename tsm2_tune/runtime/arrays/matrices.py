@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,9 +10,9 @@ from typing import Any, cast
 import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
-from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, is_conjugate, is_torchs
+from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, library_of
 from tsm2_tune.runtime.arrays.protocols import Array
-from tsm2_tune.runtime.elements import ACROSS, DTYPES, MATHS, SUMS
+from tsm2_tune.runtime.elements import DTYPES, MATHS, SUMS
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
 MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
@@ -31,7 +31,7 @@ class Matrix:
     address: int
     rows: int
     columns: int
-    ld: dict[str, int]  # each storage order that the matrix has, "n" or "t" -> leading dimension in elements
+    ld: tuple[int, int]  # leading dimensions in elements, as column-major and as row-major; 0: it is not
     element: str  # element type, a key of DTYPES
     dtype: np.dtype[Any]
     read_only: bool
@@ -39,16 +39,19 @@ class Matrix:
     is_conjugate: bool  # whether the values are the complex conjugates of the memory
     span_bytes: int  # number of bytes from the first to the last element, padding included
     is_vector: bool = False  # whether the array has one dimension
+    library: str = ""  # the array's library, as `library_of` names it
+    by_dlpack: bool = False  # whether the matrix was read through DLPack
+    home: tuple[int, int] | None = None  # the result of `driver.home`, once it was called
 
     @classmethod
-    def of(cls, name: str, array: Array, *, vector: str = "") -> Matrix:
+    def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
         """Return the array as a matrix. A 1-d array becomes a row or a column, according to `vector`.
 
         With vector="" raise ValueError for a 1-d array. Raise TypeError or ValueError for an array that no kernel can
         read. `name` is the argument's name, for errors.
         """
         check_plain(name, array)
-        is_bfloat16 = _is_bfloat16(array)
+        library, is_bfloat16 = library_of(array), _is_bfloat16(array)
         interface = device_interface(name, array)
         on_host = interface is None
         if on_host:
@@ -58,7 +61,7 @@ class Matrix:
                     f" got {type(array).__name__}"
                 )
             interface = array.__array_interface__
-        elif not is_torchs(array) and (wrong := _wrong_with(interface)):
+        elif library != "torch" and (wrong := _wrong_with(interface)):
             raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
         elif interface.get("mask") is not None:
             raise TypeError(f"{name}: masked arrays are not supported")
@@ -80,13 +83,17 @@ class Matrix:
         rows, columns = shape
         strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
         ld = leading_dimensions(name, shape, strides, dtype.itemsize)
-        state = interface.get("stream"), is_conjugate(array), span_bytes(rows, columns, ld, dtype.itemsize)
-        return cls(name, array, on_host, address, rows, columns, ld, element, dtype, read_only, *state, is_vector)
+        is_conjugate = library == "torch" and array.is_conj()  # as PyTorch's x.mH
+        return cls(
+            name, array, on_host, address, rows, columns, ld, element, dtype, read_only, interface.get("stream"),
+            is_conjugate, span_bytes(rows, columns, ld, dtype.itemsize), is_vector, library,
+            library != "torch" and speaks_dlpack(array),
+        )  # fmt: skip
 
     @property
     def span(self) -> np.ndarray[Any, Any]:
         """A NumPy array with the matrix's addresses and strides, for np.shares_memory. Never read its elements."""
-        order, ld = next(iter(self.ld.items()))
+        order, ld = self.order
         one, line = self.dtype.itemsize, ld * self.dtype.itemsize
         interface = {
             "version": 3,
@@ -97,30 +104,31 @@ class Matrix:
         }
         return np.asarray(SimpleNamespace(__array_interface__=interface))
 
+    @property
+    def order(self) -> tuple[str, int]:
+        """A storage order that the matrix has, "n" or "t", and its leading dimension."""
+        return ("n", self.ld[0]) if self.ld[0] else ("t", self.ld[1])
+
     def transposed(self) -> Matrix:
         """Return the transposed matrix, in the same memory."""
-        ld = {ACROSS[order]: elements for order, elements in self.ld.items()}
-        return Matrix(
-            self.name, self.array, self.on_host, self.address, self.columns, self.rows, ld, self.element, self.dtype,
-            self.read_only, self.stream, self.is_conjugate, self.span_bytes, self.is_vector,
-        )  # fmt: skip
+        return replace(self, rows=self.columns, columns=self.rows, ld=self.ld[::-1])
 
 
-def span_bytes(rows: int, columns: int, ld: dict[str, int], itemsize: int) -> int:
+def span_bytes(rows: int, columns: int, ld: tuple[int, int], itemsize: int) -> int:
     """Return the number of bytes from the first to the last element of a matrix, padding included."""
-    order, apart = next(iter(ld.items()))
-    lines, elements = (columns, rows) if order == "n" else (rows, columns)
-    return ((lines - 1) * apart + elements) * itemsize
+    distance = (columns - 1) * ld[0] + rows if ld[0] else (rows - 1) * ld[1] + columns
+    return distance * itemsize
 
 
 def _wrong_with(interface: Any) -> str:
     """Return a description of what is wrong with a `__cuda_array_interface__`; "" if it is valid."""
-    if not (isinstance(interface, dict) and interface.keys() >= {"typestr", "shape", "data"}):
+    if not (isinstance(interface, dict) and "typestr" in interface and "shape" in interface and "data" in interface):
         return "expected typestr, shape and data"
-    shape, data, strides, stream = (interface.get(field) for field in ("shape", "data", "strides", "stream"))
+    shape, data = interface["shape"], interface["data"]
+    strides, stream = interface.get("strides"), interface.get("stream")
     if not isinstance(interface["typestr"], str):
         return "expected a text as typestr"
-    if not isinstance(shape, (tuple, list)) or not all(_is_whole(extent, 0) for extent in shape):
+    if not isinstance(shape, (tuple, list)) or not (all(map(_is_whole, shape)) and min(shape, default=0) >= 0):
         return "expected whole numbers from 0 on as shape"
     if strides is not None and not (isinstance(strides, (tuple, list)) and all(map(_is_whole, strides))):
         return "expected whole numbers as strides"
@@ -164,39 +172,32 @@ def _as_matrix(
     return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
 
 
-def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> dict[str, int]:
-    """Return a dict: each storage order that the strides allow -> its leading dimension in elements.
+def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> tuple[int, int]:
+    """Return the leading dimensions in elements: as column-major and as row-major, 0 if it does not have that order.
 
-    The keys are "n" for column-major and "t" for row-major. The stride along an extent of 1 does not count, so a
-    vector has both orders. Raise ValueError if neither columns nor rows are contiguous.
+    The stride along an extent of 1 does not count, so a vector has both orders. Raise ValueError if neither columns
+    nor rows are contiguous, if they overlap, or if their distance is no multiple of an element's size.
     """
     (rows, columns), (down, across) = shape, strides
     if 0 in shape:
-        return {"n": max(rows, 1), "t": max(columns, 1)}  # without elements any order is right
-    found = {}
-    if apart := _apart(rows, down, columns, across, itemsize):
-        found["n"] = apart
-    if apart := _apart(columns, across, rows, down, itemsize):
-        found["t"] = apart
-    if not found:
+        return max(rows, 1), max(columns, 1)  # without elements any order is right
+    column, row = rows * itemsize, columns * itemsize  # bytes of a contiguous column and row
+    as_columns = as_rows = 0
+    if down == itemsize or rows == 1:
+        apart = column if columns == 1 else across
+        if apart >= column and apart % itemsize == 0:
+            as_columns = int(apart // itemsize)
+    if across == itemsize or columns == 1:
+        apart = row if rows == 1 else down
+        if apart >= row and apart % itemsize == 0:
+            as_rows = int(apart // itemsize)
+    if as_columns == as_rows == 0:
         raise ValueError(
             f"{name}: expected a {rows}x{columns} matrix whose columns or rows are contiguous, with strides"
-            f" ({itemsize}, at least {rows * itemsize}) or (at least {columns * itemsize}, {itemsize}) bytes,"
+            f" ({itemsize}, at least {column}) or (at least {row}, {itemsize}) bytes,"
             f" got {tuple(strides)}: pass a contiguous copy"
         )
-    return found
-
-
-def _apart(elements: int, step: int, lines: int, line: int, itemsize: int) -> int:
-    """Return the leading dimension of a matrix of `lines` columns (or rows) with `elements` elements each.
-
-    Elements are `step` bytes apart. Lines (columns or rows) are `line` bytes apart. Return 0 if the elements of a
-    line are not contiguous, if lines overlap, or if `line` is no multiple of an element's size.
-    """
-    if step != itemsize and elements != 1:
-        return 0
-    apart = elements * itemsize if lines == 1 else line
-    return int(apart // itemsize) if apart >= elements * itemsize and apart % itemsize == 0 else 0
+    return as_columns, as_rows
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:
@@ -230,6 +231,17 @@ class Product:
     out: Matrix | None  # None: the call returns a new array
     conjugates: tuple[bool, bool] = (False, False)
     math: str | None = None
+    given: tuple[Matrix, ...] = field(init=False)  # a, b and, if the call has it, out
+    shape: tuple[int, int, int] = field(init=False)  # the extents m, n and k
+    on_host: bool = field(init=False)
+    library: str = field(init=False)  # the library of all arrays; "" if it is unknown or they have several
+
+    def __post_init__(self) -> None:
+        a, b, out = self.a, self.b, self.out
+        self.given = (a, b) if out is None else (a, b, out)
+        self.shape, self.on_host = (a.rows, b.columns, a.columns), a.on_host
+        is_one = a.library == b.library and (out is None or out.library == a.library)
+        self.library = a.library if is_one else ""
 
     @classmethod
     def of(
@@ -259,10 +271,6 @@ class Product:
         return product
 
     @property
-    def on_host(self) -> bool:
-        return self.a.on_host
-
-    @property
     def dtype(self) -> np.dtype[Any]:
         return self.a.dtype
 
@@ -284,11 +292,6 @@ class Product:
         return self.dtype.kind == "c"
 
     @property
-    def shape(self) -> tuple[int, int, int]:
-        """The extents m, n and k."""
-        return self.a.rows, self.b.columns, self.a.columns
-
-    @property
     def out_shape(self) -> tuple[int, ...]:
         """The shape of a new `out`: (m, n), or 1-d if a or b is a vector."""
         m, n, _ = self.shape
@@ -299,11 +302,7 @@ class Product:
         """Whether b is the transpose of a, in the same memory."""
         if self.a.address != self.b.address or self.b.columns != self.a.rows:
             return False
-        return self.b.ld == {ACROSS[order]: ld for order, ld in self.a.ld.items()}
-
-    @property
-    def given(self) -> tuple[Matrix, ...]:
-        return (self.a, self.b) if self.out is None else (self.a, self.b, self.out)
+        return self.b.ld == self.a.ld[::-1]
 
     def with_out(self, array: Array) -> Product:
         """Return a copy of the product with this array as `out`."""
@@ -329,7 +328,7 @@ class Product:
 
     def _check_writable(self, out: Matrix) -> None:
         if out.read_only:
-            unknown = ", or does not say otherwise" if speaks_dlpack(out.array) else ""
+            unknown = ", or does not say otherwise" if out.by_dlpack else ""
             raise ValueError(f"out: it is read-only{unknown}")
         if out.is_conjugate:
             raise TypeError(

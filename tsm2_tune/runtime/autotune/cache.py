@@ -66,6 +66,6 @@ def by_timing(
 
 def _kind(product: Product, fallback: str, *, is_vendor_timed: bool) -> Any:
     """Return the key in the cache: CUDA context, types, shapes and leading dimensions, but no addresses."""
-    layouts = tuple((x.rows, x.columns, *x.ld.items()) for x in product.given)
+    layouts = tuple((x.rows, x.columns, x.ld) for x in product.given)
     where = context_id(home(product.a)[0])
     return where, product.name, layouts, product.conjugates, product.is_gram, fallback, is_vendor_timed

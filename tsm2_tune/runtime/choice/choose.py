@@ -52,7 +52,7 @@ class Layout(NamedTuple):
 
     @classmethod
     def of(cls, product: Product) -> Layout:
-        leading = tuple([(x.ld.get("n", 0), x.ld.get("t", 0)) for x in product.given])
+        leading = tuple([x.ld for x in product.given])
         return cls(product.name, product.shape, leading, product.conjugates, product.is_gram)
 
     @classmethod

@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from tsm2_tune.runtime.arrays.libraries import is_cupys, is_torchs
 from tsm2_tune.runtime.arrays.matrices import LARGEST_ADDRESS, Matrix
 
 OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 CAPTURED_BESIDE = 906  # CUDA_ERROR_STREAM_CAPTURE_IMPLICIT: legacy stream used while another stream is captured
 RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED
-CONTEXT_OF_POINTER = 1  # CU_POINTER_ATTRIBUTE_CONTEXT
+CONTEXT_OF_POINTER, IS_MANAGED, ORDINAL_OF_POINTER = 1, 8, 9  # CU_POINTER_ATTRIBUTE_...
 LEGACY_STREAM, PER_THREAD_STREAM = 1, 2  # special handles; 0 is the legacy stream, too
 
 
@@ -49,24 +48,26 @@ def error_name(status: int) -> str:
 
 def home(matrix: Matrix) -> tuple[int, int]:
     """Return the handle of the CUDA context that owns the matrix's memory, and the ordinal of its device."""
-    if is_torchs(matrix.array):
+    if matrix.home is None:
+        matrix.home = _home(matrix)
+    return matrix.home
+
+
+def _home(matrix: Matrix) -> tuple[int, int]:
+    if matrix.library == "torch":
         ordinal_of_tensor = matrix.array.get_device()
         return primary_context(ordinal_of_tensor), ordinal_of_tensor  # PyTorch allocates in primary contexts only
+    ask, address = cuda().cuPointerGetAttribute, ctypes.c_uint64(matrix.address)
     ordinal, context, managed = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
-    if not _pointer_attribute(matrix, 9, ordinal) or ordinal.value < 0:  # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        if _pointer_attribute(matrix, 8, managed) and managed.value:  # CU_POINTER_ATTRIBUTE_IS_MANAGED
-            ordinal_of_library = matrix.array.data.device_id if is_cupys(matrix.array) else 0
+    if ask(ctypes.byref(ordinal), ORDINAL_OF_POINTER, address) or ordinal.value < 0:
+        if not ask(ctypes.byref(managed), IS_MANAGED, address) and managed.value:
+            ordinal_of_library = matrix.array.data.device_id if matrix.library == "cupy" else 0
             return primary_context(ordinal_of_library), ordinal_of_library  # managed memory has no device of its own
         raise ValueError(f"{matrix.name}: its address {matrix.address:#x} is not memory of a CUDA device")
-    if not _pointer_attribute(matrix, CONTEXT_OF_POINTER, context):
+    if ask(ctypes.byref(context), CONTEXT_OF_POINTER, address):
         context.value = None
     # Memory from a pool or a mapping has a device but no context: use the primary one.
     return context.value or primary_context(ordinal.value), ordinal.value
-
-
-def _pointer_attribute(matrix: Matrix, attribute: int, value: Any) -> bool:
-    """Read a CU_POINTER_ATTRIBUTE of the matrix's address into `value`. Return whether the driver returned it."""
-    return not cuda().cuPointerGetAttribute(ctypes.byref(value), attribute, ctypes.c_uint64(matrix.address))
 
 
 @cache
@@ -152,16 +153,6 @@ def stream_handle(stream: Any) -> int:
     if not 0 <= stream <= LARGEST_ADDRESS:
         raise ValueError(f"stream: {stream} is not a stream's handle: expected 0 to {LARGEST_ADDRESS}")
     return int(stream)
-
-
-def await_stream(stream: int | None, launch_stream: int) -> None:
-    """Wait on the host until the work in `stream` is done.
-
-    Do not wait if `stream` is None, or is the stream of the launch.
-    """
-    same = stream == launch_stream or {stream, launch_stream} == {0, 1}  # 0 and 1: the legacy default stream
-    if stream is not None and not same:
-        ask_driver("cuStreamSynchronize", ctypes.c_void_p(stream))
 
 
 def stream_id(stream: int) -> int:

@@ -171,7 +171,7 @@ def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
 
 def _in_memory(matrix: Matrix) -> np.ndarray[Any, Any]:
     """Return a NumPy array that is a view of the matrix's memory."""
-    order, ld = next(iter(matrix.ld.items()))
+    order, ld = matrix.order
     size = matrix.dtype.itemsize
     strides = (size, ld * size) if order == "n" else (ld * size, size)
     memory: Any = (ctypes.c_char * matrix.span_bytes).from_address(matrix.address)
