@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.call_log import logged
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Parameter, Tensor, exchange
 from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
@@ -129,8 +130,12 @@ def test_each_call_does_what_it_does_without(
     assert by_launcher > 200
 
 
-def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) -> None:
+def test_a_kernel_that_splits_k_gets_the_workspace_of_now(
+    compiled: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled.driver.current = 0xC0
+    by_plan, start = list[int](), compiled.Plan.start
+    monkeypatch.setattr(compiled.Plan, "start", lambda *arguments: logged(by_plan, arguments[6], start(*arguments)))
 
     def workspace_of(m: int) -> list[int]:
         compiled.gemm(
@@ -144,8 +149,10 @@ def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) 
         workspace_of(60),
     )  # a larger one replaces the first
     assert first != larger == workspace_of(6)
+    assert by_plan == [0, 0]
     compiled.workspaces[compiled.legacy_key(0xAA)].owners = ()  # memory that is freed by hand
     assert workspace_of(6) == larger
+    assert by_plan == [0, 0, 0]
     compiled.workspaces.clear()
     assert workspace_of(6) == first
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.fake_tensors import Cupy, fake_cupy
 from tests.measured_plans.helpers import K, M, N, arrays, slow_but, started, tensors, ways_to
+from tests.threads_on_gpu import in_threads
 
 
 @pytest.fixture
@@ -52,19 +52,11 @@ def test_products_without_measure_go_on_to_be_predicted(module: ModuleType, slow
 
 
 def test_a_new_out_is_made_once_for_each_product(module: ModuleType, slow: SimpleNamespace) -> None:
-    made: list[Any] = []
-
-    def empty_strided(shape: Any, strides: Any, **_: Any) -> Any:
-        made.append(tensors()[2])
-        return made[-1]
-
-    slow.empty_strided = empty_strided
     a, b, _ = tensors()
-    first = module.gemm(a, b, measure=True)
-    assert first is made[-1]
-    count = len(made)
-    assert module.gemm(a, b, measure=True) is made[-1]
-    assert len(made) == count + 1
+    assert module.gemm(a, b, measure=True) is slow.made[-1]
+    count = len(slow.made)
+    assert module.gemm(a, b, measure=True) is slow.made[-1]
+    assert len(slow.made) == count + 1
 
 
 def test_what_the_vendor_computes_lies_as_a_kernels_result_would(module: ModuleType, torch: SimpleNamespace) -> None:
@@ -92,18 +84,6 @@ def test_the_vendor_computes_it_where_that_is_faster(module: ModuleType, torch: 
     launches = len(module.driver.launches)
     assert module.gemm(a, b, out=out, measure=True, fallback="error") is out
     assert len(module.driver.launches) == launches + 1
-
-
-def test_what_no_kernel_is_for_is_left_to_the_vendor_untimed(
-    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def no_kernel(*_: Any) -> Any:
-        raise LookupError("no kernel")
-
-    monkeypatch.setattr(module, "choose", no_kernel)
-    a, b, out = tensors()
-    assert module.gemm(a, b, out=out, measure=True) is out
-    assert (len(torch.asked), module.driver.launches) == (1, [])
 
 
 def test_nothing_is_timed_while_a_stream_is_captured(module: ModuleType, slow: SimpleNamespace) -> None:
@@ -162,8 +142,7 @@ def test_what_was_decided_outlives_the_plans(module: ModuleType, slow: SimpleNam
     launches = len(module.driver.launches)
     module.gemm(a, b, out=out, measure=True)
     assert len(module.driver.launches) == launches + 1
-    others = [tensors()[0], tensors()[1], tensors()[2]]
-    module.gemm(*others[:2], out=others[2], measure=True)
+    module.gemm(tensors()[0], tensors()[1], out=tensors()[2], measure=True)
     assert len(module.driver.launches) == launches + 2
     wider = tensors(M, N + 1, K)
     module.gemm(*wider[:2], out=wider[2], measure=True)  # another kind
@@ -196,31 +175,8 @@ def test_of_threads_that_begin_at_once_one_times(module: ModuleType, monkeypatch
     product = module.Product.of(*arrays(), conjugates=(False, False), math=None)
     kernel = module.choice(*arrays(), fallback="error")
 
-    def decide() -> None:
-        assert module.by_timing(product, kernel, kernel, "vendor", None, None, None) is kernel
-
-    threads = [threading.Thread(target=decide) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([lambda: module.by_timing(product, kernel, kernel, "vendor", None, None, None)] * 6)
     assert timed == [kernel]
-
-
-def test_what_is_timed_is_the_product_that_was_asked_for(
-    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Any] = []
-    monkeypatch.setattr(module, "vendors_of", lambda product, alpha, beta: logged(asked, (alpha, beta), len))
-
-    def fastest(product: Any, found: Any, *rest: Any) -> Any:
-        asked.append(rest)
-        return found
-
-    monkeypatch.setattr(module, "fastest_way", fastest)
-    a, b, out = tensors()
-    module.gemm(a, b, out=out, alpha=2.0, beta=3.0, stream=7, measure=True)
-    assert asked == [(2.0, 3.0), (2.0, 3.0, 7, len)]
 
 
 def test_what_out_holds_is_kept(module: ModuleType, slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,29 +198,24 @@ def test_what_out_holds_is_kept(module: ModuleType, slow: SimpleNamespace, monke
     assert [started(one) for one in module.driver.launches] == [(expected.threads, expected.splits)]
 
 
-@pytest.mark.parametrize("what", ["load", "room", "vectors"])
+@pytest.mark.parametrize("what", ["load", "room", "vectors", "no kernel", "nothing"])
 def test_what_cannot_be_timed_is_computed_as_expected(
     module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     def fails(*_: Any, **__: Any) -> Any:
-        raise {"load": RuntimeError, "room": MemoryError}[what]("no")
+        raise {"load": RuntimeError, "room": MemoryError, "no kernel": LookupError}[what]("no")
 
-    plain = module.chosen_or_vendor
+    plain, failing = module.chosen_or_vendor, {"load": "prepare_launch", "room": "fastest_way", "no kernel": "choose"}
     left = module.Vendor("expected to be faster")
-    monkeypatch.setattr(
-        module, "chosen_or_vendor", lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
-    )
+    if what in ("load", "room", "vectors"):
+        monkeypatch.setattr(
+            module, "chosen_or_vendor", lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
+        )
     if what == "vectors":
         monkeypatch.setattr(module, "vendors_of", lambda *_: None)
-    else:
-        monkeypatch.setattr(module, {"load": "prepare_launch", "room": "fastest_way"}[what], fails)
-    a, b, out = tensors()
-    assert module.gemm(a, b, out=out, measure=True) is out
-    assert (len(torch.asked), module.driver.launches) == (1, [])
-
-
-def test_of_an_extent_of_0_nothing_is_timed(module: ModuleType, torch: SimpleNamespace) -> None:
-    a, b, out = tensors(M, N, 0)
+    elif what in failing:
+        monkeypatch.setattr(module, failing[what], fails)
+    a, b, out = tensors(M, N, 0) if what == "nothing" else tensors()
     assert module.gemm(a, b, out=out, measure=True) is out
     assert (len(torch.asked), module.driver.launches) == (1, [])
 
@@ -276,12 +227,7 @@ def test_cupys_products_with_factors_are_decided_by_themselves(
     cupy = fake_cupy()
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     products: list[Any] = []
-
-    def matmul(a: Any, b: Any, out: Any = None) -> Any:
-        products.append(out)
-        return out
-
-    cupy.matmul = matmul
+    cupy.matmul = lambda a, b, out=None: logged(products, out, out)
     a, b, out = (Cupy(one) for one in arrays())
     module.driver.takes_us = lambda launch: 1e9
     module.gemm(a, b, out=out, measure=True)  # CuPy's takes no time here

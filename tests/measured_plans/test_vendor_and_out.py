@@ -7,13 +7,14 @@ import sys
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from tests.call_log import logged
 from tests.fabricated import device_array
-from tests.fake_tensors import Cupy, Tensor, fake_cupy
+from tests.fake_tensors import Tensor
 from tests.measured_plans.helpers import K, M, arrays, tensors
 
 # The vendor
@@ -87,20 +88,6 @@ def test_what_the_vendor_computes_otherwise_is_not_its(module: ModuleType, torch
     assert module.vendors_of(product(*arrays()), 1, 0) is None
 
 
-def test_cupy_multiplies_without_factors_alone(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, asked = fake_cupy(), list[Any]()
-    fake.matmul = lambda a, b, out: logged(asked, (a, b, out), out)
-    monkeypatch.setitem(sys.modules, "cupy", fake)
-    a, b, out = [Cupy(one) for one in arrays()]
-    for one in (a, b, out):
-        one.ndim = 2
-    product = module.Product.of(a, b, out, conjugates=(False, False), math=None)
-    assert module.vendors_of(product, None, None)() is out
-    assert asked == [(a, b, out)]
-    assert module.vendors_of(product, 2.0, None) is None
-    assert module.vendors_of(product, None, 0.5) is None
-
-
 # Contents of out
 
 
@@ -159,10 +146,7 @@ def test_of_minplus_beta_0_keeps_what_out_holds(module: ModuleType, held: list[s
 def test_a_copy_that_cannot_be_made_is_told(
     module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Any) -> Any:
-        raise RuntimeError("CUDA out of memory")
-
-    monkeypatch.setattr(Tensor, "clone", full, raising=False)
+    monkeypatch.setattr(Tensor, "clone", Mock(side_effect=RuntimeError("CUDA out of memory")), raising=False)
     with pytest.raises(MemoryError, match="out: its contents cannot be saved: CUDA out of memory"):
         module.plan(*tensors(), beta=0.5, measure=True)
 
@@ -177,44 +161,33 @@ def test_plans_of_ways_that_lost_are_not_kept(module: ModuleType) -> None:
 
 def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) -> None:
     """Two that differ in one of these alone are not one."""
-    given = arrays(64, 64, 64)
-    product = module.Product.of(*given, conjugates=(False, False), math=None)
-    found = module.choice(*given, fallback="error")
+
+    def column_major(*shapes: tuple[int, ...], ld: int = 64) -> list[Any]:
+        return [device_array(shape, (4, 4 * ld)[: len(shape)], at=at << 40) for at, shape in enumerate(shapes, 1)]
+
+    def plan_of(given: list[Any], **changes: Any) -> Any:
+        found = replace(module.choice(*given, fallback="error"), **changes)
+        return module.prepare_launch(module.Product.of(*given), found, None)[1]
+
+    square = column_major(*[(64, 64)] * 3)
+    found = module.choice(*square, fallback="error")
     other = next(w for w in module.WINNERS if w.op == found.winner.op and w is not found.winner)
     ring = next(w for w in module.WINNERS if w.op == "ttt")
-    matches = [
-        found,
-        replace(found, winner=other),
-        replace(found, launch=replace(found.launch, rows_per_block=2 * found.launch.rows_per_block)),
-        replace(found, launch=found.launch.with_splits(found.launch.splits + 1)),
-        replace(found, winner=ring, launch=ring.launch, is_transposed=True),
-    ]
-    assert len({id(module.prepare_launch(product, match, None)[1]) for match in matches}) == len(matches)
-    plans = {id(module.prepare_launch(product, match, None)[1]) for match in matches}
-    assert plans == {id(plan) for plan in module.plans.values()}  # and each is kept
-    gaps = [device_array((64, 64), (4, 400), at=at << 40) for at in (1, 2, 3)]
-    (lds, leading) = (
-        module.prepare_launch(module.Product.of(*of), module.choice(*of, fallback="error"), None)[1].leading
-        for of in (given, gaps)
-    )
-    assert (lds, leading) == ((64, 64, 64), (100, 100, 100))
-    square, longer = arrays(64, 64, 64), arrays(64, 64, 32)
-    longer[0], longer[1] = device_array((64, 32), (4, 256), at=1 << 40), device_array((32, 64), (4, 256), at=2 << 40)
     made = [
-        module.prepare_launch(module.Product.of(*of), module.choice(*of, fallback="error"), None)[1]
-        for of in (square, longer)
+        plan_of(square),
+        plan_of(square, winner=other),
+        plan_of(square, launch=replace(found.launch, rows_per_block=2 * found.launch.rows_per_block)),
+        plan_of(square, launch=found.launch.with_splits(found.launch.splits + 1)),
+        plan_of(square, winner=ring, launch=ring.launch, is_transposed=True),
+        plan_of(column_major(*[(64, 64)] * 3, ld=100)),
+        plan_of(column_major((64, 32), (32, 64), (64, 64))),
+        plan_of(column_major((64, 64), (64,), (64,))),
+        plan_of(column_major((64, 64), (64, 1), (64, 1))),
     ]
-    assert made[0].shape != made[1].shape
-    vector = [
-        device_array((64, 64), (4, 256), at=1 << 40),
-        *(device_array((64,), (4,), at=at << 40) for at in (2, 3)),
-    ]
-    column = [device_array(shape, at=at << 40) for at, shape in enumerate(((64, 64), (64, 1), (64, 1)), start=1)]
-    made = [
-        module.prepare_launch(module.Product.of(*of), module.choice(*of, fallback="error"), None)[1]
-        for of in (vector, column)
-    ]
-    assert [one.out_shape for one in made] == [(64,), (64, 1)]
+    assert len(set(map(id, made))) == len(made)
+    assert set(map(id, made)) == set(map(id, module.plans.values()))  # each is kept
+    assert [one.out_shape for one in made[-2:]] == [(64,), (64, 1)]
+    assert plan_of(square) is made[0]
 
 
 def test_a_plan_keeps_its_stream_alive(module: ModuleType) -> None:

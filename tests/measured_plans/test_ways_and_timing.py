@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from tests.call_log import logged
 from tests.fabricated import device_array
 from tests.measured_plans.helpers import L2_FILL, K, N, arrays, slow_but, started, tensors, ways_to
+from tests.threads_on_gpu import in_threads
 
 # Ways to compute a product
 
@@ -29,24 +30,18 @@ def test_the_ways_are_few_near_and_each_another(module: ModuleType) -> None:
     assert all(w.other_device == "another GPU" for w in ways_to(module, *given, device="another GPU"))
 
 
-def test_kernels_for_the_transposed_product_are_ways_too(
-    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_kernels_for_the_transposed_product_are_ways_too(module: ModuleType) -> None:
     """A wide row-major C; its tall transposed one lies in the same memory."""
     given = arrays(16, 2 * 10**6, 16)
     ways = ways_to(module, *given)
     transposed = [one for one in ways if one.is_transposed]
     assert len(transposed) == 2  # the ring's launches
     assert {one.winner.op for one in transposed} == {"ttt"}
-    assert {one.extents for one in transposed} == {(2 * 10**6, 16, 16)}
-    driver = module.driver
-    ring = transposed[0].launch.threads, 1
-    driver.takes_us = lambda launch: 1.0 if launch["grid"][0] == transposed[0].launch.splits else 1000.0
+    module.driver.takes_us = lambda launch: 1.0 if launch["grid"][0] == transposed[0].launch.splits else 1000.0
     start = module.plan(*given, measure=True)
     assert start.match.is_transposed
-    assert ring[0] == start.match.launch.threads
     start()
-    values = driver.launches[-1]["values"]
+    values = module.driver.launches[-1]["values"]
     assert values[:3] == [2 * 10**6, 16, 16]
     assert [values[4], values[6], values[9]] == [2 << 40, 1 << 40, 3 << 40]  # b, a and out
 
@@ -124,9 +119,7 @@ def test_what_the_host_starts_late_is_timed_again_after_more_writing(module: Mod
     assert max(fills_before_launches()) == 96
 
 
-def test_late_host_is_detected_by_the_preceding_event(
-    module: ModuleType,
-) -> None:
+def test_late_host_is_detected_by_the_preceding_event(module: ModuleType) -> None:
     driver = module.driver
     module.plan(*arrays(), stream=7, measure=True)
     (before,) = {event for event, _ in driver.queried}
@@ -215,11 +208,7 @@ def test_one_thread_times_at_a_time(module: ModuleType, monkeypatch: pytest.Monk
         return found
 
     monkeypatch.setattr(module, "times_us", times)
-    threads = [threading.Thread(target=lambda: module.plan(*arrays(), measure=True)) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([lambda: module.plan(*arrays(), measure=True)] * 8)
     assert most == [1]
 
 
@@ -239,11 +228,7 @@ def test_without_room_to_fill_there_is_a_sentence(module: ModuleType, torch: Sim
     )
     with pytest.raises(MemoryError, match=sentence):
         module.plan(*arrays(), measure=True)
-
-    def full(size: int, **_: Any) -> Any:
-        raise RuntimeError("out of memory")
-
-    torch.empty = full
+    torch.empty = Mock(side_effect=RuntimeError("out of memory"))
     with pytest.raises(MemoryError, match=sentence):
         module.plan(*tensors(), measure=True)
     assert (module.driver.pushed, module.driver.events) == ([], {})
@@ -268,20 +253,14 @@ def test_a_way_that_fails_is_left_out(module: ModuleType, monkeypatch: pytest.Mo
 
 
 def test_a_failing_kernel_is_told_when_the_plan_is_made(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: Any) -> Any:
-        raise RuntimeError("no binary of any")
-
-    monkeypatch.setattr(module, "function_of", refused)
+    monkeypatch.setattr(module, "function_of", Mock(side_effect=RuntimeError("no binary of any")))
     with pytest.raises(RuntimeError, match="no binary of any"):
         module.plan(*arrays(), measure=True)
 
 
 @pytest.mark.parametrize("error", [RuntimeError, MemoryError, NotImplementedError])
 def test_a_vendor_that_fails_is_left_out(module: ModuleType, torch: SimpleNamespace, error: type[Exception]) -> None:
-    def refused(*_: Any, **__: Any) -> None:
-        raise error("out of memory")
-
-    torch.addmm = refused
+    torch.addmm = Mock(side_effect=error("out of memory"))
     found = module.plan(*tensors(), measure=True).match
     assert (found.is_timed, found.vendor_us) == (True, None)
 
