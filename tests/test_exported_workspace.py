@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from types import ModuleType
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.calls import few
 from tests.fabricated import (
     configuration,
     device_array,
@@ -58,21 +63,45 @@ def test_a_split_kernel_gets_partials_and_zeroed_counters(split_module: ModuleTy
     assert launch["grid"] == [4, 3, 1]
 
 
-def test_the_workspace_stays_and_grows(split_module: ModuleType) -> None:
-    multiply(split_module, 33, 5, stream=77)
-    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
-    assert multiply(split_module, 20, 1, stream=77) == ["launch"]
-    grown = ["wait for 77", "free 6144", "free 16", "allocate 49152", "allocate 128", "zero", "launch"]
-    assert multiply(split_module, 1000, 1, stream=77) == grown
-    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
-    assert len(split_module.driver.memory) == 2
+SHAPES = ((33, 5, "<f4"), (20, 1, "<f4"), (33, 5, "<f8"), (65, 5, "<f4"), (1000, 1, "<f4"))
 
 
-def test_neither_part_of_the_workspace_shrinks(split_module: ModuleType) -> None:
-    multiply(split_module, 33, 5, typestr="<f8")
-    grown = ["wait for None", "free 12288", "free 16", "allocate 12288", "allocate 24", "zero", "launch"]
-    assert multiply(split_module, 65, 5) == grown  # fewer bytes of partials, more tiles
-    assert multiply(split_module, 33, 5, typestr="<f8") == ["launch"]
+@few
+@given(st.randoms(use_true_random=True))
+def test_whatever_runs_a_workspace_is_of_one_stream_and_large_enough(split_module: ModuleType, rng: Random) -> None:
+    """A stream keeps what it has, waits before it frees that, and a graph's workspace stays."""
+    for kept in (split_module.plans, split_module.workspaces, split_module._of_graphs, split_module._functions):
+        kept.clear()
+    driver = split_module.driver
+    driver.__init__()
+    driver.workspaces, context, number = True, 0xC0, 100
+    owners, served = dict[int, Any](), defaultdict[Any, set[Any]](set)
+    for _ in range(rng.randrange(1, 30)):
+        context = rng.choice((context, context, 0xC0, 0xC1))
+        driver.owner = lambda address, owner=context: owner
+        driver.current = rng.choice((None, context, 0xC0))
+        stream = rng.choice((None, None, 1, 77, 78))
+        is_graphs = stream in (77, 78) and rng.random() < 0.3
+        driver.capturing, driver.captures = {stream} if is_graphs else set(), driver.captures + (rng.random() < 0.5)
+        if rng.random() < 0.2:
+            driver.stream_ids[stream], number = number, number + 1  # a new stream with the handle
+        identity = (driver.captures,) if is_graphs else driver.stream_ids.get(stream) if stream in (77, 78) else 0
+        key, (m, n, typestr) = (context, stream or 1, identity), rng.choice(SHAPES)
+        calls = multiply(split_module, m, n, stream, typestr)
+        assert calls == ["launch"] or is_graphs or (m, n, typestr) not in served[key]
+        served[key].add((m, n, typestr))
+        assert not any(call.startswith("free") for call in calls) or calls[0].startswith("wait for")
+        assert multiply(split_module, m, n, stream, typestr) == ["launch"]
+        partials, counters = driver.launches[-1]["values"][-2:]
+        tiles = -(-m // 32) * -(-n // 4)
+        assert driver.memory[partials] >= 3 * tiles * 32 * 4 * int(typestr[-1])
+        assert driver.memory[counters] >= 4 * tiles
+        zeroed = [(at, words, one or 1) for at, words, one in driver.zeroed]
+        assert (counters, driver.memory[counters] // 4, stream or 1) in zeroed
+        for address in (partials, counters):
+            assert owners.setdefault(address, key) == key
+    of_graphs = {address for address, (_, _, identity) in owners.items() if isinstance(identity, tuple)}
+    assert of_graphs <= driver.memory.keys()
 
 
 def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_module: ModuleType) -> None:
@@ -93,26 +122,6 @@ def test_on_the_legacy_stream_the_workspace_is_taken_without_a_question(split_mo
     assert list(split_module.plans.values())[: len(plans)] == plans
 
 
-def test_legacy_stream_gets_its_workspace_after_another_stream(split_module: ModuleType) -> None:
-    split_module.driver.current = 0xC0  # so that one on the legacy stream is started without a question
-    for stream in (None, 77, None, 77, None):
-        multiply(split_module, 33, 5, stream=stream)
-    legacy, other, *later = (one["values"][-2:] for one in split_module.driver.launches)
-    assert later == [legacy, other, legacy]
-    assert legacy != other
-
-
-def test_every_stream_and_context_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
-    new = ["allocate 6144", "allocate 16", "zero", "launch"]
-    for stream in (None, 77, 78):
-        assert multiply(split_module, 33, 5, stream=stream) == new
-    assert multiply(split_module, 33, 5, stream=1) == ["launch"]  # the legacy default stream, as None is
-    split_module.driver.owner = lambda address: 0xC1
-    assert multiply(split_module, 33, 5, stream=77) == new
-    workspaces = [tuple(launch["values"][-2:]) for launch in split_module.driver.launches]
-    assert len(set(workspaces)) == 4
-
-
 def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleType) -> None:
     found: list[list[str]] = []
     inside, go_on = threading.Event(), threading.Event()
@@ -129,28 +138,6 @@ def test_every_thread_has_one_for_its_own_default_stream(split_module: ModuleTyp
     assert multiply(split_module, 33, 5, stream=2) == ["launch"]
     go_on.set()
     thread.join()
-
-
-def test_a_new_stream_with_the_handle_of_a_destroyed_one(split_module: ModuleType) -> None:
-    multiply(split_module, 33, 5, stream=77)
-    split_module.driver.stream_ids[77] = 123
-    renewed = ["wait for all", "free 6144", "free 16", "allocate 6144", "allocate 16", "zero", "launch"]
-    assert multiply(split_module, 33, 5, stream=77) == renewed
-    assert multiply(split_module, 33, 5, stream=77) == ["launch"]
-
-
-def test_a_capture_has_a_workspace_of_its_own(split_module: ModuleType) -> None:
-    driver, new = split_module.driver, ["allocate 6144", "allocate 16", "zero", "launch"]
-    driver.capturing = {77}
-    assert multiply(split_module, 33, 5, stream=77) == new
-    assert multiply(split_module, 33, 5, stream=77) == ["launch"]  # the products of a graph follow one another
-    assert multiply(split_module, 1000, 1, stream=77) == ["allocate 49152", "allocate 128", "zero", "launch"]
-    driver.captures += 1
-    assert multiply(split_module, 33, 5, stream=77) == new
-    driver.capturing = set()
-    assert multiply(split_module, 33, 5, stream=77) == new
-    assert not driver.relaxed
-    assert sorted(driver.memory.values()) == [16, 16, 16, 128, 6144, 6144, 6144, 49152]
 
 
 @pytest.mark.parametrize("free_bytes", [100, 6150])  # no room for the partials; none for the counters
