@@ -340,9 +340,9 @@ def gpu(gpu_support_path: str) -> Iterator[CudaDevice]:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcess]:
+def there(fakes: Path) -> Iterator[InProcess]:
     """Calls functions in a process whose CUDA driver writes down its calls."""
-    with recording_process(tmp_path_factory.mktemp("driver")) as call:
+    with recording_process(fakes) as call:
         yield call
 
 

@@ -8,6 +8,7 @@ import sqlite3
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -286,6 +287,28 @@ def imported(text: str, folder: Path) -> ModuleType:
     sys.modules["best_kernels"] = module  # where dataclasses look for it
     spec.loader.exec_module(module)
     return module
+
+
+def module_of(
+    folder: Path,
+    *kernels: Problem | Trial | tuple[TuningRun, Trial],
+    run: TuningRun | None = None,
+    launcher: bytes | None = None,
+    **beside: Any,
+) -> ModuleType:
+    """The exported module of winners: of a problem a plain one, where not said otherwise of this run. Their rows have
+    the values `beside`, such as cublas_us.
+    """
+    trials = [trial(problem=one) if isinstance(one, Problem) else one for one in kernels]
+    run = run or tuning_run()
+    rows, sources = winners(folder, *(one if isinstance(one, tuple) else (run, one) for one in trials))
+    rows = [replace(row, **beside) for row in rows]
+    return imported(exported("module", (rows, sources), launcher=launcher), folder)
+
+
+def split_trial(problem: Problem, splits: int = 3) -> Trial:
+    """A trial of the handmade kernel, which splits k."""
+    return trial(problem=problem, source=handmade(problem, splits))
 
 
 def plain_sql(path: Path, statement: str, *values: object) -> list[tuple[Any, ...]]:

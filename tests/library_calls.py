@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import random
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.calls import OPS, TYPES, Call
 from tests.fabricated import Winners, configuration, source, trial, tuning_run, winners
@@ -57,15 +57,11 @@ class Handle:
         return self.library.tsm2_last_error(self.handle).decode()  # type: ignore[no-any-return]
 
     def gemm(self, call: Call) -> int:
-        operations = [OPERATIONS.index(letter) for letter in call.ops]
-        lda, ldb, ldc = map(ctypes.c_int64, call.leading)
-        alpha, beta = (np.array([factor]) for factor in call.factors)
-        a, b, c = (ctypes.c_void_p(address) for address in (call.a, call.b, call.c))
-        extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
-        pointers = [ctypes.c_void_p(factor.ctypes.data) for factor in (alpha, beta)]
+        handle, _, *shape, a, lda, b, ldb, ldc = self._asked(call)
+        factors = [np.array([factor]) for factor in call.factors]
+        alpha, beta = (ctypes.c_void_p(factor.ctypes.data) for factor in factors)
         gemm = getattr(self.library, f"tsm2_gemm_{call.dtype}")
-        status: int = gemm(self.handle, *operations, *extents, pointers[0], a, lda, b, ldb, pointers[1], c, ldc)
-        return status
+        return int(gemm(handle, *shape, alpha, a, lda, b, ldb, beta, ctypes.c_void_p(call.c), ldc))
 
     def _asked(self, call: Call) -> list[Any]:
         lda, ldb, ldc = map(ctypes.c_int64, call.leading)
@@ -155,32 +151,11 @@ def fabricated_library(
 
 @contextmanager
 def recording_process(folder: Path) -> Iterator[InProcess]:
-    """A function that calls another with its arguments in a process with such a driver."""
-    driver = folder / "libcuda.so.1"
-    source = Path(__file__).with_name("fake_cuda.c")
-    command = [
-        "cc",
-        "-std=c11",
-        "-D_GNU_SOURCE",
-        "-Wall",
-        "-Wextra",
-        "-Werror",
-        "-O1",
-        "-fPIC",
-        "-shared",
-        "-pthread",
-    ]
-    subprocess.run([*command, "-Wl,-soname,libcuda.so.1", str(source), "-o", str(driver)], check=True)
-    before = os.environ.get("LD_LIBRARY_PATH")
-    os.environ["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(folder), before)))
-    try:
-        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-            yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
-    finally:
-        if before is None:
-            del os.environ["LD_LIBRARY_PATH"]
-        else:
-            os.environ["LD_LIBRARY_PATH"] = before
+    """A function that calls another with its arguments in a process with the driver in the folder."""
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("LD_LIBRARY_PATH"))))
+    with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        patch.setenv("LD_LIBRARY_PATH", path)  # before the pool's first call starts the process
+        yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
 
 
 @dataclass(frozen=True)

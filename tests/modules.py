@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import device_array, exported, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import device_array, host_run, module_of, split_trial, trial
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
@@ -38,7 +37,7 @@ def recorded(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 @pytest.fixture
 def plain_module(tmp_path: Path) -> ModuleType:
     """A module with a plain kernel, for column-major matrices in f32."""
-    return imported(exported("module", winners(tmp_path, (tuning_run(), trial()))), tmp_path)
+    return module_of(tmp_path, trial())
 
 
 @pytest.fixture
@@ -59,10 +58,7 @@ def loaded(path: Path, name: str = "never_listed") -> ModuleType:
 
 @pytest.fixture(scope="module")
 def host_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    folder, problem = tmp_path_factory.mktemp("host"), Problem(64, 4, 64, "f64")
-    host = tuning_run("Some CPU", compute_capability="", driver="", toolkit="g++", flags="-O3")
-    found = winners(folder, (host, trial(problem=problem, source=handmade(problem))))
-    return imported(exported("module", found), folder)
+    return module_of(tmp_path_factory.mktemp("host"), split_trial(Problem(64, 4, 64, "f64")), run=host_run())
 
 
 OPS = {"c64": ("nn", "tn", "cn", "nc", "cc", "ct", "tx", "cx"), "f32": ("nn", "ttt")}
@@ -73,11 +69,9 @@ def module_of_all(
     tmp_path_factory: pytest.TempPathFactory, session_cache: None, request: pytest.FixtureRequest
 ) -> ModuleType:
     """A module of GPU winners of OPS; with the compiled launcher and without."""
-    folder = tmp_path_factory.mktemp("module")
     problems = [Problem(64, 64 if op.endswith("x") else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
-    found = winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))
     binary = launcher_binary() if request.param == "compiled" else None
-    return imported(exported("module", found, launcher=binary), folder)
+    return module_of(tmp_path_factory.mktemp("module"), *problems, launcher=binary)
 
 
 @pytest.fixture
@@ -119,9 +113,9 @@ def long_products(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[A
 @pytest.fixture
 def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
-    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
-    slower = [replace(row, cublas_us=400.0, cublas_right=1, cublas_routine="cublasSgemm") for row in found]
-    module, asked = imported(exported("module", (slower, sources)), tmp_path), list[Any]()
+    slower: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": 1, "cublas_routine": "cublasSgemm"}
+    asked = list[Any]()
+    module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **slower)
     monkeypatch.setattr(module, "cuda", RecordingDriver)
     monkeypatch.setattr(module, "asked", asked, raising=False)
     torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b, alpha, beta), out)
@@ -131,11 +125,8 @@ def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> Modul
 @pytest.fixture(scope="module")
 def module_of_two(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     """A module of kernels for f32 and f64."""
-    folder = tmp_path_factory.mktemp("module")
     problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "f64") for op in ("nn", "ttt")]
-    return imported(
-        exported("module", winners(folder, *((tuning_run(), trial(problem=p)) for p in problems))), folder
-    )
+    return module_of(tmp_path_factory.mktemp("module"), *problems)
 
 
 @pytest.fixture

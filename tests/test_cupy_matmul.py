@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cupy_on_host import Cupy, Ndarray
-from tests.fabricated import exported, imported, trial, tuning_run, winners
+from tests.fabricated import module_of
 from tests.pretended_gpu import computed
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
@@ -31,10 +30,7 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module with kernels for OPS in f32 and c64, on a GPU that is pretended; `by_kernel` counts its products."""
-    problems = [Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS]
-    module: Any = imported(
-        exported("module", winners(tmp_path, *((tuning_run(), trial(problem=p)) for p in problems))), tmp_path
-    )
+    module: Any = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS))
     recording(module, monkeypatch)
     module.by_kernel = 0
 
@@ -156,9 +152,7 @@ def test_errors_are_cupys(module: ModuleType, cupy: Cupy, a: Any, b: Any, out: A
 def test_what_cupy_is_expected_to_be_faster_for_is_its(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cupy: Cupy
 ) -> None:
-    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32", "ttt"))))
-    rows = [replace(row, cublas_us=100.0, cublas_right=1) for row in found]
-    module: Any = imported(exported("module", (rows, sources)), tmp_path)
+    module: Any = module_of(tmp_path, Problem(64, 4, 64, "f32", "ttt"), cublas_us=100.0, cublas_right=1)
     recording(module, monkeypatch)
     module.by_kernel = 0
     check(module, cupy, numbers((64, 64)), numbers((64, 4)), by_kernel=False)

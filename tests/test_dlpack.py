@@ -14,7 +14,7 @@ import pytest
 
 from tests.cupy_on_host import Cupy, Ndarray
 from tests.dlpack_arrays import COPIED, CPU, MANAGED, READ_ONLY, Exported, Standard
-from tests.fabricated import exported, imported, trial, tuning_run, winners
+from tests.fabricated import module_of
 from tests.pretended_gpu import computed
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
@@ -26,9 +26,8 @@ LEGACY = 1  # in DLPack
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with kernels in f32 and bf16; `streams` are where its products went."""
-    problems = [Problem(64, 4, 64, dtype, op) for dtype, op in (("f32", "nn"), ("f32", "ttt"), ("bf16", "nn"))]
-    found = winners(tmp_path, *((tuning_run(), trial(problem=p)) for p in problems))
-    module = imported(exported("module", found), tmp_path)
+    kinds = ("f32", "nn"), ("f32", "ttt"), ("bf16", "nn")
+    module = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype, op in kinds))
     recording(module, monkeypatch)
     module.streams = []  # type: ignore[attr-defined]
 

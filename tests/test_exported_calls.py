@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 
 from tests.calls import FACTORS, SIZES, Call, check_on_host, few, is_launch_of, operands, ops_of, sequences
-from tests.fabricated import exported, handmade, host_run, imported, trial, winners
+from tests.fabricated import host_run, module_of, split_trial
 from tests.fake_tensors import fake_cupy, fake_torch
 from tests.library_arrays import GPUArray, arrays_of
 from tests.library_calls import tried
@@ -43,7 +43,7 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, reques
     problems = [Problem(8, 2, 3, dtype, op.lower()) for dtype, ops in OPS.items() for op in ops]
     problems += [Problem(8, 8, 3, dtype, op) for dtype, op in (("f32", "tx"), ("c64", "cx"))]
     binary = None if request.param == "plain" else launcher_binary()
-    made = imported(exported("module", winners(folder, *map(tried, problems)), launcher=binary), folder)
+    made = module_of(folder, *map(tried, problems), launcher=binary)
     with pytest.MonkeyPatch.context() as patch:
         before_a_driver(made, patch)
         patch.setattr(made.log, "isEnabledFor", lambda level: request.param == "logging")
@@ -134,8 +134,7 @@ KERNELS_ON_HOST = {
 def test_each_call_is_right_on_the_host(tmp_path: Path, session_cache: None) -> None:
     """Kernels that split k compute it; nothing beside `out` is written."""
     problems = [Problem(40, 6, 90, dtype, op) for dtype, ops in KERNELS_ON_HOST.items() for op in ops]
-    kernels = [(host_run(), trial(problem=problem, source=handmade(problem))) for problem in problems]
-    module = imported(exported("module", winners(tmp_path, *kernels)), tmp_path)
+    module = module_of(tmp_path, *map(split_trial, problems), run=host_run())
 
     @few
     @given(sequences(ops_of(KERNELS_ON_HOST), (1, 2, 5, 33, 40)))

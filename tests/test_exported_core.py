@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
+from tests.fabricated import GPU, device_array, module_of
 from tests.on_host import IN_C
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
@@ -29,8 +29,7 @@ pytestmark = IN_C
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
     """Return a module of one winner, for 512x8x256, whose core is not loaded yet."""
-    found = winners(tmp_path, (tuning_run(), trial(problem=Problem(512, 8, 256, "f32"))))
-    return imported(exported("module", found), tmp_path)
+    return module_of(tmp_path, Problem(512, 8, 256, "f32"))
 
 
 def chosen(module: ModuleType) -> Any:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 
-from tests.fabricated import exported, handmade, host_run, imported, trial, winners
+from tests.fabricated import host_run, module_of, split_trial
 from tsm2_tune.generator.problem import Problem
 
 pytestmark = [
@@ -19,23 +18,16 @@ pytestmark = [
 ]
 
 
-def module_of(folder: Path, *problems: Problem) -> ModuleType:
-    found = winners(folder, *((host_run(), trial(problem=problem, source=handmade(problem))) for problem in problems))
-    return imported(exported("module", found), folder)
-
-
-def random_matrix(rows: int, columns: int, dtype: Any, order: str) -> np.ndarray[Any, Any]:
-    """Part of a larger matrix, in NumPy's order C or F."""
-    random = np.random.default_rng(rows)
-    parts: Any = random.random((2, rows + 3, columns + 2)) - 0.5
-    values = parts[0] + 1j * parts[1] if np.dtype(dtype).kind == "c" else parts[0]
-    return np.asarray(values.astype(dtype), order=order)[3:, 2:]  # type: ignore[call-overload, no-any-return]
+def random_matrices(dtype: Any) -> list[np.ndarray[Any, Any]]:
+    """Return column-major a and b, each a part of a larger matrix."""
+    random = np.random.default_rng(1)
+    return [np.asfortranarray(random.random((m + 3, n + 2)) - 0.5, dtype)[3:, 2:] for m, n in ((40, 90), (90, 6))]
 
 
 def test_bfloat16_is_that_of_ml_dtypes(tmp_path: Path) -> None:
     bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
-    module = module_of(tmp_path, Problem(40, 6, 90, "bf16"))
-    a, b = (random_matrix(*shape, bfloat16, "F") for shape in ((40, 90), (90, 6)))
+    module = module_of(tmp_path, split_trial(Problem(40, 6, 90, "bf16")), run=host_run())
+    a, b = random_matrices(bfloat16)
     made = module.gemm(a, b)
     assert made.dtype == bfloat16
     np.testing.assert_allclose(
@@ -50,7 +42,7 @@ class Bfloat16(np.ndarray[Any, np.dtype[np.uint16]]):
 
 
 def test_arrays_called_bfloat16_are_read_as_such(tmp_path: Path) -> None:
-    module = module_of(tmp_path, Problem(40, 6, 90, "bf16"))
+    module = module_of(tmp_path, split_trial(Problem(40, 6, 90, "bf16")), run=host_run())
     values = [np.random.default_rng(1).integers(-9, 9, shape) for shape in ((40, 90), (90, 6))]
     a, b = (np.asfortranarray((np.float32(x).view(np.uint32) >> 16).astype(np.uint16)).view(Bfloat16) for x in values)
     c = np.zeros((40, 6), np.uint16, order="F").view(Bfloat16)
@@ -61,8 +53,10 @@ def test_arrays_called_bfloat16_are_read_as_such(tmp_path: Path) -> None:
 
 
 def test_other_math_runs_only_where_it_is_asked_for(tmp_path: Path) -> None:
-    module = module_of(tmp_path, *(Problem(40, 6, 90, name) for name in ("tf32", "3xtf32")))
-    a, b = (random_matrix(*shape, np.float32, "F") for shape in ((40, 90), (90, 6)))
+    module = module_of(
+        tmp_path, *(split_trial(Problem(40, 6, 90, math)) for math in ("tf32", "3xtf32")), run=host_run()
+    )
+    a, b = random_matrices(np.float32)
     np.testing.assert_allclose(module.gemm(a, b, math="tf32"), a @ b, rtol=1e-4, atol=1e-5)
     assert module.choice(a, b, math="3xtf32").winner.dtype == "3xtf32"
     with pytest.raises(LookupError, match="no f32 kernel tuned on a host is in this module"):
@@ -76,8 +70,8 @@ def test_other_math_runs_only_where_it_is_asked_for(tmp_path: Path) -> None:
 
 
 def test_real_numbers_are_their_own_conjugates(tmp_path: Path) -> None:
-    module = module_of(tmp_path, Problem(40, 6, 90, "f32"))
-    a, b = (random_matrix(*shape, np.float32, "F") for shape in ((40, 90), (90, 6)))
+    module = module_of(tmp_path, split_trial(Problem(40, 6, 90, "f32")), run=host_run())
+    a, b = random_matrices(np.float32)
     np.testing.assert_array_equal(module.gemm(a, b, conj_a=True, conj_b=True), module.gemm(a, b))
     with pytest.raises(TypeError, match="alpha: expected a real number, got complex"):
         module.gemm(a, b, alpha=1j)

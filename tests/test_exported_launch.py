@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -25,6 +26,7 @@ from tests.fabricated import (
     handmade,
     host_run,
     imported,
+    module_of,
     source,
     trial,
     tuning_run,
@@ -81,8 +83,7 @@ def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pyte
     tried = [(tuning_run(), "f32"), (other, "f32"), (other, "f64"), (host_run(), "f64")]
     runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)
     kernels = [trial(problem=one, source=handmade(one, splits=at + 2)) for at, one in enumerate(problems)]
-    found = winners(tmp_path, *zip(runs, kernels, strict=True))
-    module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
+    module = recorded(module_of(tmp_path, *zip(runs, kernels, strict=True)), monkeypatch)
     module.driver.owner = lambda address: 0xAA  # the context that libraries share
     module.load()
     assert module.driver.calls.count("load") == 4  # two kernels, each with indices of 32 and 64 bits
@@ -95,19 +96,10 @@ def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pyte
 def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for device in (GPU, "Tesla K40c"):
         (tmp_path / device).mkdir()
-        tried = trial(problem=Problem(4096, 8, 512, "f32"))
-        found = winners(tmp_path / device, (tuning_run(device, compute_capability="9.0"), tried))
-        module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
-
-        def compiled_here(text: str, bits: int, arch: str) -> bytes:
-            raise RuntimeError("NVRTC was not found")
-
-        monkeypatch.setattr(module, "compiled_here", compiled_here)
-        with (
-            pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC was not found")
-            if device == GPU
-            else nullcontext()
-        ):
+        module = recorded(module_of(tmp_path / device, PROBLEM, run=tuning_run(device)), monkeypatch)
+        monkeypatch.setattr(module, "compiled_here", Mock(side_effect=RuntimeError("NVRTC was not found")))
+        refused = pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC was not found")
+        with refused if device == GPU else nullcontext():
             module.load()
 
 
@@ -161,26 +153,15 @@ def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: Re
     assert [call for call in driver.calls if call.startswith("wait")] == ["wait for 77"]
 
 
-def test_much_shared_memory_is_asked_for(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    large = replace(source(configuration(), text="// large\n"), launch=Launch(128, 128, 100_000))
-    folder = tmp_path / "large"
-    folder.mkdir()
-    found = winners(folder, (tuning_run(), trial(problem=PROBLEM, source=large)))
-    module = recorded(imported(exported("module", found), folder), monkeypatch)
+def test_much_shared_memory_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    large = replace(source(configuration()), launch=Launch(128, 128, 100_000))
+    module = recorded(module_of(tmp_path, trial(source=large)), monkeypatch)
     module.gemm(A, B, out=OUT)
-    driver = module.driver
-    assert driver.optin == [100_000]
-    assert driver.launches[0]["smem"] == 100_000
+    assert (module.driver.optin, module.driver.launches[0]["smem"]) == ([100_000], 100_000)
 
 
 def test_without_a_driver_it_says_so(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError("no such file")))
     with pytest.raises(RuntimeError, match=r"no CUDA driver: .* not found"):
         plain_module.gemm(A, B, out=OUT)
 

@@ -12,16 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import (
-    GPU,
-    exported,
-    handmade,
-    host_run,
-    imported,
-    trial,
-    tuning_run,
-    winners,
-)
+from tests.fabricated import GPU, exported, host_run, imported, module_of, split_trial, trial, tuning_run, winners
 from tests.modules import A, B
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.module import packed
@@ -125,10 +116,10 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
 def test_arrays_must_be_where_kernels_were_tuned(tmp_path: Path) -> None:
     a = np.zeros((2, 2), np.float32, order="F")
     with pytest.raises(TypeError, match="tuned on GPUs only: pass device arrays"):
-        imported(exported("module", winners(tmp_path, (tuning_run(), trial()))), tmp_path).gemm(a, a)
+        module_of(tmp_path, trial()).gemm(a, a)
     (tmp_path / "results.db").unlink()
     with pytest.raises(RuntimeError, match="tuned on a host only: pass NumPy arrays"):
-        imported(exported("module", winners(tmp_path, (HOST, trial()))), tmp_path).gemm(A, B)
+        module_of(tmp_path, trial(), run=HOST).gemm(A, B)
 
 
 # The module on the host
@@ -140,16 +131,13 @@ def host_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Module
     calls: list[list[Any]] = []
     fake = SimpleNamespace(run_on_host=lambda *before, **launch: calls.append([*before[-1], launch]))
     monkeypatch.setitem(sys.modules, "tsm2_tune.tuner.device.emulator", fake)
-    problem = Problem(40, 6, 90, "f64")
-    found = winners(tmp_path, (HOST, trial(problem=problem, source=handmade(problem, splits=5))))
-    return imported(exported("module", found), tmp_path), calls
+    return module_of(tmp_path, split_trial(Problem(40, 6, 90, "f64")), run=HOST), calls
 
 
 def test_wide_product_on_the_host_takes_its_tuned_transpose(tmp_path: Path) -> None:
     """By distance, as nothing is expected there: the shape itself before another one of the same storage order."""
     shapes = (Problem(1000, 10, 100, "f32"), Problem(1, 1, 1000, "f32", "ttt"), Problem(900, 10, 100, "f32", "ttt"))
-    found = winners(tmp_path, *((HOST, trial(100 + at, problem=one)) for at, one in enumerate(shapes)))
-    module = imported(exported("module", found), tmp_path)
+    module = module_of(tmp_path, *(trial(100 + at, problem=one) for at, one in enumerate(shapes)), run=HOST)
     wide, tall = (np.ones(shape, np.float32) for shape in ((10, 100), (100, 1000)))
     chosen = module.choice(wide, tall)
     assert (chosen.winner.op, chosen.distance, chosen.is_transposed) == ("nn", 0, True)

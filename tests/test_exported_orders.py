@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import exported, host_run, imported, trial, winners
+from tests.fabricated import host_run, module_of, trial
 from tsm2_tune.generator.problem import Problem
-
-HOST = host_run()
 
 
 def of_ops(folder: Path, **problems: tuple[int, int, int]) -> ModuleType:
     """A module of host winners in f64: op -> the shape that it was tuned for."""
     folder.mkdir(exist_ok=True)
-    found = winners(folder, *((HOST, trial(problem=Problem(*shape, "f64", op))) for op, shape in problems.items()))
-    return imported(exported("module", found), folder)
+    return module_of(folder, *(Problem(*shape, "f64", op) for op, shape in problems.items()), run=host_run())
 
 
 SHAPE = (8, 4, 300)  # shape of every product below
@@ -60,8 +57,8 @@ def test_a_vector_fits_either_order(tmp_path: Path) -> None:
 def test_the_faster_of_two_kernels_that_are_as_near(tmp_path: Path) -> None:
     shape = (8, 1, 300)
     times = {"nn": 9.0, "tn": 8.0, "nt": 10.0}
-    found = winners(tmp_path, *((HOST, trial(us, problem=Problem(*shape, "f64", op))) for op, us in times.items()))
-    module = imported(exported("module", found), tmp_path)
+    trials = (trial(us, problem=Problem(*shape, "f64", op)) for op, us in times.items())
+    module = module_of(tmp_path, *trials, run=host_run())
     assert module.choice(np.zeros((1, 300)), np.zeros((300, 1))).winner.op == "tn"
 
 
@@ -115,8 +112,7 @@ def test_another_kernel_computes_a_gram_matrix_if_there_is_none_for_it(tmp_path:
 
 @pytest.mark.parametrize("op", ["tx", "cx", "jx"])
 def test_gram_is_also_the_op_of_a_conjugated_matrix(tmp_path: Path, op: str) -> None:
-    found = winners(tmp_path, (HOST, trial(9.0, problem=Problem(8, 8, 300, "c64", op))))
-    module = imported(exported("module", found), tmp_path)
+    module = module_of(tmp_path, Problem(8, 8, 300, "c64", op), run=host_run())
     assert module.match(8, 8, 300, "c64", op="gram").winner.op == op
 
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.fabricated import device_array, exported, imported, trial, tuning_run, winners
+from tests.fabricated import device_array, module_of
 from tests.fake_tensors import Cupy, Parameter, f32
 from tests.library_arrays import GPUArray, array_of
-from tests.modules import launched_on
-from tests.recording_driver import RecordingDriver
+from tests.modules import launched_on, recorded
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
@@ -123,14 +121,10 @@ def small_module(
     tmp_path: Path, session_cache: None, by: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> ModuleType:
     """Return a module of one winner, which is faster than the vendor, or slower."""
-    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
-    rows = [replace(row, cublas_us={"kernel": 900.0, "vendor": 100.0}[by], cublas_right=1) for row in found]
     binary = launcher_binary() if request.param == "compiled" else None
-    module, driver = imported(exported("module", (rows, sources), launcher=binary), tmp_path), RecordingDriver()
-    monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "cubin_of", lambda *_: b"cubin")
-    monkeypatch.setattr(module, "driver", driver, raising=False)
-    return module
+    cublas_us = {"kernel": 900.0, "vendor": 100.0}[by]
+    problem = Problem(4, 4, 4, "f32")
+    return recorded(module_of(tmp_path, problem, launcher=binary, cublas_us=cublas_us, cublas_right=1), monkeypatch)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import GPU, device_array, exported, imported, trial, tuning_run, winners
+from tests.fabricated import GPU, device_array, module_of, tuning_run
 from tests.fake_tensors import Tensor, conjugate, f32, matrix
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.problem import Problem
@@ -42,9 +41,7 @@ def test_kernel_that_does_not_compile_is_left_to_the_vendor(
 ) -> None:
     """This GPU's own was tuned here: that it does not compile is told."""
     tuned_on = tuning_run() if is_own else tuning_run("NVIDIA B200", compute_capability="10.0")
-    module = imported(
-        exported("module", winners(tmp_path, (tuned_on, trial(problem=Problem(4, 4, 4, "f32"))))), tmp_path
-    )
+    module = module_of(tmp_path, Problem(4, 4, 4, "f32"), run=tuned_on)
     compiled, asked, driver = list[str](), list[Any](), RecordingDriver()
 
     def compiled_here(text: str, bits: int, arch: str) -> bytes:
@@ -87,9 +84,8 @@ def test_a_stream_is_the_vendors_too(
 
 @pytest.mark.parametrize("is_right", [0, 1])
 def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torch: Any, is_right: int) -> None:
-    found, sources = winners(tmp_path, (tuning_run(), trial(problem=Problem(4, 4, 4, "f32"))))
-    beside = [replace(row, cublas_us=400.0, cublas_right=is_right, cublas_routine="cublasSgemm") for row in found]
-    module = imported(exported("module", (beside, sources)), tmp_path)
+    beside: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": is_right, "cublas_routine": "cublasSgemm"}
+    module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **beside)
     assert module.match(4, 4, 4, "f32", GPU).vendor_us == (400.0 if is_right else None)
     assert module.match(4, 4, 5, "f32", GPU).is_vendor_chosen == bool(is_right)  # no time can be predicted there
 

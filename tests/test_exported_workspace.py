@@ -15,17 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.calls import few
-from tests.fabricated import (
-    configuration,
-    device_array,
-    exported,
-    handmade,
-    imported,
-    source,
-    trial,
-    tuning_run,
-    winners,
-)
+from tests.fabricated import configuration, device_array, module_of, source, split_trial, trial
 from tests.fake_tensors import Tensor
 from tests.modules import recorded
 from tsm2_tune.generator.config import Launch
@@ -36,8 +26,7 @@ from tsm2_tune.generator.problem import Problem
 def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
     problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
-    found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
+    module = recorded(module_of(tmp_path, *map(split_trial, problems)), monkeypatch)
     module.driver.workspaces = True
     return module
 
@@ -165,8 +154,7 @@ def test_without_memory_it_says_so_and_goes_on(split_module: ModuleType, free_by
     ids=str,
 )
 def test_grid_and_workspace_are_those_of_the_launch(tmp_path: Path, launch: Launch) -> None:
-    found = winners(tmp_path, (tuning_run(), trial(source=replace(source(configuration()), launch=launch))))
-    (winner,) = imported(exported("module", found), tmp_path).WINNERS
+    (winner,) = module_of(tmp_path, trial(source=replace(source(configuration()), launch=launch))).WINNERS
     for shape in ((1, 1), (256, 5), (257, 6), (10**7, 33)):
         for number in ("tiles", "grid", "partial_elements", "counters"):
             assert getattr(winner.launch, number)(*shape) == getattr(launch, number)(*shape), (number, shape)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import exported, handmade, host_run, imported, trial, tuning_run, winners
+from tests.fabricated import host_run, imported, module_of, split_trial
 from tests.jax_calls import OVER_FIRST, OVER_LAST, calls, jax, jnp, numbers
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
@@ -29,10 +29,9 @@ def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: T
     """A module of a host's kernels for OPS."""
     folder = tmp_path_factory.mktemp("module")
     problems = [Problem(64, 64 if "x" in op else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
-    found = winners(folder, *((host_run(), trial(problem=p, source=handmade(p))) for p in problems))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(host_run_module, "host_toolchain", lambda: quick)
-        yield imported(exported("module", found), folder)
+        yield module_of(folder, *map(split_trial, problems), run=host_run())
 
 
 def check(function: Callable[..., Any], expected: Callable[..., Any], *arrays: Any) -> None:
@@ -361,8 +360,7 @@ def test_two_modules_of_one_file_are_one_to_xla(best: ModuleType, tmp_path: Path
 
 
 def test_without_jax_there_is_no_such_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = winners(tmp_path, (tuning_run(), trial(problem=Problem(64, 4, 64, "f32", "ttt"))))
-    module = imported(exported("module", found), tmp_path)
+    module = module_of(tmp_path, Problem(64, 4, 64, "f32", "ttt"))
     monkeypatch.setitem(sys.modules, "jax", None)
     assert not hasattr(module, "jax")
     with pytest.raises(AttributeError, match=r"^best_kernels\.jax cannot be used here: it needs JAX: import of jax"):

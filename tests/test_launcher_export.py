@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from tests.databases import database_of
-from tests.fabricated import exported, imported, trial, tuning_run, winners
+from tests.fabricated import imported, module_of, trial
 from tsm2_tune.cli import main
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
@@ -29,7 +29,7 @@ def binary(session_cache: None) -> bytes:
 @pytest.fixture
 def compiled(binary: bytes, tmp_path: Path) -> ModuleType:
     """A module with the launcher."""
-    return imported(exported("module", winners(tmp_path, (tuning_run(), trial())), launcher=binary), tmp_path)
+    return module_of(tmp_path, trial(), launcher=binary)
 
 
 def loaded(module: ModuleType, patch: pytest.MonkeyPatch, kept: tuple[str, str, str] | None) -> Any:

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.calls import TYPES, Call
-from tests.fabricated import GPU, vendor_measurement, winners
+from tests.fabricated import GPU
 from tests.library_calls import (
     NOT_SUPPORTED,
     OTHERS,
-    PRODUCT,
     SUCCESS,
     InProcess,
     choices,
     compared,
     fabricated_library,
     random_calls,
-    tried,
 )
 from tests.on_host import IN_C
 from tests.packs_of_everything import everything, kernels_of_everything, pack_of_everything
 from tsm2_tune.runtime.choice.core import NO_KERNEL, CoreProduct
-from tsm2_tune.tuner.export.library import library_bytes
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 from tsm2_tune.tuner.packs.core_pack import core_of
 
 pytestmark = IN_C
@@ -71,17 +66,3 @@ def test_a_library_tells_the_cores_choice(
         assert compared_times == expected, call
         chosen += 1
     assert chosen > 100
-
-
-def test_a_library_tells_the_vendors_time(there: InProcess, tmp_path: Path) -> None:
-    rows, sources = winners(tmp_path, tried())
-    told = vendor_measurement(470.0)
-    row = replace(rows[0], cublas_us=told.measurement.median_us, cublas_right=1, cublas_routine=told.routine)
-    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
-    path = tmp_path / "libtsm2.so"
-    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
-    ((status, text, _),) = there(choices, str(path), [PRODUCT], (GPU, 9, 0))
-    assert (status, text) == (
-        SUCCESS,
-        f"{row.config}: tuned for this shape; with the L2 clean 500.0 us measured, cublasSgemm 470.0 us",
-    )

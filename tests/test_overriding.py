@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import exported, host_run, imported, trial, tuning_run, winners
+from tests.fabricated import host_run, imported, module_of, trial, tuning_run, winners
 from tests.fake_dispatcher import OWN
 from tests.fake_tensors import Parameter, factors, row_major
 from tests.modules import launched_values
@@ -270,15 +270,13 @@ def test_a_pytorch_without_gpus_is_told(overridable: ModuleType, torch: Any, mon
 
 
 def test_a_module_of_a_hosts_kernels_is_told(tmp_path: Path, torch: Any) -> None:
-    found = winners(tmp_path, (host_run(), trial()))
-    overridable = imported(exported("module", found), tmp_path)
+    overridable = module_of(tmp_path, trial(), run=host_run())
     with pytest.raises(RuntimeError, match=r"^install: this module has no kernel for a GPU"), overridable.installed():
         pass
 
 
 def test_a_module_with_kernels_of_a_host_besides_is_installed(tmp_path: Path, torch: Any) -> None:
-    found = winners(tmp_path, (host_run(), trial()), (tuning_run(), trial()))
-    overridable = imported(exported("module", found), tmp_path)
+    overridable = module_of(tmp_path, (host_run(), trial()), trial())
     with overridable.installed():
         assert len(torch.table.of["aten::mm"]) == 2
 

@@ -16,7 +16,6 @@ from tests.lt_calls import (
     BATCHES,
     BIAS,
     EPILOGUE,
-    LEFT,
     MORE,
     POINTER_MODE,
     STRIDE,
@@ -83,15 +82,6 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
 def test_a_plain_product_is_taken(fakes: Path, narrow: Path, changes: dict[str, Any]) -> None:
     played = play(fakes, [matmul(**changes)], pack=narrow)
     assert (len(played.launches), played.left, played.told) == (1, [], "")
-
-
-@pytest.mark.parametrize(("changes", "reason"), LEFT)
-def test_what_a_kernel_does_not_compute_as_cublaslt_would_is_left(
-    fakes: Path, narrow: Path, changes: dict[str, Any], reason: str
-) -> None:
-    played = play(fakes, [matmul(**changes)], pack=narrow)
-    assert (played.launches, len(played.left), played.told) == ([], 1, "")
-    assert by_reason(played) == {reason: 1}
 
 
 @pytest.mark.parametrize("where", ["operation", "a", "b", "c", "d"])

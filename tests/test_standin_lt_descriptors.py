@@ -7,19 +7,11 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from tests.lt_calls import BIAS, EPILOGUE, LEFT, A, C, matmul
+from tests.lt_calls import BIAS, EPILOGUE, LEFT, C, matmul
 from tests.on_host import IN_C
 from tests.standin_calls import by_reason, play, run_with_standin
 
 pytestmark = IN_C
-
-
-def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, narrow: Path) -> None:
-    unfit = matmul(operation={EPILOGUE: 4, BIAS: A})
-    played = play(fakes, [unfit, matmul(), unfit, matmul()], pack=narrow)
-    assert (len(played.launches), by_reason(played)) == (2, {"it has an epilogue": 2})
-    (one,) = played.seen
-    assert (one.shape, one.leading, one.batches) == ((6, 2, 3), (6, 3, 6), 1)
 
 
 ASKED_TWICE = """

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import module_of, split_trial
 from tests.fake_tensors import Tensor
 from tests.modules import OUT, A, B, recorded
 from tsm2_tune.generator.problem import Problem
@@ -21,8 +21,7 @@ from tsm2_tune.runtime.arrays import libraries
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with a kernel of each kind of product, and a driver that records its calls."""
     problems = Problem(64, 4, 64, "f32"), Problem(64, 4, 64, "minplus_f32")
-    found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
-    module = recorded(imported(exported("module", found), tmp_path), monkeypatch)
+    module = recorded(module_of(tmp_path, *map(split_trial, problems)), monkeypatch)
     module.driver.workspaces = True
     return module
 
