@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 import tsm2_tune
 from tests.fabricated import BASIS, configuration, final, plain_sql, trial, tuning_run, vendor_measurement
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import logical_clock
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
@@ -33,6 +35,11 @@ def facts(path: Path) -> Facts:
     with Database.open(path, create=False) as database, database.transaction() as connection:
         reader = Reader(connection)
         return {place: reader.part(*place) for place in places(connection)}
+
+
+def sources_of(store: Store, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
+    """The kernel sources of these winners, by trial."""
+    return {number: record.trial.source for number, record in store.winning(rows).items()}
 
 
 def best(path: Path) -> list[Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import refused, run
+from tests.databases import sources_of
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -122,7 +123,7 @@ def test_a_planted_comment_is_not_exported_either(one_trial_database: Path) -> N
     plain_sql(one_trial_database, "UPDATE source SET paragraphs = ? WHERE digest = ?", key, own.digest)
     with Store.open(one_trial_database, create=False) as store:
         (row,) = (row for row in store.best() if row.config == C128.text)
-        assert store.sources([row])[row.trial_id] == own
+        assert sources_of(store, [row])[row.trial_id] == own
 
 
 def test_a_planted_text_is_not_exported(one_trial_database: Path) -> None:

@@ -172,9 +172,9 @@ def test_a_full_disk_is_named_by_its_folder(path: Path, monkeypatch: pytest.Monk
 
     def said() -> str:
         with Store.open(path, create=True) as store:
-            with store._database.transaction() as connection:
+            with store.database.transaction() as connection:
                 connection.exec_driver_sql("PRAGMA max_page_count = 1")
-            with pytest.raises(StoreError) as caught, store._database.transaction(writes=True) as connection:
+            with pytest.raises(StoreError) as caught, store.database.transaction(writes=True) as connection:
                 connection.exec_driver_sql("CREATE TABLE more (x)")
         return str(caught.value)
 
@@ -194,7 +194,7 @@ def test_damage_that_sqlite_cannot_spell(path: Path) -> None:
     with (
         pytest.raises(StoreError, match="is a damaged database"),
         Store.open(path, create=True) as store,
-        store._database.transaction(),
+        store.database.transaction(),
     ):
         b"\xff".decode()
 

@@ -20,6 +20,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.command import run
+from tests.databases import sources_of
 from tests.fabricated import GPU, configuration, exported, host_run, trial, tuning_run
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.console import audit_tables, plan_tables, tables, trial_tables
@@ -354,7 +355,7 @@ def test_no_export_holds_what_a_terminal_obeys(tmp_path: Path, format_name: str)
     hostile: dict[str, Any] = {"driver": name, "toolkit": f"-{name}", "flags": f"+{name}", "tuned_at": f"@{name}"}
     with Store.open(tmp_path / "results.db", create=True) as store:
         store.add_trial(tuning_run(), trial())
-        sources = store.sources(store.best())
+        sources = sources_of(store, store.best())
         rows = [replace(row, device=name, **hostile) for row in store.best()]  # which no file may have
     text = exported(format_name, (rows, sources), database=name)
     assert {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")} <= {"\n", "\r"}

@@ -282,7 +282,7 @@ def test_runs_differ_only_by_what_they_say(store: Store) -> None:
     beside_vendor(store, GEMM)
     later = tuning_run(seed=2)
     store.add_trial(later, trial(700, configuration(64)))
-    with store._database.transaction(writes=True) as connection:
+    with store.database.transaction(writes=True) as connection:
         connection.exec_driver_sql("UPDATE vendor_measurement SET run_id = 2")
     assert [row.vendor_us for row in store.best()] == [None]
 

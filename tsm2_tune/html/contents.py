@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import fields_of, record_of
 from tsm2_tune.tuner.results.storage import schema
@@ -89,7 +89,7 @@ def _trials(store: Store) -> Iterator[TrialRow]:
         select(*_OF_TRIAL, *records.PROBLEM_KEY, *times)
         .select_from(schema.trial)
         .join(schema.problem, schema.problem.c.id == schema.trial.c.problem_id)
-        .outerjoin(schema.measurement, conditions.IS_FIRST)
+        .outerjoin(schema.measurement, queries.IS_FIRST)
         .order_by(schema.trial.c.id)
     )
     known: dict[tuple[object, ...], Problem] = {}

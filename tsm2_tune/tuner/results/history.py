@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import Integer, Select, and_, cast, func, or_, select
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import conditions, records, trial_summaries, vendor_measurements
-from tsm2_tune.tuner.results.conditions import IS_FIRST, TRIED
+from tsm2_tune.tuner.results import queries, records, trial_summaries, vendor_measurements
+from tsm2_tune.tuner.results.queries import IS_FIRST, TRIED
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.trial import Outcome
@@ -29,7 +29,7 @@ def _stored() -> Select[Any]:
     return (
         select(schema.trial, _MEASURED.median_us, *given)
         .outerjoin(schema.measurement, IS_FIRST)
-        .outerjoin(newest, conditions.is_newest(newest))
+        .outerjoin(newest, queries.is_newest(newest))
         .where(TRIED)
         .order_by(_TRIAL.id)
     )
@@ -41,13 +41,13 @@ def _older() -> Select[Any]:
     return (
         select(_TRIAL.id, _TRIAL.family, _TRIAL.config)
         .join(schema.measurement, IS_FIRST)
-        .where(conditions.OF_PROBLEM, conditions.OF_FAMILIES)
+        .where(queries.OF_PROBLEM, queries.OF_FAMILIES)
         .where(_TRIAL.outcome == Outcome.OK.value, _TRIAL.verdict_correct == 1, is_older)
         .order_by(_MEASURED.median_us, _TRIAL.id)
     )
 
 
-_IN_LAST_FINALS = and_(TRIED, _MEASURED.round == conditions.last_round(TRIED).scalar_subquery())
+_IN_LAST_FINALS = and_(TRIED, _MEASURED.round == queries.last_round(TRIED).scalar_subquery())
 _FINALS = select(_MEASURED.run_id, _MEASURED.round).join(schema.trial).where(_IN_LAST_FINALS)
 _FINALISTS = select(_TRIAL.id, _TRIAL.config).join(schema.measurement).where(_IN_LAST_FINALS, _MEASURED.round > 0)
 _STORED, _OLDER, _VENDOR = _stored(), _older(), vendor_measurements.of_finals(_FINALS)
@@ -68,7 +68,7 @@ class History:
 
     @property
     def _values(self) -> dict[str, Any]:
-        return conditions.values_tried(self.device_name, self.problem, self.families, self.basis)
+        return queries.values_tried(self.device_name, self.problem, self.families, self.basis)
 
     def tried(self) -> tuple[StoredTrial, ...]:
         """Return the trials that have this History's basis and an unchanged kernel, in the order they were stored.

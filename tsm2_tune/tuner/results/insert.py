@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, cast, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, cast, select, update
 
 from tsm2_tune.errors import StoreError, shown
 from tsm2_tune.tuner.results import (
-    conditions,
     forget,
     loader,
     logical_clock,
+    queries,
     records,
     vendor_measurements,
 )
@@ -20,13 +20,12 @@ from tsm2_tune.tuner.results.columns import fields_of, nested_of, values_of
 from tsm2_tune.tuner.results.domains import COUNT
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.trial import Cache, Final, Measurement, Outcome, TimeLimits, Trial, TuningRun
-from tsm2_tune.tuner.results.upsert import added, found, found_or_added
+from tsm2_tune.tuner.results.upsert import add_times, added, found, found_or_added
 from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.search.resume import Retries
 
-_SAMPLE = insert(schema.sample)
-_LAST_ROUND = conditions.last_round(conditions.OF_PROBLEM).add_columns(conditions.NEWEST_FINAL)
-_FINALIST = select(schema.trial.c.id).where(conditions.TRIED, schema.trial.c.config == bindparam("config"))
+_LAST_ROUND = queries.last_round(queries.OF_PROBLEM).add_columns(queries.NEWEST_FINAL)
+_FINALIST = select(schema.trial.c.id).where(queries.TRIED, schema.trial.c.config == bindparam("config"))
 
 
 def _most(column: Any, value: float | None) -> ColumnElement[Any]:
@@ -128,13 +127,8 @@ def add_measurement(
     """Insert the measurement and its samples."""
     place = {"trial_id": trial_id, "run_id": run_id, "round": round_, "floor_us": floor_us}
     of = of_final._asdict() if of_final else {}
-    measurement_id = added(connection, schema.measurement, place | values_of(measured, schema.measurement) | of)
-    samples = [
-        {"measurement_id": measurement_id, "ordinal": ordinal, "us": us}
-        for ordinal, us in enumerate(measured.samples_us)
-    ]
-    if samples:
-        connection.execute(_SAMPLE, samples)
+    values = place | values_of(measured, schema.measurement) | of
+    add_times(connection, schema.measurement, schema.sample, [(values, measured.samples_us)])
 
 
 def add_final(
@@ -142,11 +136,11 @@ def add_final(
 ) -> int:
     """Insert the measurements of a final comparison. Return the number of its last round.
 
-    The comparison has one round for each L2 cache state. `tried` contains the parameters of conditions.TRIED, the
+    The comparison has one round for each L2 cache state. `tried` contains the parameters of queries.TRIED, the
     query for a configuration's trial. Raise StoreError if a configuration has no trial, or if a stored round is not a
     number.
     """
-    previous, stamp = connection.execute(_LAST_ROUND, conditions.values(run.identity.name, final.problem)).one()
+    previous, stamp = connection.execute(_LAST_ROUND, queries.values(run.identity.name, final.problem)).one()
     if previous is not None and not (isinstance(previous, int) and COUNT.contains(previous + 1)):
         raise StoreError(f"{place} has a final of the round {shown(previous)}: restore a copy of it")
     round_ = 1 if previous is None else 1 + previous

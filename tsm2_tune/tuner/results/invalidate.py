@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from sqlalchemy import Connection, select, update
 
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.fingerprint import superseded_basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
@@ -18,7 +17,7 @@ _LAUNCH = (schema.source.c[name].label(f"source_{name}") for name in records.LAU
 _CURRENT = (
     select(schema.trial, schema.source.c.kernel, *_LAUNCH)
     .join(schema.source)
-    .where(conditions.OF_PROBLEM, conditions.OF_BASIS)
+    .where(queries.OF_PROBLEM, queries.OF_BASIS)
 )
 
 
@@ -27,7 +26,7 @@ def changed(database: Database, device_name: str, problem: Problem, basis: str) 
 
     Only trials with the given basis (digest of compiler, flags and L2 cache state) are examined.
     """
-    values = conditions.values(device_name, problem) | {"basis": basis}
+    values = queries.values(device_name, problem) | {"basis": basis}
     return [row for row in database.rows(_CURRENT, values) if not has_current_kernel(row, problem)]
 
 
@@ -46,11 +45,5 @@ def has_current_kernel(row: Row, problem: Problem) -> bool:
     """
     with records.reading(row["id"]):
         values = checked(row, [*schema.trial.columns, schema.source.c.kernel])
-        config = records.config_in(values)
-        if not records.is_of_this_version(config, problem):
-            return False
-        made = render(problem, config)
-        launch = {name: row[f"source_{name}"] for name in records.LAUNCH}
-        launch |= {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
-        known = (values["source_digest"], values["kernel"], launch)
-        return known == (made.digest, made.kernel, {name: int(getattr(made.launch, name)) for name in records.LAUNCH})
+        made = records.current_kernel(problem, values, {name: row[f"source_{name}"] for name in records.LAUNCH})
+        return made is not None and made.kernel == values["kernel"]

@@ -102,19 +102,10 @@ def as_known(connection: Connection, row: BestRow) -> BestRow:
     return vendor_measurements.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
 
 
-def refuse_marks(connection: Connection, among: Among | None) -> None:
-    """Raise StoreError if a trial's `is_between` is neither 0 nor 1: queries would skip the trial silently."""
-    query = queries.ill_marked(None if among is None else among.is_alike)
-    trial_id = connection.execute(query, None if among is None else among.values).scalar()
-    if trial_id is not None:
-        with records.reading(trial_id):
-            raise ValueError("is_between is neither 0 nor 1")
-
-
-def refuse_intervals(connection: Connection, among: Among | None) -> None:
-    """Raise StoreError if a median is outside its confidence interval: the view `best` would skip the trial."""
-    query = queries.outside_interval(None if among is None else among.is_alike)
-    trial_id = connection.execute(query, None if among is None else among.values).scalar()
-    if trial_id is not None:
-        with records.reading(trial_id):
-            raise ValueError("a median is not in its interval")
+def refuse_hidden(connection: Connection, among: Among | None) -> None:
+    """Raise StoreError for a trial that queries or the view `best` would skip silently."""
+    for query, reason in queries.hidden(None if among is None else among.is_alike):
+        trial_id = connection.execute(query, None if among is None else among.values).scalar()
+        if trial_id is not None:
+            with records.reading(trial_id):
+                raise ValueError(reason)

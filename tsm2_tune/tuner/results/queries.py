@@ -1,13 +1,33 @@
-"""Frequent queries of the store. Each query is built once and cached."""
+"""Frequent queries of the store, and their conditions on rows of `trial` and `measurement`.
+
+Each query is built only once, since building a query takes longer than SQLite needs to execute it. The conditions
+contain bound parameters, whose values are returned by `values` and `values_tried`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Float, Integer, Select, and_, bindparam, case, cast, func, literal, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Float,
+    FromClause,
+    Integer,
+    Select,
+    and_,
+    bindparam,
+    case,
+    cast,
+    func,
+    literal,
+    or_,
+    select,
+)
 
-from tsm2_tune.tuner.results import best_view, conditions
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results import best_view, records
 from tsm2_tune.tuner.results.records import PROBLEM_KEY
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Outcome
@@ -15,12 +35,65 @@ from tsm2_tune.tuner.results.trial import Outcome
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
 _OWN = schema.trial.alias("own").c
 
+IS_PROBLEM = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype", "m", "n", "k")))
+IS_ALIKE = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype")))
+PROBLEM_ID = select(_PROBLEM.id).where(IS_PROBLEM).scalar_subquery()
+# Conditions on a row of `trial`: it has the device; it has the device and the problem; it has one of the families;
+# it has the basis and is not superseded; all of these.
+OF_DEVICE = _TRIAL.device_name == bindparam("device_name")
+OF_PROBLEM = and_(OF_DEVICE, _TRIAL.problem_id == PROBLEM_ID)
+OF_FAMILIES = _TRIAL.family.in_(bindparam("families", expanding=True))
+OF_BASIS = and_(_TRIAL.basis == bindparam("basis"), _TRIAL.superseded == 0)
+TRIED = and_(OF_PROBLEM, OF_FAMILIES, OF_BASIS)
+# Condition that a row of `measurement` is its trial's first measurement.
+IS_FIRST = and_(_MEASURED.trial_id == _TRIAL.id, _MEASURED.round == 0)
+
+
+def values(device_name: str, problem: Problem) -> dict[str, Any]:
+    """Return the values of the bound parameters of the condition OF_PROBLEM (trials of a device and problem)."""
+    return {"device_name": device_name, **records.problem_key(problem)}
+
+
+def values_tried(device_name: str, problem: Problem, families: Collection[str], basis: str) -> dict[str, Any]:
+    """Return the values of the bound parameters of the condition TRIED.
+
+    TRIED selects the trials of a device and problem that have one of the families and the basis, and are not
+    superseded.
+    """
+    return {**values(device_name, problem), "families": list(families), "basis": basis}
+
+
+def is_newest(measurement: FromClause) -> ColumnElement[bool]:
+    """Return the SQL condition that a row of `measurement` is the trial's latest measurement in the trial's L2 cache
+    state.
+    """
+    measured = schema.measurement.alias()
+    of_trial = and_(measured.c.trial_id == _TRIAL.id, measured.c.cache == _TRIAL.cache)
+    last = select(func.max(measured.c.round)).where(of_trial).scalar_subquery()
+    return and_(measurement.c.trial_id == _TRIAL.id, measurement.c.round == last)
+
+
+NEWEST_FINAL = func.max(_MEASURED.final_stamp)
+
+
+def last_round(trials: ColumnElement[bool]) -> Select[Any]:
+    measured = schema.measurement.join(schema.trial)
+    return select(func.max(_MEASURED.round)).select_from(measured).where(trials)
+
+
 # The problems of an element type and op that a search tuned in an L2 cache state.
 SEARCHED = (
     select(func.min(_TRIAL.id).label("id"), *PROBLEM_KEY)
     .join(schema.problem, _PROBLEM.id == _TRIAL.problem_id)
-    .where(conditions.OF_DEVICE, _TRIAL.cache == bindparam("cache"), _TRIAL.is_between == 0, conditions.IS_ALIKE)
+    .where(OF_DEVICE, _TRIAL.cache == bindparam("cache"), _TRIAL.is_between == 0, IS_ALIKE)
     .group_by(_PROBLEM.id)
+)
+# All trials, each with its problem and the median of its first measurement.
+LISTING = (
+    select(schema.trial, *PROBLEM_KEY, _MEASURED.median_us)
+    .join(schema.problem)
+    .outerjoin(schema.measurement, IS_FIRST)
+    .order_by(_TRIAL.id)
 )
 # The number of trials that a search counts, their seconds, and the end of the last trial of an ended search.
 SEARCH_SUMMARY = select(
@@ -28,7 +101,7 @@ SEARCH_SUMMARY = select(
     func.count().label("trials"),
     func.coalesce(func.sum(_TRIAL.total_seconds), 0.0).label("total_seconds"),
     func.max(case((_TRIAL.search_ended.is_not(None), _TRIAL.ended_at))).label("ended_at"),
-).where(conditions.TRIED)
+).where(TRIED)
 # The result of the full verification of a kernel and configuration, from trials with one of these bases.
 _OWN_BASIS = select(_OWN.basis).where(_OWN.id == bindparam("trial_id")).scalar_subquery()
 FULL_VERDICT = (
@@ -54,31 +127,26 @@ def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
 
 
 @cache
-def ill_marked(is_alike: bool | None) -> Select[Any]:
-    """Return the query for the lowest id of a trial whose `is_between` is neither 0 nor 1."""
+def hidden(is_alike: bool | None) -> tuple[tuple[Select[Any], str], ...]:
+    """Return queries for the lowest id of a trial that other queries would skip, each with the reason."""
     among = () if is_alike is None else (best_view.condition(is_alike),)
-    return select(func.min(_TRIAL.id)).where(_TRIAL.is_between.not_in((0, 1)), *among)
-
-
-@cache
-def outside_interval(is_alike: bool | None) -> Select[Any]:
-    """Return the query for the lowest id of a trial with a median outside its confidence interval."""
     inside = and_(_MEASURED.low_us <= _MEASURED.median_us, _MEASURED.median_us <= _MEASURED.high_us)
-    query = select(func.min(_MEASURED.trial_id)).where(~inside)
-    if is_alike is None:
-        return query
-    return query.where(_MEASURED.trial_id.in_(select(_TRIAL.id).where(best_view.condition(is_alike))))
+    outside = select(func.min(_MEASURED.trial_id)).where(~inside)
+    if among:
+        outside = outside.where(_MEASURED.trial_id.in_(select(_TRIAL.id).where(*among)))
+    ill_marked = select(func.min(_TRIAL.id)).where(_TRIAL.is_between.not_in((0, 1)), *among)
+    return (outside, "a median is not in its interval"), (ill_marked, "is_between is neither 0 nor 1")
 
 
 @cache
 def current(is_alike: bool | None) -> Select[Any]:
     """Return the query for a device's trials whose kernel code has not changed, each with its newest median."""
-    among = {None: (), False: (conditions.IS_PROBLEM,), True: (conditions.IS_ALIKE,)}[is_alike]
+    among = {None: (), False: (IS_PROBLEM,), True: (IS_ALIKE,)}[is_alike]
     return (
         select(schema.trial, *PROBLEM_KEY, _MEASURED.median_us)
         .join(schema.problem)
-        .outerjoin(schema.measurement, conditions.is_newest(schema.measurement))
-        .where(conditions.OF_DEVICE, _TRIAL.superseded == 0, *among)
+        .outerjoin(schema.measurement, is_newest(schema.measurement))
+        .where(OF_DEVICE, _TRIAL.superseded == 0, *among)
         .order_by(_TRIAL.id)
     )
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 from sqlalchemy import Column
@@ -130,17 +131,20 @@ def is_of_this_version(config: KernelConfig, problem: Problem) -> bool:
     return family.has(config, problem)
 
 
-def current_kernel(problem: Problem, values: Mapping[str, Any]) -> KernelSource | None:
-    """Return the kernel that this program generates for a row of `trial`; None if it is not the stored kernel."""
+def current_kernel(
+    problem: Problem, values: Mapping[str, Any], of_source: Mapping[str, Any] = MappingProxyType({})
+) -> KernelSource | None:
+    """Return the kernel that this program generates for a row of `trial`; None if it is not the stored kernel.
+
+    `of_source` has the launch of its source, which the trial's row may change.
+    """
     config = config_in(values)
     if not is_of_this_version(config, problem):
         return None
     made = render(problem, config)
-    launch = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
-    is_same = made.digest == values["source_digest"] and all(
-        getattr(made.launch, name) == value for name, value in launch.items()
-    )
-    return made if is_same else None
+    own = {name: values[name] for name in schema.LAUNCH_OF_TRIAL if values[name] is not None}
+    is_same_launch = all(getattr(made.launch, name) == value for name, value in {**of_source, **own}.items())
+    return made if made.digest == values["source_digest"] and is_same_launch else None
 
 
 def is_unchanged(trial: Trial) -> bool:

@@ -17,9 +17,7 @@ from sqlalchemy import func, select, update
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import (
-    conditions,
     forget,
     insert,
     invalidate,
@@ -56,8 +54,7 @@ class Store:
     """
 
     def __init__(self, database: Database) -> None:
-        self.path = database.path
-        self._database = database
+        self.path, self.database = database.path, database
         self._compared: set[tuple[str, Problem, str]] = set()  # kernels do not change while the program runs
 
     @classmethod
@@ -79,14 +76,9 @@ class Store:
         with Database.open(place_of(name), create=create) as database:
             yield cls(database)
 
-    @property
-    def database(self) -> Database:
-        """The open database, for direct access to its tables."""
-        return self._database
-
     def leases(self, device_name: str) -> Leases:
         """Return this run's leases on the device, which prevent other runs from tuning the same problems."""
-        return Leases(self._database, device_name)
+        return Leases(self.database, device_name)
 
     def add_trial(self, run: TuningRun, trial: Trial, retries: Retries | None = None) -> int:
         """Store one trial and return its id. An earlier trial of the same configuration is kept or replaced as in
@@ -115,7 +107,7 @@ class Store:
         problems = {trial.problem.text for trial in trials}
         is_of_one = len(problems) == 1 and not hazards  # hazards apply to all problems
         about = (device, *problems) if is_of_one else ()
-        with self._database.transaction(writes=True, about=about) as connection:
+        with self.database.transaction(writes=True, about=about) as connection:
             run_id = upsert.found_or_added(connection, schema.run, values_of(run, schema.run))
             ids = insert.add_trials(connection, run_id, device, trials, retries)
             quarantine.add(connection, hazards)
@@ -130,9 +122,9 @@ class Store:
         `basis` select the trial of each configuration, as in `History.tried`.
         """
         about = (run.identity.name, final.problem.text)
-        with self._database.transaction(writes=True, about=about) as connection:
+        with self.database.transaction(writes=True, about=about) as connection:
             run_id = upsert.found_or_added(connection, schema.run, values_of(run, schema.run))
-            tried = conditions.values_tried(run.identity.name, final.problem, families, basis)
+            tried = queries.values_tried(run.identity.name, final.problem, families, basis)
             return insert.add_final(connection, str(self.path), run_id, run, final, tried)
 
     @repeated
@@ -141,7 +133,7 @@ class Store:
 
         `detail` lists the verified calls. `verified_code` contains the SHA-256 digests of the verified machine code.
         """
-        with self._database.transaction(writes=True) as connection:
+        with self.database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
             connection.execute(row.values(full_verdict=detail, verified_code=verified_code))
 
@@ -151,7 +143,7 @@ class Store:
 
         The same transaction stores `hazards`: kernels that hung or crashed, which later runs skip.
         """
-        with self._database.transaction(writes=True) as connection:
+        with self.database.transaction(writes=True) as connection:
             row = update(schema.trial).where(schema.trial.c.id == trial_id)
             values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
             if outcome is Outcome.WRONG_RESULT:
@@ -162,14 +154,14 @@ class Store:
     @repeated
     def quarantine_kernels(self, hazards: Iterable[Quarantined]) -> None:
         """Store kernels that hung or crashed, which later runs skip."""
-        with self._database.transaction(writes=True) as connection:
+        with self.database.transaction(writes=True) as connection:
             quarantine.add(connection, hazards)
 
     @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
         """Mark the problem's trials in this L2 cache state as tried by a search."""
         trial, about = schema.trial.c, (device_name, problem.text)
-        with self._database.transaction(writes=True, about=about) as connection:
+        with self.database.transaction(writes=True, about=about) as connection:
             problem_id = upsert.found(connection, schema.problem, records.problem_key(problem))
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.cache == cache.value, trial.is_between == 1)
@@ -178,7 +170,7 @@ class Store:
     def end_search(self, device_name: str, problem: Problem, basis: str, why: str) -> None:
         """Store the reason `why` the problem's last search ended. It is stored in the rows of the search's trials."""
         trial, about = schema.trial.c, (device_name, problem.text)
-        with self._database.transaction(writes=True, about=about) as connection:
+        with self.database.transaction(writes=True, about=about) as connection:
             problem_id = upsert.found(connection, schema.problem, records.problem_key(problem))
             row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
             row = row.where(trial.basis == basis, trial.strategy.is_not(None))
@@ -188,8 +180,8 @@ class Store:
         self, device_name: str, problem: Problem, families: Collection[str], basis: str
     ) -> SearchSummary:
         """Return the summary of the trials that a search of these families counts, as in `History.tried`."""
-        values = conditions.values_tried(device_name, problem, families, basis)
-        (row,) = self._database.rows(queries.SEARCH_SUMMARY, values)
+        values = queries.values_tried(device_name, problem, families, basis)
+        (row,) = self.database.rows(queries.SEARCH_SUMMARY, values)
         return trial_summaries.search_summary(row)
 
     def searched(self, device_name: str, cache: Cache, alike: Problem) -> frozenset[Problem]:
@@ -197,8 +189,8 @@ class Store:
 
         Only problems with the element type and op of `alike` are returned.
         """
-        values = conditions.values(device_name, alike) | {"cache": cache.value}
-        return frozenset(map(records.problem_of, self._database.rows(queries.SEARCHED, values)))
+        values = queries.values(device_name, alike) | {"cache": cache.value}
+        return frozenset(map(records.problem_of, self.database.rows(queries.SEARCHED, values)))
 
     def full_verdict(self, row: BestRow, bases: Collection[str] = ()) -> tuple[str, str | None] | None:
         """Return the stored result of the full verification of the winner's kernel, and the digests of the verified
@@ -210,7 +202,7 @@ class Store:
         """
         values: dict[str, Any] = {name: getattr(row, name) for name in ("source_digest", "config", "trial_id")}
         values |= {"device_name": row.device, "bases": list(bases)}
-        for found in self._database.rows(queries.FULL_VERDICT, values):
+        for found in self.database.rows(queries.FULL_VERDICT, values):
             with records.reading(found["id"]):
                 known = checked(found, [schema.trial.c.full_verdict, schema.trial.c.verified_code])
                 return str(known["full_verdict"]), known["verified_code"]
@@ -226,8 +218,8 @@ class Store:
         """
         if (device_name, problem, basis) in self._compared:
             return
-        changed = invalidate.changed(self._database, device_name, problem, basis)
-        with self._database.transaction(writes=bool(changed), about=(device_name, problem.text)) as connection:
+        changed = invalidate.changed(self.database, device_name, problem, basis)
+        with self.database.transaction(writes=bool(changed), about=(device_name, problem.text)) as connection:
             invalidate.mark(connection, changed)
         self._compared.add((device_name, problem, basis))
 
@@ -235,7 +227,7 @@ class Store:
         """Return the problem's trials on the device, with these kernel families and this basis (compiler, flags and
         L2 cache state).
         """
-        return History(self._database, device_name, problem, tuple(families), basis)
+        return History(self.database, device_name, problem, tuple(families), basis)
 
     @repeated
     def forget(
@@ -253,7 +245,7 @@ class Store:
         outcomes, all of the device's trials are deleted. `tell` is called before the commit with the number of trials
         by outcome. If `tell` raises, nothing is deleted. Raise InputError if a given trial does not exist.
         """
-        with self._database.transaction(writes=True) as connection:
+        with self.database.transaction(writes=True) as connection:
             found = forget.named(connection, trials, outcomes, device, str(self.path))
             forget.remove(connection, found.ids)
             tell(found.counts)
@@ -288,13 +280,12 @@ class Store:
         values = {"device": device, "family": family, "cache": cache and cache.value, "is_between": int(between)}
         given = {name: value for name, value in values.items() if value is not None}
         query = queries.best(None if among is None else among.is_alike, tuple(given))
-        rows = self._database.rows(query, given if among is None else given | among.values)
+        rows = self.database.rows(query, given if among is None else given | among.values)
         found = [records.best_row(row) for row in rows]
         if cache is None:
             found = preferred(found)
-        with self._database.transaction() as connection:
-            loader.refuse_intervals(connection, among)
-            loader.refuse_marks(connection, among)
+        with self.database.transaction() as connection:
+            loader.refuse_hidden(connection, among)
             return tuple(loader.as_known(connection, row) for row in found)
 
     @repeated
@@ -304,8 +295,8 @@ class Store:
         The time is read from the newest final comparison in this L2 cache state in which a vendor's routine was
         correct. Return None if there is no such comparison. Raise StoreError for an invalid row.
         """
-        values = conditions.values(device, problem) | {"cache": cache.value}
-        rows = self._database.rows(vendor_measurements.NEWEST_RIGHT, values)
+        values = queries.values(device, problem) | {"cache": cache.value}
+        rows = self.database.rows(vendor_measurements.NEWEST_RIGHT, values)
         column = schema.vendor_measurement.c.median_us
         return records.value_of(rows[0], column, vendor_measurements.KIND) if rows else None
 
@@ -317,11 +308,11 @@ class Store:
         verified in full for another problem. Raise StoreError if the trial has no correct result, or if its rows
         contradict each other.
         """
-        found = self._database.rows(queries.ROW_OF, {"trial_id": trial_id})
+        found = self.database.rows(queries.ROW_OF, {"trial_id": trial_id})
         if not found:
             raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
         row = records.best_row(found[0])
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             row = loader.as_known(connection, row)
         known = row.verified_in_full or self.full_verdict(row) is not None
         return replace(row, verified_in_full=int(known))
@@ -334,7 +325,7 @@ class Store:
         from the generated source. Raise StoreError also if a winner has not passed the full verification.
         """
         by_trial, every = dict[int, TrialRecord](), tuple(winners)
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             for row in every:
                 record = loader.winner_record(connection, row)
                 found = record.trial
@@ -350,18 +341,10 @@ class Store:
         _refuse_unverified(self.path, [row for row in every if not row.verified_in_full])
         return by_trial
 
-    def sources(self, rows: Iterable[BestRow]) -> dict[int, KernelSource]:
-        """Return the kernel sources of these winners by trial id.
-
-        Raise StoreError if a stored kernel differs from the generated kernel, or has not passed the full
-        verification.
-        """
-        return {trial_id: record.trial.source for trial_id, record in self.winning(rows).items()}
-
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
         """Return the record of one trial. Raise InputError if there is no trial with this id."""
-        with self._database.transaction() as connection:
+        with self.database.transaction() as connection:
             if upsert.found(connection, schema.trial, {"id": trial_id}) is None:
                 raise InputError(
                     f"no trial {trial_id} in {self.path}: {command_on('show', str(self.path))} lists them"
@@ -371,14 +354,7 @@ class Store:
 
     def listing(self) -> tuple[TrialLine, ...]:
         """Return one line for each stored trial, in the order in which they were stored."""
-        query = (
-            select(schema.trial, *records.PROBLEM_KEY, schema.measurement.c.median_us)
-            .join(schema.problem)
-            .outerjoin(schema.measurement, conditions.IS_FIRST)
-            .order_by(schema.trial.c.id)
-        )
-        rows = self._database.rows(query)
-        return tuple(trial_summaries.trial_line(row) for row in rows)
+        return tuple(map(trial_summaries.trial_line, self.database.rows(queries.LISTING)))
 
     def current(
         self, device: str, problem: Problem | None = None, *, alike: Problem | None = None
@@ -391,8 +367,8 @@ class Store:
         """
         asked = problem or alike
         query = queries.current(None if asked is None else problem is None)
-        values = {"device_name": device} if asked is None else conditions.values(device, asked)
-        rows = self._database.rows(query, values)
+        values = {"device_name": device} if asked is None else queries.values(device, asked)
+        rows = self.database.rows(query, values)
         ages = [tuple(records.value_of(row, schema.trial.c[name]) for name in ("stamp", "basis")) for row in rows]
         keys = [(row["problem_id"], row["family"], row["cache"]) for row in rows]
         in_time = sorted(zip(keys, ages, strict=True), key=itemgetter(1))
@@ -407,20 +383,20 @@ class Store:
         """Return the names of the devices that have trials."""
         name = schema.trial.c.device_name
         query = select(func.min(schema.trial.c.id).label("id"), name).group_by(name).order_by(name)
-        return tuple(records.value_of(row, name) for row in self._database.rows(query))
+        return tuple(records.value_of(row, name) for row in self.database.rows(query))
 
     def devices_of_runs(self) -> tuple[str, ...]:
         """Return the names of the devices that have runs. This is faster than `devices`, since there are fewer runs
         than trials.
         """
-        return tuple(row["device_name"] for row in self._database.rows(select(schema.run.c.device_name).distinct()))
+        return tuple(row["device_name"] for row in self.database.rows(select(schema.run.c.device_name).distinct()))
 
     def newest_run(self, device: str) -> TuningRun:
         """Return the last tuning run on the device. Raise StoreError if the device has no run, or if the run's row is
         invalid.
         """
         query = select(schema.run).where(schema.run.c.device_name == device).order_by(schema.run.c.id.desc()).limit(1)
-        rows = self._database.rows(query)
+        rows = self.database.rows(query)
         if not rows:
             raise StoreError(f"{self.path} has no run on {device!r}, though it has trials: restore a copy of it")
         with records.reading(rows[0]["id"], "run"):

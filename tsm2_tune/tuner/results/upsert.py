@@ -5,12 +5,15 @@ Each statement is built once, since building it takes longer than SQLite needs t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
+from itertools import groupby
 from typing import Any
 
 from sqlalchemy import Connection, Executable, Table, bindparam, insert, select
 from sqlalchemy.dialects import sqlite
+
+Times = tuple[Mapping[str, Any], Sequence[float]]  # the values of a measurement, and its samples in order
 
 
 def found(connection: Connection, table: Table, values: Mapping[str, Any]) -> int | None:
@@ -26,6 +29,26 @@ def added(connection: Connection, table: Table, values: Mapping[str, Any]) -> in
     return int(connection.execute(_adding(table), values).scalar_one())
 
 
+def add_all(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> list[int]:
+    """Insert the rows, and return their ids in the order of the rows."""
+    numbers = list[int]()
+    for _, same in groupby(rows, key=lambda row: row.keys()):  # all rows of a statement have the same columns
+        numbers += connection.execute(_adding(table), list(same)).scalars()
+    return numbers
+
+
+def add_times(connection: Connection, table: Table, samples: Table, times: Sequence[Times]) -> None:
+    """Insert measurements into `table`, and their samples into the table `samples`."""
+    numbers = add_all(connection, table, [values for values, _ in times])
+    rows = [
+        {"measurement_id": number, "ordinal": ordinal, "us": us}
+        for number, (_, samples_us) in zip(numbers, times, strict=True)
+        for ordinal, us in enumerate(samples_us)
+    ]
+    if rows:
+        connection.execute(_inserting(samples), rows)
+
+
 @cache
 def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> Executable:
     """Return the query for the id of the row that has bound values in the `known` columns and NULL in the `missing`
@@ -37,7 +60,12 @@ def _finding(table: Table, known: tuple[str, ...], missing: tuple[str, ...]) -> 
 
 @cache
 def _adding(table: Table) -> Executable:
-    return insert(table).returning(table.c.id)
+    return insert(table).returning(table.c.id, sort_by_parameter_order=True)
+
+
+@cache
+def _inserting(table: Table) -> Executable:
+    return insert(table)
 
 
 def found_or_added(connection: Connection, table: Table, values: Mapping[str, Any]) -> int:

@@ -7,18 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, insert, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, delete, exists, select
 
 from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
-from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.columns import record_of, values_of
 from tsm2_tune.tuner.results.logical_clock import FinalStamp
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import fetched
-from tsm2_tune.tuner.results.trial import Cache, Measurement, VendorMeasurement
-from tsm2_tune.tuner.results.upsert import added
+from tsm2_tune.tuner.results.trial import IN_FINALS, Cache, Measurement, VendorMeasurement
+from tsm2_tune.tuner.results.upsert import add_times
 from tsm2_tune.tuner.results.validation import Row, checked
 
 KIND = "vendor measurement"  # the name of a row in messages
@@ -50,14 +51,12 @@ def add(
     """
     of_round = and_(VENDOR.c.run_id == run_id, VENDOR.c.problem_id == problem_id, VENDOR.c.round == round_)
     _remove(connection, of_round)
-    for one in measured:
-        times = one.measurement
-        place = {"run_id": run_id, "problem_id": problem_id, "round": round_, **of_final._asdict()}
-        number = added(connection, VENDOR, place | values_of(one, VENDOR) | values_of(times, VENDOR))
-        samples = [
-            {"measurement_id": number, "ordinal": place, "us": us} for place, us in enumerate(times.samples_us)
-        ]
-        connection.execute(insert(SAMPLE), samples)
+    place = {"run_id": run_id, "problem_id": problem_id, "round": round_, **of_final._asdict()}
+    times = [
+        (place | values_of(one, VENDOR) | values_of(one.measurement, VENDOR), one.measurement.samples_us)
+        for one in measured
+    ]
+    add_times(connection, VENDOR, SAMPLE, times)
 
 
 def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, Measurement]]) -> BestRow:
@@ -67,37 +66,25 @@ def beside(connection: Connection, winner: BestRow, rounds: Sequence[tuple[int, 
     final comparison. `rounds` contains all measurements of the winner. Raise StoreError for an invalid row.
     """
     newest = {measured.cache: (number, measured.median_us) for number, measured in rounds}
+    changes = dict[str, Any]()
     for cache, (number, ours_us) in newest.items():
         found = tuple(_of_round(connection, winner, number, cache))
         fastest = min(found, key=lambda one: (not one.verdict.correct, one.measurement.median_us), default=None)
         right, vendor_us = (fastest.verdict.correct, fastest.measurement.median_us) if fastest else (False, None)
         x_cublas = vendor_us / ours_us if vendor_us is not None and right else None
-        if cache is Cache.CLEAN:
-            winner = replace(winner, clean_us=ours_us, clean_vendor_us=vendor_us, clean_x_cublas=x_cublas)
-        elif cache is Cache.DIRTY:
-            winner = replace(winner, dirty_us=ours_us, dirty_vendor_us=vendor_us, dirty_x_cublas=x_cublas)
+        if cache in IN_FINALS:
+            changes |= {f"{cache}_us": ours_us, f"{cache}_vendor_us": vendor_us, f"{cache}_x_cublas": x_cublas}
         if fastest is not None and cache == winner.cache:
-            winner = replace(
-                winner,
-                vendor_us=vendor_us,
-                vendor_right=int(right),
-                vendor_routine=fastest.routine,
-                vendor_version=fastest.version,
-                x_cublas=x_cublas,
-            )
+            changes |= _named("vendor", fastest) | {"x_cublas": x_cublas}
             own = next((one for one in found if one.library == CUBLAS and GEMM in one.routine.lower()), None)
-            winner = winner if own is None else _beside_cublas(winner, own)
-    return winner
+            changes |= {} if own is None else _named("cublas", own)
+    return replace(winner, **changes)
 
 
-def _beside_cublas(winner: BestRow, own: VendorMeasurement) -> BestRow:
-    return replace(
-        winner,
-        cublas_us=own.measurement.median_us,
-        cublas_right=int(own.verdict.correct),
-        cublas_routine=own.routine,
-        cublas_version=own.version,
-    )
+def _named(name: str, one: VendorMeasurement) -> dict[str, Any]:
+    """Return the four fields of a BestRow whose names begin with `name`, for this measurement."""
+    facts = (one.measurement.median_us, int(one.verdict.correct), one.routine, one.version)
+    return {f"{name}_{of}": fact for of, fact in zip(("us", "right", "routine", "version"), facts, strict=True)}
 
 
 def _of_round(connection: Connection, winner: BestRow, round_: int, cache: Cache) -> Iterator[VendorMeasurement]:
@@ -128,7 +115,7 @@ def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
     return (
         select(*columns)
         .join(schema.run, run.id == VENDOR.c.run_id)
-        .where(VENDOR.c.problem_id == conditions.PROBLEM_ID, run.device_name == bindparam("device_name"))
+        .where(VENDOR.c.problem_id == queries.PROBLEM_ID, run.device_name == bindparam("device_name"))
         .where(exists().where(is_of_round))
     )
 
@@ -138,7 +125,7 @@ def of_finals(finals: Select[tuple[int, int]]) -> Select[Row]:
 NEWEST_RIGHT = (
     select(VENDOR.c.id, VENDOR.c.median_us)
     .join(schema.run, schema.run.c.id == VENDOR.c.run_id)
-    .where(VENDOR.c.problem_id == conditions.PROBLEM_ID, schema.run.c.device_name == bindparam("device_name"))
+    .where(VENDOR.c.problem_id == queries.PROBLEM_ID, schema.run.c.device_name == bindparam("device_name"))
     .where(VENDOR.c.cache == bindparam("cache"), VENDOR.c.verdict_correct == 1)
     .order_by(VENDOR.c.round.desc(), VENDOR.c.median_us)
     .limit(1)

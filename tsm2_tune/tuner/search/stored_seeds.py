@@ -13,7 +13,7 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.seed_table import Choice, Measured, distance
 from tsm2_tune.generator.space.seeds import NEIGHBOURS
-from tsm2_tune.tuner.results import conditions, records
+from tsm2_tune.tuner.results import queries, records
 from tsm2_tune.tuner.results.records import PROBLEM_KEY, reading
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
@@ -41,7 +41,7 @@ def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: s
     )
     ranked = (
         select(schema.trial, schema.measurement.c.median_us, place.label("place"))
-        .join(schema.measurement, conditions.IS_FIRST)
+        .join(schema.measurement, queries.IS_FIRST)
         .where(trial.device_name.in_(store.devices_of_runs()), trial.problem_id.in_(nearest))  # in the index's order
         .where(trial.superseded == 0, trial.is_between == 0)
         .where(trial.outcome == Outcome.OK.value)

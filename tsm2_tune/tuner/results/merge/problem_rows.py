@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from typing import Any
 
 from sqlalchemy import (
@@ -18,24 +17,22 @@ from sqlalchemy import (
     cast,
     delete,
     func,
-    insert,
     select,
     update,
 )
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import forget, records, vendor_measurements
+from tsm2_tune.tuner.results import forget, loader, records, vendor_measurements
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, TrialKey, Tried, key_of, part_of
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Measurement
-from tsm2_tune.tuner.results.upsert import found, found_or_added
+from tsm2_tune.tuner.results.upsert import add_all, add_times, found, found_or_added
 from tsm2_tune.tuner.results.validation import Row, checked
 
-FINAL = ("final", "final_stamp")
 _Kernels = list[tuple[Row, Timed]]  # a trial's measurements in final comparisons, with their rows
-IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", *FINAL})
+IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", "final", "final_stamp"})
 
 
 def places(connection: Connection) -> list[tuple[str, Problem]]:
@@ -79,10 +76,7 @@ class Reader:
 
     def source(self, digest: str) -> Row:
         """Return the row of the kernel source with this digest, and its text. Raise KeyError if there is none."""
-        place = (schema.source.name, digest)
-        if place not in self._rows:
-            self._rows[place] = paragraphs.source_row(self._connection, digest)
-        return self._rows[place]
+        return self._one(schema.source, digest)
 
     def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
         """Return the rows of `measurement` by trial id, each with its samples in order."""
@@ -163,13 +157,13 @@ class Reader:
 
     def _one(self, table: Table, key: Any) -> Row:
         """Return the row with this primary key. Raise KeyError if there is no such row."""
-        (column,) = table.primary_key.columns
         place = (table.name, key)
         if place not in self._rows:
-            found = fetched(self._connection, select(table).where(column == key))
-            if not found:
-                raise KeyError(f"no {table.name} {key}")
-            self._rows[place] = found[0]
+            self._rows[place] = (
+                paragraphs.source_row(self._connection, key)
+                if table is schema.source
+                else loader.row_of(self._connection, table, key)
+            )
         return self._rows[place]
 
 
@@ -200,18 +194,18 @@ class Writer:
             else:
                 new.append((key, {**tried.values, **place}))
         keys = (key for key, _ in new)
-        ids |= zip(keys, _added(self._connection, schema.trial, [values for _, values in new]), strict=True)
+        ids |= zip(keys, add_all(self._connection, schema.trial, [values for _, values in new]), strict=True)
         of_trials = [
-            ({"trial_id": ids[key], **self._place(number, timed, of)}, timed)
+            ({"trial_id": ids[key], **self._values(number, timed, of)}, timed.samples_us)
             for key, number, timed, of in _times_in_order(part)
         ]
         of_vendor = [
-            ({"problem_id": problem_id, **self._place(number, timed, one)}, timed)
+            ({"problem_id": problem_id, **self._values(number, timed, one)}, timed.samples_us)
             for number, one in enumerate(part.rounds, 1)
             for timed in one.vendor.values()
         ]
-        self._write_times(schema.measurement, schema.sample, of_trials)
-        self._write_times(schema.vendor_measurement, schema.vendor_sample, of_vendor)
+        add_times(self._connection, schema.measurement, schema.sample, of_trials)
+        add_times(self._connection, schema.vendor_measurement, schema.vendor_sample, of_vendor)
 
     def _emptied(self, device_name: str, problem_id: int) -> dict[TrialKey, int]:
         """Delete all measurements of this problem on this device, and delete trials that are duplicates.
@@ -241,19 +235,10 @@ class Writer:
             self._runs[run] = found_or_added(self._connection, schema.run, dict(zip(RUN, run, strict=True)))
         return self._runs[run]
 
-    def _place(self, number: int, timed: Timed, of: Round | None) -> dict[str, Any]:
-        final = (None, None) if of is None else (of.final, of.stamp)
-        return {"run_id": self._run_id(timed.run), "round": number, **dict(zip(FINAL, final, strict=True))}
-
-    def _write_times(self, table: Table, samples: Table, times: Sequence[tuple[dict[str, Any], Timed]]) -> None:
-        numbers = _added(self._connection, table, [{**timed.values, **place} for place, timed in times])
-        every = [
-            {"measurement_id": number, "ordinal": at, "us": us}
-            for number, (_, timed) in zip(numbers, times, strict=True)
-            for at, us in enumerate(timed.samples_us)
-        ]
-        if every:
-            self._connection.execute(insert(samples), every)
+    def _values(self, number: int, timed: Timed, of: Round | None) -> dict[str, Any]:
+        """Return the values of the measurement's row, without its trial or problem."""
+        final = {"final": of and of.final, "final_stamp": of and of.stamp}
+        return {**timed.values, "run_id": self._run_id(timed.run), "round": number, **final}
 
 
 def _times_in_order(part: Part) -> Iterator[tuple[TrialKey, int, Timed, Round | None]]:
@@ -296,15 +281,6 @@ def _values(row: Row, table: Table) -> dict[str, Any]:
     """
     values = checked(row, table.columns)
     return {name: value for name, value in values.items() if name not in IDS}
-
-
-def _added(connection: Connection, table: Table, values: Sequence[dict[str, Any]]) -> list[int]:
-    """Insert the rows, and return their ids in the order of the rows."""
-    statement = insert(table).returning(table.c.id, sort_by_parameter_order=True)
-    found = list[int]()
-    for _, same in groupby(values, key=dict.keys):  # all rows of a statement have the same columns
-        found += connection.execute(statement, list(same)).scalars()
-    return found
 
 
 def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:
