@@ -173,9 +173,7 @@ def outline() -> str:
         replace(one, space_configurations=sizes[one.problem], search_ended=ended[one.problem]) for one in own.trials
     ]
     trials[0] = replace(trials[0], superseded=True, guideline_broken="min-reuse")
-    found = page_of(
-        replace(own, trials=tuple(trials)), read(tried(Path("other.db"), tuning_run("H100"), scale=1.5))
-    )
+    found = page_of(replace(own, trials=tuple(trials)), read(tried(Path("other.db"), tuning_run("H100"), scale=1.5)))
     data = data_of(found)
     numbers = {name: chart["data"] for name, chart in data["charts"].items()} | {"maps": data["maps"]}
     numbers |= {"trials": {name: data["trials"][name] for name in ("heads", "rows")}}

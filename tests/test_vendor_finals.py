@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from tests.command import TUNE, run
-from tests.databases import C128, C256, beside_vendor
+from tests.databases import C128, C256, beside_vendor, sources_of
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -292,7 +292,7 @@ def test_runs_differ_only_by_what_they_say(store: Store) -> None:
 
 def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store, tmp_path: Path) -> None:
     row = beside_vendor(store, GEMM, LT, ours=1000)
-    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
     told = winner.vendor_us, winner.vendor_right, winner.vendor_routine, winner.vendor_version, winner.x_cublas
     assert told == (480, 1, "cublasSgemm", 130100, 0.48)
 
@@ -307,11 +307,11 @@ def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -
     row = beside_vendor(
         store, vendor_measurement(480, version=130100), vendor_measurement(470, "cublasLtMatmul #3", version=130200)
     )
-    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
     assert (row.vendor_version, winner.vendor_version) == (130200, 130100)
 
 
 def test_a_module_knows_no_vendor_where_only_cublaslt_was_measured(store: Store, tmp_path: Path) -> None:
     row = beside_vendor(store, LT)
-    (winner,) = imported(exported("module", ((row,), store.sources([row]))), tmp_path).WINNERS
+    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
     assert (row.vendor_us, winner.vendor_us, winner.x_cublas) == (470, None, None)
