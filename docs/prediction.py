@@ -104,9 +104,9 @@ VENDOR_TERMS: Terms = (
 CHOICE_TERMS: Terms = (
     ("vendor_ratio", "exp(sum(vendor_weights * vendor_log_ratios) / sum(vendor_weights))", ""),
     ("vendor_us", "vendor_ratio * vendor_rates_us", "us"),
-    ("own_distance", "sqrt(log(own_m / m)**2 + log(own_n / n)**2 + log(own_k / k)**2)", ""),
-    ("least_gain", "LEAST_GAIN * exp(FAR_GAIN * max(own_distance - KNOWN_WITHIN, 0))", ""),
     ("gain", "vendor_us / predicted_us", ""),
+    ("distance", "min(distances)", ""),
+    ("least_gain", "exp(CONFIDENCE * gain_error * max(distance / error_distance, 1))", ""),
 )
 
 Values = dict[str, Any]
@@ -167,6 +167,7 @@ class Example:
         self.values |= {
             "read_gbytes_per_s": rates.read_gbytes_per_s, "copy_gbytes_per_s": rates.copy_gbytes_per_s,
             "gflops": rates.gflops[DTYPE], "multiprocessors": rates.multiprocessors,
+            "gain_error": rates.gain_error, "error_distance": rates.error_distance,
             "element_bytes": DTYPES_BYTES[DTYPE], "slowdown": slowdown_with(self.values),
         }  # fmt: skip
         w = self.match.winner
@@ -180,6 +181,7 @@ class Example:
         for prefix, points in (("", self.points), ("vendor_", self.vendor_points)):
             self.values[f"{prefix}weights"] = Vector(one["weight"] for one in points)
             self.values[f"{prefix}log_ratios"] = Vector(one["log_ratio"] for one in points)
+        self.values["distances"] = [one["distance"] for one in self.points]
         evaluate((*MEASURED_TERMS, *CHOICE_TERMS), self.values)
         times = (CoreTime * len(self.points))(
             *(CoreTime(*map(int, one["shape"]), 0.0, *map(int, one["launch"])) for one in self.points)
@@ -286,15 +288,14 @@ def far_example(example: Example) -> str:
     match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn"), example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
-    w = match.winner
-    distance = math.dist([math.log(x) for x in (w.m, w.n, w.k)], [math.log(x) for x in FAR_SHAPE])
-    needed = c["LEAST_GAIN"] * math.exp(c["FAR_GAIN"] * (distance - c["KNOWN_WITHIN"]))
+    v = example.values
+    needed = math.exp(c["CONFIDENCE"] * v["gain_error"] * max(match.distance / v["error_distance"], 1))
     m, n, k = FAR_SHAPE
     return (
         f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
-        f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's own shape, {w.m}x{w.n}x{w.k}, is at"
-        f" distance {distance:.1f}. There `LEAST_GAIN * exp(FAR_GAIN * (distance - KNOWN_WITHIN))` is {needed:.2f},"
-        " so cuBLAS computes the product."
+        f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's nearest measured shape,"
+        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f}. There `least_gain` is"
+        f" {needed:.2f}, so cuBLAS computes the product."
     )
 
 
@@ -306,6 +307,7 @@ def all_drawn() -> dict[str, str]:
         "the product": ("m", "n", "k", "element_bytes", "has_odd_lines"),
         f"the device ({example.device}), measured": (
             "read_gbytes_per_s", "copy_gbytes_per_s", "gflops", "multiprocessors"),
+        "the pack's predictions at shapes that were left out": ("gain_error", "error_distance"),
         "the kernel's tiling": (*TILING, "n_padding"),
         "the kernel's rates, fitted to its measured times": RATES,
         "the launch": ("rows_per_block", "columns_per_block", "splits"),

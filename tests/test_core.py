@@ -93,7 +93,7 @@ def of_kernel(member: str, value: float) -> Callable[[bytes], bytes]:
     [
         (lambda pack: pack[:20], "no pack of this version"),
         (lambda pack: b"x" + pack[1:], "no pack of this version"),
-        (lambda pack: pack[:8] + struct.pack("<I", 2) + pack[12:], "no pack of this version"),
+        (lambda pack: pack[:8] + struct.pack("<I", 3) + pack[12:], "no pack of this version"),
         (lambda pack: pack + b"\0", "no pack of this version"),
         (lambda pack: pack[:-1] + b"x", "the last text does not end"),
         (of_kernel("m", 0), "kernel's shape is out of range"),

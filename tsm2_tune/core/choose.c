@@ -314,19 +314,18 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 
 /* --- The choice --- */
 
-/* Return whether cuBLAS is faster, or predicted to be nearly as fast. `product` is transposed if the kernel computes
-   the transposed product. */
-static int is_vendors(const struct core_pack *pack, const struct core_product *product,
-                      const struct core_choice *choice)
+/* Return whether cuBLAS is faster, or the predicted gain is too uncertain. */
+static int is_vendors(const struct core_pack *pack, const struct core_choice *choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
     if (choice->us <= 0)
         return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
     if (choice->reason == CORE_TUNED)
         return choice->vendor_us > 0 && choice->vendor_us < choice->us;
-    const double distance = own_distance(pack, choice->kernel, product);
-    const double beyond = distance > KNOWN_WITHIN ? distance - KNOWN_WITHIN : 0;
-    return choice->vendor_us > 0 && choice->vendor_us < LEAST_GAIN * exp(FAR_GAIN * beyond) * choice->us;
+    const struct core_device *device = &pack->devices[kernel->device];
+    const double farther = choice->distance / device->error_distance;
+    const double error = device->gain_error * (farther > 1 ? farther : 1);
+    return choice->vendor_us > 0 && choice->vendor_us < exp(CONFIDENCE * error) * choice->us;
 }
 
 /* Set the leading dimensions of the product as the kernel computes it, and the index width. */
@@ -353,7 +352,7 @@ static struct core_choice completed(const struct core_pack *pack, const struct c
     const struct core_kernel *kernel = &pack->kernels[choice.kernel];
     choice.extents[0] = product->m, choice.extents[1] = product->n, choice.extents[2] = product->k;
     set_ld(kernel, product, &choice);
-    choice.is_vendors = is_vendors(pack, product, &choice);
+    choice.is_vendors = is_vendors(pack, &choice);
     if (!set_launch(kernel, &choice)) {
         choice.is_too_large = 1;
         choice.grid[0] = choice.grid[1] = 0;

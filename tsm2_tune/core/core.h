@@ -38,7 +38,7 @@ enum { CORE_A, CORE_B, CORE_C, CORE_MATRICES };
 /* --- The pack's tables --- */
 
 #define CORE_MAGIC "TSM2PACK"
-enum { CORE_PACK_VERSION = 1 };
+enum { CORE_PACK_VERSION = 2 };
 
 struct core_header {
     char magic[8];
@@ -51,6 +51,10 @@ struct core_device {
     double read_gbytes_per_s;        /* measured; 0: unknown, then no times are predicted */
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
+    double gain_error;               /* standard error of the logarithm of a predicted gain, which is cuBLAS's predicted
+                                        time divided by the kernel's */
+    double error_distance;           /* up to this distance from measured shapes; beyond it the error grows in proportion
+                                        to the distance */
     uint32_t name;                   /* as the driver reports it */
     int32_t multiprocessors;
     int32_t is_host;                 /* kernels are emulated there */
@@ -170,7 +174,7 @@ enum core_reason {
 struct core_choice {
     enum core_reason reason;
     int32_t kernel; /* its index in the pack */
-    int32_t is_vendors; /* cuBLAS should compute the product: it is faster, or predicted to be nearly as fast */
+    int32_t is_vendors; /* cuBLAS should compute the product: it is faster, or the predicted gain is too uncertain */
     int32_t is_transposed; /* the kernel computes C^T = B^T A^T */
     int32_t is_of_other_device;
     int32_t is_too_large; /* grid and workspace are 0: the grid exceeds CUDA's limits, or the workspace 2**62 bytes */

@@ -33,9 +33,7 @@
 #define VENDOR_TILE_N 32.0 /* the same of n */
 #define VENDOR_TILE_K 32.0 /* the same of k */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
-#define LEAST_GAIN 1.03 /* a kernel is used if cuBLAS is predicted to take at least so many times the kernel's time */
-#define KNOWN_WITHIN 6.0 /* distance from the kernel's own shape up to which LEAST_GAIN suffices */
-#define FAR_GAIN 0.25 /* LEAST_GAIN is multiplied by e to this for each unit of distance beyond KNOWN_WITHIN */
+#define CONFIDENCE 0.65 /* standard errors that a predicted gain has to exceed for a kernel to be used */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 #define UNBOUNDED 0x1p60 /* larger than any extent */

@@ -22,6 +22,7 @@ from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, measured_kernel
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.packs.core_pack import code_numbers, core_pack
+from tsm2_tune.tuner.packs.left_out import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -142,7 +143,7 @@ def library_bytes(winners: Winners, cubins: Cubins, name: str, known: Known) -> 
     """Return the shared object. Raise ToolMissing if the C++ compiler is missing or fails."""
     kernels = [measured_kernel(row, source, known) for row, source in winners]
     about = dict.fromkeys(f"{row.device}, {row.tuned_at[:10]}: {facts(row)}" for row, _ in winners)
-    core = core_pack(kernels, known.rates)
+    core = core_pack(kernels, with_gain_errors(kernels, known.rates))
     text = pack_text([one.winner for one in kernels], about, cubins, len(core))
     return built({PACK: text.encode(), CORE: core, BINARIES: b"".join(_aligned(cubins))}, name)
 

@@ -23,6 +23,7 @@ from tsm2_tune.tuner.export.kernel_sets.rate_fit import fitted
 from tsm2_tune.tuner.export.measured_times import Known
 from tsm2_tune.tuner.export.tables import facts
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, core_pack
+from tsm2_tune.tuner.packs.left_out import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 
 PUBLIC = (
@@ -69,7 +70,7 @@ def module_text(
     for _, keys in groupby(cubins, lambda key: key[0]):
         blocks.add({key: cubins[key] for key in keys})
     kernels = [measured_kernel(row, sources[row.trial_id], known) for row in rows]
-    pack, core = core_pack(kernels, known.rates), core_binary()
+    pack, core = core_pack(kernels, with_gain_errors(kernels, known.rates)), core_binary()
     core_text = json.dumps({name: text.decode() for name, text in core_texts().items()}).encode()
     head = filled(
         "module_head.py.jinja",

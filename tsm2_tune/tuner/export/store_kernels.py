@@ -14,6 +14,7 @@ from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, ven
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+from tsm2_tune.tuner.packs.left_out import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.store import Store
@@ -46,7 +47,7 @@ def exported_kernels(
         _with_fastest_vendor(kernel, row, fastest.get(row.trial_id, ()))
         for kernel, row in zip(kernels, rows, strict=True)
     ]
-    return ExportedKernels(tuple(kernels), tuple(with_fastest_vendor), dict(known.rates))
+    return ExportedKernels(tuple(kernels), tuple(with_fastest_vendor), with_gain_errors(kernels, known.rates))
 
 
 def _with_fastest_vendor(kernel: MeasuredKernel, row: BestRow, between: VendorElsewhere) -> MeasuredKernel:

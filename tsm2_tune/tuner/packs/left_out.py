@@ -1,0 +1,115 @@
+"""The error of predicted gains, from shapes that are left out of the measurements.
+
+The gain of a kernel is the time of cuBLAS divided by the time of the kernel. For each tuned shape, a pack without the
+measurements of this shape predicts the gain of the kernel that it chooses, and the measured times say what it is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tsm2_tune.runtime.choice.choose import Chooser, Layout, Shape
+from tsm2_tune.runtime.choice.winners import Winner
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
+
+PRIOR_SHAPES = 10  # so many left-out shapes count as much as the error that is assumed without any
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """The choice of a pack for a tuned shape without the measurements of this shape. Times are in microseconds."""
+
+    winner: Winner  # at the shape
+    kernel_us: float  # measured time of the chosen kernel at the shape
+    predicted_us: float
+    vendor_us: float  # measured time of cuBLAS's gemm at the shape
+    predicted_vendor_us: float
+    distance: float  # of the chosen kernel's nearest measured shape
+    is_vendor_chosen: bool
+
+    @property
+    def log_gain_loss(self) -> float:
+        """The logarithm of the predicted gain divided by the measured gain."""
+        return math.log(self.predicted_vendor_us / self.predicted_us * self.kernel_us / self.vendor_us)
+
+
+def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Iterator[LeftOut]:
+    """Yield the choice for each tuned shape of the kernels for GPUs.
+
+    A shape is left out of the result if cuBLAS or the chosen kernel was not measured there, or if no other kernel can
+    compute it. Raise the errors of `core_of`.
+    """
+    alike = defaultdict[tuple[str, str, str], list[MeasuredKernel]](list)
+    for kernel in kernels:
+        if not kernel.winner.on_host:
+            alike[kernel.winner.device, kernel.winner.dtype, kernel.winner.op].append(kernel)
+    for of_op in alike.values():
+        tuned = {_shape(kernel): kernel.winner for kernel in of_op if kernel.winner.vendor_us is not None}
+        for shape, winner in tuned.items():
+            found = _left_out(winner, shape, of_op, device_rates)
+            if found is not None:
+                yield found
+
+
+def _shape(kernel: MeasuredKernel) -> Shape:
+    return kernel.winner.m, kernel.winner.n, kernel.winner.k
+
+
+def _left_out(
+    winner: Winner, shape: Shape, kernels: Iterable[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
+) -> LeftOut | None:
+    m, n, k = shape
+    hidden = (shape, (n, m, k))  # a kernel for the transposed product may have the same op
+    others = [kernel for kernel in kernels if _shape(kernel) not in hidden]
+    if not others:
+        return None
+    core = core_of([_without(kernel, hidden) for kernel in others], device_rates)
+    chooser = Chooser([kernel.winner for kernel in others], core)
+    match = chooser.match(Layout.of_op(winner.dtype, shape, winner.op), winner.device)
+    chosen = next(kernel for kernel in others if kernel.winner is match.winner)
+    kernel_us = next((time[-1] for time in chosen.times if tuple(time[:3]) == match.extents), None)
+    if kernel_us is None or match.expected_us is None or match.vendor_us is None or winner.vendor_us is None:
+        return None
+    return LeftOut(
+        winner,
+        kernel_us,
+        match.expected_us,
+        winner.vendor_us,
+        match.vendor_us,
+        match.distance,
+        match.is_vendor_chosen,
+    )
+
+
+def _without(kernel: MeasuredKernel, shapes: Collection[Shape]) -> MeasuredKernel:
+    """Return the kernel without its times, and cuBLAS's times, at these shapes."""
+    times, vendor_times = (
+        [time for time in every if tuple(time[:3]) not in shapes] for every in (kernel.times, kernel.vendor_times)
+    )
+    return replace(kernel, times=times, vendor_times=vendor_times)
+
+
+def with_gain_errors(
+    kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
+) -> dict[str, DeviceRates]:
+    """Return the rates with the error of predicted gains of each GPU.
+
+    `gain_error` is the root mean square of the losses of gain at left-out shapes, times the square root of 2, since
+    only losses count and not gains that are larger than predicted. `error_distance` is the largest distance of a
+    left-out shape. The error assumed without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of
+    `core_of`.
+    """
+    found = defaultdict[str, list[LeftOut]](list)
+    for one in left_out(kernels, device_rates):
+        found[one.winner.device].append(one)
+    return {device: _with_gain_error(rates, found[device]) for device, rates in device_rates.items()}
+
+
+def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
+    squares = sum(max(one.log_gain_loss, 0.0) ** 2 for one in found)
+    variance = (PRIOR_SHAPES * rates.gain_error**2 + 2 * squares) / (PRIOR_SHAPES + len(found))
+    distance = max((one.distance for one in found), default=0.0)
+    return replace(rates, gain_error=math.sqrt(variance), error_distance=max(rates.error_distance, distance))
