@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, create_engine
+from sqlalchemy.pool import StaticPool
 
 from tests.fabricated import GPU, PROBLEM, configuration, plain_sql
 from tests.servers import asked
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs import leases, owners
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, LEASE_SECONDS, Leases
 
 OTHER = replace(PROBLEM, m=PROBLEM.m + 1)
-C128, C256, C512 = configuration(128).text, configuration(256).text, configuration(512).text
+C128, C256 = configuration(128).text, configuration(256).text
+ACTS = ("take",) * 6 + ("look",) * 4 + ("try",) * 3 + ("die", "wait") * 2
+ACTS += ("end a trial", "release", "renew", "clear", "end")
 
 
 @pytest.fixture
@@ -48,54 +57,152 @@ def elsewhere(owner: str) -> str:
     return dead(f"other{owner}")
 
 
-def die(path: Path, run: Leases) -> None:
-    plain_sql(path, "UPDATE lease SET owner = ? WHERE owner = ?", dead(run.owner), run.owner)
-
-
 def rows(path: Path, columns: str = "owner, config, suspect, deaths") -> list[tuple[Any, ...]]:
     return plain_sql(path, f"SELECT {columns} FROM lease ORDER BY problem")
 
 
-def try_long(run: Leases, config: str | None, problem: Problem = PROBLEM) -> None:
-    """Let the run try the configuration for two looks."""
-    run.record_current(problem, config)
-    run.look()
-    run.look()
+class Machine(Database):
+    """A database in memory, with a clock."""
+
+    def __init__(self) -> None:
+        engine = create_engine("sqlite://", poolclass=StaticPool)
+        schema.lease.create(engine)
+        super().__init__(Path("memory"), engine)
+        self.clock = 1000.0
+
+    @contextmanager
+    def transaction(self, *, writes: bool = False, about: Any = (), durable: bool = True) -> Iterator[Connection]:
+        with self._engine.begin() as connection:
+            yield connection
+
+    def now(self, connection: Connection) -> float:
+        return self.clock
+
+
+@dataclass
+class Row:
+    """What a row of the table of leases should have."""
+
+    owner: str
+    expires_at: float
+    config: str | None = None
+    suspect: str | None = None
+    deaths: int = 0
+
+
+class Plain:
+    """Leases, computed without a database."""
+
+    def __init__(self) -> None:
+        self.rows = dict[tuple[str, str], Row]()
+        self.living = set[str]()
+
+    def is_free(self, row: Row, now: float) -> bool:
+        return row.owner not in self.living or row.expires_at <= now
+
+    def take(self, key: tuple[str, str], owner: str, now: float) -> bool:
+        row = self.rows.setdefault(key, Row(owner, now))
+        if row.owner != owner:
+            if not self.is_free(row, now):
+                return False
+            if row.config is not None:
+                row.deaths = row.deaths + 1 if row.suspect == row.config else 1
+                row.suspect = row.config
+            row.owner, row.config = owner, None
+        row.expires_at = now + LEASE_SECONDS
+        return True
+
+    def release(self, owner: str, *keys: tuple[str, str]) -> None:
+        for key in keys or tuple(self.rows):
+            row = self.rows.get(key)
+            if row is None or row.owner != owner:
+                continue
+            row.owner = ""
+            if not row.deaths or row.suspect == row.config:
+                del self.rows[key]
+            row.config = None
+
+    def record(self, key: tuple[str, str], owner: str, config: str | None, ended: str | None) -> None:
+        row = self.rows.get(key)
+        if row is not None and row.owner == owner:
+            if ended is not None and row.suspect == ended:
+                row.suspect, row.deaths = None, 0
+            row.config = config
+
+
+@dataclass(eq=False)
+class Tuning:
+    """A run, and what it tries: a configuration of each problem by two workers, and for how many looks."""
+
+    leases: Leases
+    tries: dict[tuple[Problem, int], tuple[str, int]] = field(default_factory=dict)
+    recorded: dict[Problem, str | None] = field(default_factory=dict)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_leases_are_those_of_a_plain_computation(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    chance, machine, plain, runs = random.Random(seed), Machine(), Plain(), list[Tuning]()
+    monkeypatch.setattr(owners, "may_live", lambda owner: owner in plain.living)
+    for _ in range(600):
+        while len(runs) < 3:
+            runs.append(Tuning(Leases(machine, chance.choice((GPU, GPU, "Tesla K40c")))))
+            plain.living.add(runs[-1].leases.owner)
+        run, problem = chance.choice(runs), chance.choice((PROBLEM, OTHER))
+        ours, owner, key = run.leases, run.leases.owner, (run.leases.device_name, problem.text)
+        tried, act = (problem, chance.randrange(2)), chance.choice(ACTS)
+        if act == "take":
+            is_over = key in plain.rows and plain.rows[key].owner != owner
+            is_ours = plain.take(key, owner, machine.clock)
+            assert ours.take(problem) is is_ours
+            if is_over and is_ours:
+                run.recorded.pop(problem, None)
+        elif act == "try":
+            config = chance.choice((C128, C256))
+            ours.record_current(problem, config, worker=tried[1])
+            run.tries[tried] = config, 0
+        elif act == "end a trial":
+            ours.record_current(problem, None, worker=tried[1])
+            run.tries.pop(tried, None)
+        elif act == "look":
+            ours.look()
+            for of in (PROBLEM, OTHER):
+                long = [config for (one, _), (config, looks) in run.tries.items() if one == of and looks]
+                if (ended := run.recorded.get(of)) not in long:
+                    run.recorded[of] = long[0] if long else None
+                    plain.record((ours.device_name, of.text), owner, run.recorded[of], ended)
+            run.tries = {one: (config, looks + 1) for one, (config, looks) in run.tries.items()}
+        elif act == "release":
+            ours.release(problem)
+            run.tries = {one: tries for one, tries in run.tries.items() if one[0] != problem}
+            plain.release(owner, key)
+        elif act == "renew":
+            ours.renew()
+            for row in plain.rows.values():
+                row.expires_at = machine.clock + LEASE_SECONDS if row.owner == owner else row.expires_at
+        elif act == "clear":
+            ours.clear_deaths(problem)
+            if key in plain.rows and plain.rows[key].owner == owner:
+                plain.rows[key].suspect, plain.rows[key].deaths = None, 0
+        elif act == "wait":
+            machine.clock += chance.choice((1.0, 30.0, 59.0))
+        else:
+            runs.remove(run)
+            plain.living.remove(owner)
+            if act == "end":
+                ours._thread = threading.Thread()
+                with ours:
+                    pass
+                plain.release(owner)
+        stored = [tuple(row.values()) for row in machine.rows(schema.lease.select())]
+        assert {one[:2]: Row(*one[2:]) for one in stored} == plain.rows
+        row = plain.rows.get(key, Row("", 0.0))
+        is_deadly = row.owner == owner and row.deaths >= DEATHS_UNTIL_QUARANTINE
+        assert ours.config_to_quarantine(problem) == (row.suspect if is_deadly else None)
+        is_held = row.owner != owner and not plain.is_free(row, machine.clock)
+        assert ours.holder(problem) == (f"process {os.getpid()}" if is_held else "")
 
 
 # Who has a problem
-
-
-def test_others_leave_a_leased_problem(ours: Leases, theirs: Leases) -> None:
-    assert ours.take(PROBLEM)
-    assert ours.take(PROBLEM)
-    assert not theirs.take(PROBLEM)
-    assert theirs.take(OTHER)
-    assert theirs.holder(PROBLEM) == f"process {os.getpid()}"
-    assert (ours.holder(PROBLEM), ours.holder(replace(PROBLEM, m=3))) == ("", "")
-
-
-def test_lease_is_of_one_device(store: Store, ours: Leases) -> None:
-    assert ours.take(PROBLEM)
-    assert store.leases("Tesla K40c").take(PROBLEM)
-
-
-def test_released_problem_is_free(ours: Leases, theirs: Leases, path: Path) -> None:
-    for problem in (PROBLEM, OTHER):
-        assert ours.take(problem)
-    theirs.release(PROBLEM)  # changes nothing
-    assert not theirs.take(PROBLEM)
-    ours.release(PROBLEM)
-    assert rows(path, "problem") == [(OTHER.text,)]
-    assert (theirs.take(PROBLEM), theirs.take(OTHER)) == (True, False)
-
-
-def test_end_of_a_run_releases_its_problems(store: Store, theirs: Leases, path: Path) -> None:
-    assert theirs.take(replace(PROBLEM, m=3))
-    with store.leases(GPU) as run:
-        assert run.take(PROBLEM)
-        assert run.take(OTHER)
-    assert rows(path, "owner") == [(theirs.owner,)]
 
 
 @pytest.mark.parametrize(
@@ -152,51 +259,6 @@ def test_invalid_row_is_no_lease(edit: str, ours: Leases, theirs: Leases, path: 
     assert rows(path) == [(ours.owner, None, None, 0)]
 
 
-def test_late_run_changes_nothing(ours: Leases, theirs: Leases, path: Path) -> None:
-    assert theirs.take(PROBLEM)
-    plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-    assert ours.take(PROBLEM)
-    plain_sql(path, f"UPDATE lease SET suspect = '{C128}', deaths = 3")
-    before = rows(path, "*")
-    theirs.renew()
-    try_long(theirs, C128)
-    theirs.clear_deaths(PROBLEM)
-    theirs.release(PROBLEM)
-    assert not theirs.take(PROBLEM)
-    assert rows(path, "*") == before
-
-
-def test_lease_that_is_taken_back_names_the_current_configuration(ours: Leases, theirs: Leases, path: Path) -> None:
-    assert ours.take(PROBLEM)
-    try_long(ours, C128)
-    plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-    assert theirs.take(PROBLEM)
-    die(path, theirs)
-    assert ours.take(PROBLEM)
-    ours.look()
-    assert rows(path) == [(ours.owner, C128, C128, 1)]
-
-
-def test_expired_lease_that_nobody_took_is_still_ours(ours: Leases, path: Path) -> None:
-    assert ours.take(PROBLEM)
-    try_long(ours, C128)
-    plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-    assert ours.take(PROBLEM)
-    assert rows(path) == [(ours.owner, C128, None, 0)]
-
-
-def test_renewal_extends_all_leases_of_a_run(store: Store, ours: Leases, theirs: Leases, path: Path) -> None:
-    for problem in (PROBLEM, OTHER):
-        assert ours.take(problem)
-    assert theirs.take(replace(PROBLEM, m=3))
-    assert store.leases("Tesla K40c").take(PROBLEM)
-    plain_sql(path, "UPDATE lease SET expires_at = 1.0")
-    ours.renew()
-    renewed = [(owner, at > time.time() + LEASE_SECONDS - 30) for owner, at in rows(path, "owner, expires_at")]
-    assert len(renewed) == 4
-    assert all(is_renewed == (owner == ours.owner) for owner, is_renewed in renewed)
-
-
 def test_thread_renews_and_records(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(leases, "RENEWAL_SECONDS", 0.05)
@@ -207,121 +269,6 @@ def test_thread_renews_and_records(store: Store, path: Path, monkeypatch: pytest
         end = time.monotonic() + 30
         while rows(path, "expires_at > 1.0, config") != [(1, C128)]:
             assert time.monotonic() < end
-
-
-# Configurations that kill runs
-
-
-def test_only_a_long_trial_is_recorded(ours: Leases, path: Path) -> None:
-    found = []
-    assert ours.take(PROBLEM)
-    for config in (C128, None, C256, C256, None):  # the second trial of C256 is another trial
-        ours.record_current(PROBLEM, config)
-        ours.look()
-        found += rows(path, "config")
-    assert found == [(None,)] * 5
-    for config in (C128, C256, None):
-        ours.record_current(PROBLEM, config)
-        for _ in range(2):
-            ours.look()
-            found += rows(path, "config")
-    assert found[5:] == [(None,), (C128,), (None,), (C256,), (None,), (None,)]
-
-
-def test_row_names_the_configuration_of_one_worker_until_its_trial_ends(ours: Leases, path: Path) -> None:
-    assert ours.take(PROBLEM)
-    ours.record_current(PROBLEM, C128, worker=0)
-    ours.look()
-    for config in (C256, C512):
-        ours.record_current(PROBLEM, config, worker=1)
-        ours.look()
-        assert rows(path, "config") == [(C128,)]
-    ours.record_current(PROBLEM, None, worker=0)
-    ours.look()
-    assert rows(path, "config") == [(C512,)]
-
-
-def test_released_problem_has_no_current_configuration(ours: Leases, path: Path) -> None:
-    assert ours.take(PROBLEM)
-    try_long(ours, C128)
-    ours.release(PROBLEM)
-    assert ours.take(PROBLEM)
-    ours.look()
-    ours.look()
-    assert rows(path) == [(ours.owner, None, None, 0)]
-
-
-def deaths_at(path: Path, store: Store, *configs: str | None) -> Leases:
-    """Let a run die at each configuration. Return the next run, which has the problem."""
-    for config in configs:
-        run = store.leases(GPU)
-        assert run.take(PROBLEM)
-        try_long(run, config)
-        die(path, run)
-    run = store.leases(GPU)
-    assert run.take(PROBLEM)
-    return run
-
-
-def test_configuration_at_which_run_after_run_dies_is_suspected(store: Store, path: Path) -> None:
-    assert DEATHS_UNTIL_QUARANTINE == 3
-    for deaths in range(DEATHS_UNTIL_QUARANTINE):
-        run = deaths_at(path, store, *[C128] * (deaths > 0))
-        assert run.config_to_quarantine(PROBLEM) is None
-        run.release(PROBLEM)
-    run = deaths_at(path, store, C128)
-    assert run.config_to_quarantine(PROBLEM) == C128
-    assert run.take(PROBLEM)  # counts nothing again
-    assert rows(path) == [(run.owner, None, C128, DEATHS_UNTIL_QUARANTINE)]
-    assert store.leases(GPU).config_to_quarantine(PROBLEM) is None  # another run's problem
-    run.clear_deaths(PROBLEM)
-    assert run.config_to_quarantine(PROBLEM) is None
-    run.release(PROBLEM)
-    assert rows(path) == []
-
-
-@pytest.mark.parametrize(
-    ("configs", "suspect", "deaths"),
-    [
-        ([None], None, 0),
-        ([C128, C128, C256], C256, 1),
-        ([C128, C256, C128, C128], C128, 2),
-        ([C128, None, C128], C128, 2),  # the second run died between two trials
-    ],
-)
-def test_deaths_are_counted_in_a_row(
-    configs: list[str | None], suspect: str | None, deaths: int, store: Store, path: Path
-) -> None:
-    run = deaths_at(path, store, *configs)
-    assert rows(path) == [(run.owner, None, suspect, deaths)]
-
-
-@pytest.mark.parametrize("is_next_long", [False, True])
-def test_run_that_survives_a_configuration_resets_its_deaths(store: Store, path: Path, is_next_long: bool) -> None:
-    run = deaths_at(path, store, C128, C128)
-    try_long(run, C256)
-    assert rows(path) == [(run.owner, C256, C128, 2)]
-    try_long(run, C128)
-    assert rows(path) == [(run.owner, C128, C128, 2)]
-    try_long(run, C256 if is_next_long else None)
-    assert rows(path) == [(run.owner, C256 if is_next_long else None, None, 0)]
-
-
-def test_release_during_a_trial_survives_it(store: Store, path: Path) -> None:
-    run = deaths_at(path, store, C128, C128)
-    try_long(run, C128)
-    run.release(PROBLEM)
-    assert rows(path) == []
-
-
-def test_release_keeps_a_suspect_that_was_not_tried(store: Store, path: Path) -> None:
-    with store.leases(GPU) as ended:
-        run = deaths_at(path, store, C128, C128)
-        try_long(run, C256)
-        run.release(PROBLEM)
-        assert ended.take(PROBLEM)
-    assert rows(path) == [("", None, C128, 2)]
-    assert deaths_at(path, store, C128).config_to_quarantine(PROBLEM) == C128
 
 
 def test_a_zombie_has_no_lease() -> None:

@@ -2,129 +2,157 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.calls import few
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Outcome, Verdict
+from tsm2_tune.tuner.results.trial import LoadedResources, Measurement, Outcome, Trial, Verdict
 
-RUN = tuning_run()
-TODAY = ("tsm2", "ism2"), BASIS
+RUN, ISM2, FAMILIES = tuning_run(), Ism2Config(1, 128, 4, 4, 2), ("tsm2", "ism2")
+TODAY = FAMILIES, BASIS
 C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 
 
 # Winners
 
 
-def test_the_least_median_wins(store: Store) -> None:
-    store.add_trial(RUN, trial(500, C128))
-    fastest = store.add_trial(RUN, trial(450, C256))
-    (row,) = store.best()
-    assert (row.trial_id, row.median_us, row.ties, row.stale) == (fastest, 450, 1, 0)
-    assert json.loads(row.parameters) == C256.tunables
-    assert row.gbytes_per_s == pytest.approx(PROBLEM.least_bytes / 450e-6 / 1e9)
-    assert row.percent_of_floor == pytest.approx(100 * 400 / 450)
+WRONG: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
+CRASHED: dict[str, Any] = {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None}
+CHANGES: list[dict[str, Any]] = [{}, {}, {}, {}, WRONG, CRASHED]
+OTHER, GPUS, BASES = Problem(20480, 8, 20480, "f32"), (GPU, "Tesla K40c"), (BASIS, "yesterday")
+TIMES = st.sampled_from((100.0, 101.0, 103.0, 105.5, 129.0, 500.0))
+PLACES = st.tuples(st.sampled_from(GPUS), st.sampled_from((PROBLEM, PROBLEM, OTHER)), st.sampled_from(BASES))
+KERNELS = st.sampled_from((C128, C256, C512, ISM2))
+RESOURCES = st.none() | st.builds(
+    LoadedResources, st.sampled_from((16, 64)), st.just(0), st.sampled_from((2048, 4096)), st.just(8)
+)
+TRIALS = st.tuples(PLACES, KERNELS, TIMES, st.sampled_from((1.0, 40.0)), RESOURCES, st.sampled_from(CHANGES))
+FINALS = st.tuples(PLACES, st.dictionaries(KERNELS, TIMES, min_size=1))
 
 
-def test_every_device_dtype_and_shape_has_its_own_winner(store: Store) -> None:
-    for device in (GPU, "Tesla K40c"):
-        for problem in (PROBLEM, Problem(20480, 16, 20480, "f64"), Problem(20480, 8, 20480, "f32")):
-            store.add_trial(tuning_run(device), trial(problem=problem))
-    assert len(store.best()) == 6
-    assert len(store.best(device=GPU)) == 3
-    assert len(store.best(device=GPU, problem=PROBLEM)) == 1
-    assert store.best(family="ism2") == ()
-    assert store.devices() == (GPU, "Tesla K40c")
+class Plain:
+    """A store's winners and histories, computed without SQL: trials in the order in which they were stored."""
+
+    def __init__(self) -> None:
+        self.trials = dict[Any, Trial]()  # by device, problem, basis and configuration
+        self.times = dict[Any, list[tuple[int, Measurement]]]()  # of a trial: round and time
+        self.rounds = dict[Any, int]()  # of a device and a problem
+        self.last = dict[Any, set[str]]()  # configurations of the last final
+
+    def of(self, device: str, problem: Problem, basis: str = "") -> list[Any]:
+        place = (device, problem, basis) if basis else (device, problem)
+        return [key for key in self.trials if key[: len(place)] == place]
+
+    def can_win(self, key: Any) -> bool:
+        tried = self.trials[key]
+        return tried.outcome is Outcome.OK and bool(tried.verdict and tried.verdict.correct) and key in self.times
+
+    def newest(self, family: str, keys: Iterable[Any]) -> str:
+        return [key[2] for key in keys if key[3].family == family][-1]
+
+    def winner(self, device: str, problem: Problem) -> tuple[Any, ...] | None:
+        keys = self.of(device, problem)
+        current = [key for key in keys if key[2] == self.newest(key[3].family, keys) and self.can_win(key)]
+        if not current:
+            return None
+        timed = {key: self.times[key][-1] for key in current}
+        round_, leader = min((timed[key] for key in current), key=lambda one: (one[1].median_us, one[1].high_us))
+        leaders = [key for key in current if timed[key][1].median_us == leader.median_us]
+        leader_key = min(leaders, key=lambda key: (timed[key][1].high_us, key[3].text))
+        round_, leader = timed[leader_key]
+        ties = [
+            key
+            for key, (own_round, own) in timed.items()
+            if own_round == round_ and own.low_us <= leader.high_us and own.median_us <= 1.05 * leader.median_us
+        ]
+        key = min(ties, key=lambda one: (*self.resources(one), one[3].text))
+        stale = key[2] != self.newest(key[3].family, [one for one in self.trials if one[0] == device])
+        return device, problem, key[3].text, timed[key][1].median_us, round_, len(ties), int(stale)
+
+    def resources(self, key: Any) -> tuple[int, int]:
+        loaded = self.trials[key].resources
+        return (loaded.registers, loaded.smem_bytes) if loaded else (-1, -1)
+
+    def fastest_of_older(self, device: str, problem: Problem, basis: str) -> list[str]:
+        tried = {key[3].family for key in self.of(device, problem, basis)}
+        older = [key for key in self.of(device, problem) if key[3].family not in tried and self.can_win(key)]
+        fastest = dict[str, str]()
+        for key in sorted(older, key=lambda one: self.times[one][0][1].median_us):
+            fastest.setdefault(key[3].family, key[3].text)
+        return list(fastest.values())
+
+
+@few
+@given(st.lists(TRIALS | FINALS, max_size=14))
+def test_winners_and_histories_are_those_of_a_plain_computation(steps: list[Any]) -> None:
+    plain = Plain()
+    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "results.db"), create=True) as store:
+        for (device, problem, basis), *step in steps:
+            run = tuning_run(device)
+            if len(step) == 1:
+                (times,) = step
+                timed = {
+                    config: us for config, us in times.items() if (device, problem, basis, config) in plain.trials
+                }
+                if timed:
+                    number = store.add_final(run, final(*timed.items(), problem=problem), FAMILIES, basis)
+                    plain.rounds[device, problem] = plain.rounds.get((device, problem), 0) + 1
+                    assert number == plain.rounds[device, problem]
+                    plain.last[device, problem, basis] = {config.text for config in timed}
+                    for config, us in timed.items():
+                        own = plain.times.setdefault((device, problem, basis, config), [])
+                        own.append((number, measurement(us)))
+                continue
+            config, us, spread_us, resources, changes = step
+            changes = {"resources": resources, "measurement": measurement(us, spread_us)} | changes
+            made = trial(us, config, problem=problem, basis=basis, **changes)
+            number = store.add_trial(run, made)
+            key = (device, problem, basis, config)
+            if key not in plain.trials:  # a trial is stored once
+                plain.trials[key] = made
+                if made.measurement is not None:
+                    plain.times[key] = [(0, made.measurement)]
+            assert number == 1 + list(plain.trials).index(key)
+        winners = [plain.winner(*place) for place in product(GPUS, (OTHER, PROBLEM))]
+        found = store.best()
+        told = [(r.device, r.problem, r.config, r.median_us, r.round, r.ties, r.stale) for r in found]
+        assert told == [one for one in winners if one is not None]
+        for device, problem, basis in product(GPUS, (PROBLEM, OTHER), BASES):
+            assert store.best(device=device, problem=problem) == tuple(
+                row for row in found if (row.device, row.problem) == (device, problem)
+            )
+            history = store.history(device, problem, FAMILIES, basis)
+            keys = plain.of(device, problem, basis)
+            assert [one.config for one in history.tried()] == [key[3] for key in keys]
+            assert [one.outcome for one in history.tried()] == [plain.trials[key].outcome for key in keys]
+            assert history.final_configs() == plain.last.get((device, problem, basis), set())
+            assert list(history.fastest_of_older()) == plain.fastest_of_older(device, problem, basis)
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")},
-        {"verdict": Verdict(False, 9.0, "C[0, 0]")},
-        {"verdict": None},
-        {"measurement": None},
-        {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None},
-    ],
+    "change", [WRONG, CRASHED, {"verdict": WRONG["verdict"]}, {"verdict": None}, {"measurement": None}]
 )
 def test_only_a_verified_and_measured_trial_can_win(store: Store, change: dict[str, Any]) -> None:
     store.add_trial(RUN, trial(10, C128, **change))
     assert store.best() == ()
-    store.add_trial(RUN, trial(500, C256))
-    assert [row.config for row in store.best()] == [C256.text]
-
-
-def test_overlapping_intervals_tie_and_fewest_registers_win(store: Store) -> None:
-    store.add_trial(RUN, trial(500.0, C128, registers=128))
-    store.add_trial(RUN, trial(501.9, C256, registers=32))
-    store.add_trial(RUN, trial(502.1, C512, registers=16))  # its low end is past the leader's high end
-    (row,) = store.best()
-    assert (row.config, row.ties) == (C256.text, 2)
-
-
-def test_then_least_shared_memory_then_the_text_decides(store: Store) -> None:
-    store.add_trial(RUN, trial(500, C512, smem_bytes=2048))
-    store.add_trial(RUN, trial(500, C256, smem_bytes=2048))
-    store.add_trial(RUN, trial(500, C128, smem_bytes=4096))
-    (row,) = store.best()
-    assert (row.config, row.ties) == (C256.text, 3)
-
-
-def test_a_device_that_tells_no_registers_ties_by_text(store: Store) -> None:
-    host = tuning_run("Some CPU", compute_capability="")
-    for config in (C512, C256):
-        store.add_trial(host, trial(500, config, resources=None))
-    (row,) = store.best()
-    assert (row.config, row.registers, row.ties) == (C256.text, None, 2)
-
-
-def test_finals_supersede_the_first_measurements(store: Store) -> None:
-    for config, median_us in ((C128, 500), (C256, 510), (C512, 900)):
-        store.add_trial(RUN, trial(median_us, config))
-    assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()
-    assert store.add_final(RUN, final((C128, 520), (C256, 505)), *TODAY) == 1
-    assert [(row.config, row.median_us, row.round) for row in store.best()] == [(C256.text, 505, 1)]
-    later = tuning_run(started_at="2026-02-02T00:00:00+00:00")
-    assert store.add_final(later, final((C128, 480), (C512, 490)), *TODAY) == 2
-    (row,) = store.best()
-    assert (row.config, row.median_us, row.round, row.tuned_at) == (C128.text, 480, 2, later.started_at)
-    assert store.history(GPU, PROBLEM, *TODAY).final_configs() == {C128.text, C512.text}
-
-
-def test_a_final_hides_no_faster_trial_that_was_not_in_it(store: Store) -> None:
-    for config, median_us in ((C128, 500), (C256, 510)):
-        store.add_trial(RUN, trial(median_us, config))
-    store.add_final(RUN, final((C128, 501), (C256, 511)), *TODAY)
-    store.add_trial(RUN, trial(250, C512))
-    assert [(row.config, row.round) for row in store.best()] == [(C512.text, 0)]
-
-
-def test_a_tie_is_within_five_percent(store: Store) -> None:
-    store.add_trial(RUN, trial(100, C512, measurement=measurement(100, spread_us=40)))
-    store.add_trial(RUN, trial(129, C128, measurement=measurement(129, spread_us=40)))
-    (row,) = store.best()
-    assert (row.config, row.ties) == (C512.text, 1)
-
-
-def test_finals_of_one_problem_leave_the_others_alone(store: Store) -> None:
-    other = Problem(20480, 8, 20480, "f32")
-    for problem in (PROBLEM, other):
-        store.add_trial(RUN, trial(500, C128, problem=problem))
-    store.add_final(RUN, final((C128, 600)), *TODAY)
-    assert {row.problem: row.median_us for row in store.best()} == {PROBLEM: 600, other: 500}
 
 
 def test_a_final_needs_its_trial(store: Store) -> None:
@@ -137,75 +165,7 @@ def test_a_final_needs_its_trial(store: Store) -> None:
 # Stale trials
 
 
-def test_a_newer_basis_takes_the_older_out_of_the_race(store: Store, path: Path) -> None:
-    store.add_trial(RUN, trial(400, C128, basis="yesterday"))
-    store.add_final(RUN, final((C128, 400)), ("tsm2",), "yesterday")
-    store.add_trial(RUN, trial(500, C128, basis=BASIS))
-    assert [row.median_us for row in store.best()] == [500]
-    assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]  # stale, not wrong: it stays
-
-
-def test_a_changed_family_leaves_the_others_in_the_race(store: Store) -> None:
-    store.add_trial(RUN, trial(400, Ism2Config(1, 128, 4, 4, 2), basis="yesterday"))
-    store.add_trial(RUN, trial(500, C128, basis=BASIS))
-    assert [row.family for row in store.best()] == ["ism2"]
-
-
-def test_a_winner_is_stale_where_its_family_moved_on_elsewhere(store: Store) -> None:
-    other = Problem(20480, 8, 20480, "f32")
-    store.add_trial(RUN, trial(400, basis="yesterday"))
-    store.add_trial(RUN, trial(400, problem=other, basis=BASIS))
-    store.add_trial(tuning_run("Tesla K40c"), trial(900, basis="yesterday"))
-    assert {(row.device, row.n): row.stale for row in store.best()} == {
-        (GPU, 16): 1,
-        (GPU, 8): 0,
-        ("Tesla K40c", 16): 0,
-    }
-
-
-def test_winners_of_one_problem_or_kind_are_those_of_the_whole_view(store: Store) -> None:
-    alike = [PROBLEM, Problem(20480, 8, 20480, "f32"), Problem(20480, 16, 640, "f32"), Problem(640, 16, 20480, "f32")]
-    others = [Problem(20480, 16, 20480, "f64"), Problem(20480, 16, 20480, "f32", "ttt")]
-    for device in (GPU, "Tesla K40c"):
-        for problem in alike:
-            store.add_trial(tuning_run(device), trial(400, C128, problem=problem, basis="yesterday"))
-        for problem in others:  # so all of the others are stale
-            store.add_trial(tuning_run(device), trial(500, C512, problem=problem, basis=BASIS))
-    every = store.best()
-    assert {row.problem: row.stale for row in every if row.op == "nn"} == dict.fromkeys(alike, 1) | {others[0]: 0}
-    for problem in (*alike, *others):
-        assert store.best(problem=problem) == tuple(row for row in every if row.problem == problem)
-        kind = (problem.dtype_name, problem.op)
-        assert store.best(alike=problem) == tuple(row for row in every if (row.dtype, row.op) == kind)
-    of_gpu = tuple(row for row in every if row.problem in alike and row.device == GPU)
-    assert store.best(alike=PROBLEM, device=GPU) == of_gpu
-    assert store.best(problem=Problem(4096, 4, 4096, "f32")) == ()
-
-
-def test_the_fastest_of_each_family_that_moved_on_is_known(store: Store) -> None:
-    ism2 = Ism2Config(1, 128, 4, 4, 2)
-    store.add_trial(RUN, trial(400, C128, basis="yesterday"))
-    store.add_trial(RUN, trial(300, C256, basis="yesterday"))
-    store.add_trial(RUN, trial(100, C512, basis="yesterday", verdict=Verdict(False, 2.0, "wrong")))
-    store.add_trial(RUN, trial(200, ism2, basis="yesterday"))
-    assert store.history(GPU, PROBLEM, *TODAY).fastest_of_older() == (ism2.text, C256.text)
-    assert store.history(GPU, PROBLEM, ("tsm2",), BASIS).fastest_of_older() == (C256.text,)
-    assert store.history(GPU, PROBLEM, ("tsm2", "ism2"), "yesterday").fastest_of_older() == ()
-    store.add_trial(RUN, trial(500, C128, basis=BASIS))
-    assert store.history(GPU, PROBLEM, *TODAY).fastest_of_older() == (ism2.text,)
-
-
 # Restarts
-
-
-def test_a_trial_is_stored_once(store: Store, path: Path) -> None:
-    first = store.add_trial(RUN, trial(500))
-    again = tuning_run(started_at="2026-02-02T00:00:00+00:00")
-    assert store.add_trial(again, trial(1)) == first
-    assert [row.median_us for row in store.best()] == [500]
-    assert plain_sql(path, "SELECT count(*) FROM sample") == [(3,)]
-    assert store.add_trial(again, trial(500, basis="tomorrow")) != first
-    assert store.add_trial(tuning_run("Tesla K40c"), trial(500)) != first
 
 
 def test_the_file_itself_refuses_a_double(store: Store, path: Path) -> None:
