@@ -40,7 +40,6 @@ SLOW_FILES = """
     contending_vendor importing_refused shapes_between cache_size
     launcher_kernels
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
-    importing_orders
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace faults vendor_finals forget gate
     launches choice export_within distributions cache selection rekey

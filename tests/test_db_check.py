@@ -104,16 +104,6 @@ def test_what_is_wrong_is_told(what: str, good: Path) -> None:
         assert any(one.startswith(f"problem  {line}") for one in told(good)), told(good)
 
 
-def test_each_fault_has_its_line(good: Path) -> None:
-    plain_sql(good, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0")
-    plain_sql(good, "UPDATE trial SET outcome = 'interrupted' WHERE id IN (7, 8)")
-    lines = told(good)
-    assert {line.split(" is ")[0] for line in lines if "row: " in line} == {
-        f"problem  row: trial {number}" for number in (1, 2, 3, 4, 5, 6, 10, 11, 12)
-    }
-    assert sum("was interrupted" in line for line in lines) == 2
-
-
 def test_of_many_alike_the_first_are_told_and_the_others_counted(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(integrity, "MOST_OF_A_KIND", 2)
     plain_sql(good, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0")
@@ -196,16 +186,3 @@ def test_damage_is_told_wherever_it_is(good: Path, tmp_path: Path) -> None:
     assert {code for code, _ in found} <= {0, 1}
     assert sum(code for code, _ in found) > 0.9 * len(found)  # the others are of pages that are free
     assert any("integrity: " in text for _, text in found)
-
-
-def test_what_is_no_database_of_ours_is_refused(tmp_path: Path, path: Path) -> None:
-    plain_sql(tmp_path / "foreign.db", "CREATE TABLE t (x)")
-    (tmp_path / "empty.db").touch()
-    for name, sentence in {
-        "missing.db": "no database",
-        "foreign.db": "is a database of another program",
-        "empty.db": "holds no results yet",
-    }.items():
-        said = run("db", "check", "--db", str(tmp_path / name))
-        assert (said.exit_code, said.stdout) == (2, "")
-        assert sentence in said.stderr

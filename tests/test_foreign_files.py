@@ -65,15 +65,6 @@ def test_what_lies_beside_a_database_is_a_regular_file(
     )
 
 
-@pytest.mark.parametrize("command", ["best", "db check", "db migrate --keep", "db vacuum"])
-def test_a_fifo_is_no_database_and_nobody_waits_for_it(tmp_path: Path, command: str) -> None:
-    pipe = tmp_path / "pipe.db"
-    os.mkfifo(pipe)
-    said = run(*command.split(), "--db", str(pipe))
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert said.stderr == f"Error: {pipe} is not a regular file: name another with --db\n"
-
-
 def test_a_journal_that_names_another_file_removes_none(one_trial_database: Path) -> None:
     """SQLite would remove it: it takes the file for what tells of a transaction that several databases had."""
     other = one_trial_database.with_name("other")

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import tsm2_tune
 from tests.command import run
-from tests.databases import C128, C256, C512, EARLY, LATE, TODAY, best, database_of, ended, facts
+from tests.databases import C128, C256, C512, EARLY, TODAY, best, database_of, ended, facts
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -31,7 +31,6 @@ from tests.fabricated import (
 )
 from tests.tampering import good_database
 from tsm2_tune.console import tables
-from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Verdict
 
@@ -78,31 +77,6 @@ def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
     assert [len(one.vendor) for part in facts(here).values() for one in part.rounds] == [1, 1]
 
 
-def test_twice_is_as_once(two_databases: tuple[Path, Path]) -> None:
-    ours, theirs = two_databases
-    tsm2_tune.import_trials(theirs, ours)
-    content = ours.read_bytes()
-    for source_path in (theirs, ours):
-        found = tsm2_tune.import_trials(source_path, ours)
-        assert (found.trials, found.times) == (0, 0)
-    assert plain_sql(ours, "PRAGMA integrity_check") == [("ok",)]
-    assert ours.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
-
-
-def test_trials_keep_their_numbers(two_databases: tuple[Path, Path]) -> None:
-    ours, theirs = two_databases
-    numbers = "SELECT id, problem_id, config FROM trial WHERE id <= 3 ORDER BY id"
-    before = plain_sql(ours, numbers)
-    tsm2_tune.import_trials(theirs, ours)
-    assert plain_sql(ours, numbers) == before
-
-
-def test_an_import_into_nothing_is_a_copy(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
-    tsm2_tune.import_trials(two_databases[0], tmp_path / "new.db")
-    assert facts(tmp_path / "new.db") == facts(two_databases[0])
-    assert best(tmp_path / "new.db") == best(two_databases[0])
-
-
 def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) -> None:
     good, new = tmp_path / "good.db", tmp_path / "new.db"
     good_database(good)
@@ -125,33 +99,6 @@ def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(
     tsm2_tune.import_trials(theirs, tmp_path / "new.db")
     assert theirs.read_bytes() == content
     assert [row.median_us for row in best(tmp_path / "new.db")] == [410]
-
-
-def test_a_database_that_may_only_be_read(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
-    two_databases[1].chmod(0o400)
-    assert tsm2_tune.import_trials(two_databases[1], two_databases[0]).trials == 1
-
-
-def test_a_kill_in_the_middle_and_the_same_again(
-    two_databases: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = two_databases
-    write, calls = Writer.write, []
-
-    def dies(*arguments: Any) -> None:
-        calls.append(arguments)
-        write(*arguments)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Writer, "write", dies)
-    with pytest.raises(KeyboardInterrupt):
-        tsm2_tune.import_trials(ours, theirs)
-    monkeypatch.undo()
-    assert 0 < len(facts(theirs)) < 3
-    tsm2_tune.import_trials(ours, theirs)
-    tsm2_tune.import_trials(theirs, ours)
-    assert facts(ours) == facts(theirs)
 
 
 @pytest.mark.parametrize("is_text", [False, True])
@@ -308,28 +255,6 @@ def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_pa
         assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 400.0)]
 
 
-def test_a_damaged_database_is_refused_and_nothing_is_made(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
-    _, theirs = two_databases
-    plain_sql(theirs, "UPDATE sample SET us = -1 WHERE measurement_id = 2")
-    said = run("import", str(theirs), "--db", str(tmp_path / "new.db"))
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert said.stderr.startswith(f"Error: {theirs}: trial ")
-    assert said.stderr.count("\n") == 1
-    assert not (tmp_path / "new.db").exists()
-
-
-def test_stamps_after_which_none_could_be_stored_are_refused(
-    two_databases: tuple[Path, Path], tmp_path: Path
-) -> None:
-    _, theirs = two_databases
-    for table in ("measurement", "vendor_measurement"):
-        plain_sql(theirs, f"UPDATE {table} SET final_stamp = {2**62 - 1} WHERE round > 0")
-    said = run("import", str(theirs), "--db", str(tmp_path / "new.db"))
-    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert "is too far in the future" in said.stderr
-    assert not (tmp_path / "new.db").exists()
-
-
 def test_a_search_goes_on_with_what_was_imported(two_databases: tuple[Path, Path]) -> None:
     ours, theirs = two_databases
     tsm2_tune.import_trials(theirs, ours)
@@ -342,13 +267,3 @@ def test_a_search_goes_on_with_what_was_imported(two_databases: tuple[Path, Path
             True
         ]
         assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
-
-
-def test_what_was_in_no_final_is_new_to_the_next_one(two_databases: tuple[Path, Path]) -> None:
-    ours, theirs = two_databases
-    with Store.open(theirs, create=False) as store:
-        store.add_trial(LATE, trial(430, configuration(64)))
-    tsm2_tune.import_trials(theirs, ours)
-    with Store.open(ours, create=False) as store:
-        tried = store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()
-    assert [one.config for one in tried if one.is_new] == [configuration(64)]

@@ -25,6 +25,10 @@ def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_pa
     os.mkfifo(pipe)
     empty.touch()
     other.write_text("SELECT 1")
+    cut, newer, others = tmp_path / "cut", tmp_path / "newer", tmp_path / "others"
+    cut.write_bytes(b"SQLite format 3\0" + bytes(500))
+    newer.write_text('{"tsm2_tune": {"version": 99}, "cache": {}}')
+    others.write_text('{"cache": {}}')
     plain_sql(tmp_path / "foreign.db", "CREATE TABLE t (x)")
     for name, sentence in {
         str(pipe): "is not a regular file",
@@ -33,6 +37,9 @@ def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_pa
         str(empty): "holds no results yet",
         str(other): "it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel Tuner",
         str(tmp_path / "foreign.db"): "is a database of another program",
+        str(cut): "is not a SQLite database",
+        str(newer): "its version is 99, and not 2",
+        str(others): "tsm2-tune did not write it",
         "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
         "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package includes?",
         "": "the name of the file to import is empty: name a database or a text of trials",
@@ -46,42 +53,28 @@ def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_pa
         tsm2_tune.import_trials("x\0y", ours)
 
 
-def test_where_there_is_no_room_for_a_copy_that_is_said_of_its_folder(
+def test_a_full_disk_is_named_by_its_folder(
     two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """That of the copy, or that of the database."""
     ours, theirs = two_databases
     connect = sqlite3.connect
+    sentences = {
+        "/working/": f"cannot copy {theirs} to import it: the disk of {cache_folder()} is full: ",
+        str(ours): f"{ours} cannot grow, the disk of {ours.parent} is full: ",
+    }
+    for place, sentence in sentences.items():
 
-    def small(name: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(name, *arguments, **named)
-        if "/working/" in str(name):
-            connection.execute("PRAGMA max_page_count = 2")
-        return connection
+        def small(name: Any, *arguments: Any, place: str = place, **named: Any) -> sqlite3.Connection:
+            connection: sqlite3.Connection = connect(name, *arguments, **named)
+            if place in str(name):
+                connection.execute("PRAGMA max_page_count = 1")  # no less than there are: none more
+            return connection
 
-    monkeypatch.setattr(sqlite3, "connect", small)
-    said = run("import", str(theirs), "--db", str(ours))
-    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert " to import it: the disk of " in said.stderr
-    assert said.stderr.endswith(f"{cache_folder()} is full: free some space there, then run this again\n")
-
-
-def test_where_the_database_has_no_room_its_own_folder_is_named(
-    two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = two_databases
-    connect = sqlite3.connect
-
-    def small(name: Any, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        connection: sqlite3.Connection = connect(name, *arguments, **named)
-        if str(ours) in str(name):
-            connection.execute("PRAGMA max_page_count = 1")  # no less than there are: none more
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", small)
-    said = run("import", str(theirs), "--db", str(ours))
-    assert (said.exit_code, said.stdout) == (2, "")
-    full = f"{ours} cannot grow, the disk of {ours.parent} is full: free some space there, then run this again"
-    assert said.stderr == f"Error: {full}\n"
+        monkeypatch.setattr(sqlite3, "connect", small)
+        said = run("import", str(theirs), "--db", str(ours))
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert said.stderr == f"Error: {sentence}free some space there, then run this again\n"
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreError])

@@ -29,8 +29,9 @@ from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, LEASE_SECONDS, 
 
 OTHER = replace(PROBLEM, m=PROBLEM.m + 1)
 C128, C256 = configuration(128).text, configuration(256).text
-ACTS = ("take",) * 6 + ("look",) * 4 + ("try",) * 3 + ("die", "wait") * 2
-ACTS += ("end a trial", "release", "renew", "clear", "end")
+ACTS = (
+    ("take", "look") * 8 + ("try",) * 3 + ("die",) * 2 + ("end a trial", "release", "renew", "clear", "wait", "end")
+)
 
 
 @pytest.fixture
@@ -157,7 +158,7 @@ def test_leases_are_those_of_a_plain_computation(seed: int, monkeypatch: pytest.
             if is_over and is_ours:
                 run.recorded.pop(problem, None)
         elif act == "try":
-            config = chance.choice((C128, C256))
+            config = chance.choice((C128, C128, C128, C256))
             ours.record_current(problem, config, worker=tried[1])
             run.tries[tried] = config, 0
         elif act == "end a trial":
