@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from multiprocessing.connection import Connection
@@ -18,12 +17,10 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
-from tsm2_tune.errors import DeviceError
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
-from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker import client as worker_module
 from tsm2_tune.tuner.worker import time_limit
@@ -221,29 +218,6 @@ def test_what_cannot_win_is_timed_by_a_first_look_and_not_verified(
         assert behind.verdict is None
         assert behind.measurement is not None
         assert behind.detail == "the fastest of its first launches took more than 0.0 us"
-
-
-def test_compile_failure_quotes_the_compiler(toolchain: Toolchain) -> None:
-    failure = compile_text("int x = y;", kernel="k", defines=(), toolchain=toolchain, limit_seconds=60)
-    assert isinstance(failure, CompileFailure)
-    assert failure.outcome is Outcome.COMPILE_FAILED
-    assert "not declared" in failure.detail or "undeclared" in failure.detail
-
-
-def test_a_compiler_that_takes_too_long_is_ended(toolchain: Toolchain) -> None:
-    start = time.monotonic()
-    failure = compile_text("int x;", kernel="k", defines=("LATE",), toolchain=toolchain, limit_seconds=0.001)
-    assert isinstance(failure, CompileFailure)
-    assert failure.outcome is Outcome.TIMED_OUT
-    assert time.monotonic() - start < 10
-
-
-def test_a_device_that_does_not_open_is_an_error_of_its_own(support_path: str) -> None:
-    worker = Worker("12345", lambda: support_path, limit_seconds=3.0)
-    with pytest.raises((DeviceError, WorkerError, Exception)) as caught:
-        worker.ceilings()
-    assert str(caught.value)
-    worker.close()
 
 
 def test_a_limit_that_measuring_the_ceilings_passes(support_path: str, monkeypatch: pytest.MonkeyPatch) -> None:
