@@ -103,12 +103,6 @@ def changed(path: Path, day: int = 9) -> None:
     )
 
 
-def test_kernels_that_are_made_so_still_are_kept(path: Path) -> None:
-    with Store.open(path, create=False) as store:
-        store.supersede(GPU, PROBLEM, BASIS)
-        assert texts_of(store) == {C128.text, C256.text}
-
-
 def test_only_a_configuration_with_changed_code_counts_as_untried(path: Path) -> None:
     changed(path)
     with Store.open(path, create=False) as store:
@@ -129,13 +123,6 @@ def test_only_a_configuration_with_changed_code_counts_as_untried(path: Path) ->
 @pytest.mark.parametrize("change", ["rows_per_block = 64", "splits = 7"])
 def test_another_launch_is_another_kernel(change: str, path: Path) -> None:
     plain_sql(path, f"UPDATE trial SET {change} WHERE config = '{C128.text}'")
-    with Store.open(path, create=False) as store:
-        store.supersede(GPU, PROBLEM, BASIS)
-        assert texts_of(store) == {C256.text}
-
-
-def test_a_configuration_that_is_no_more_counts_no_more(path: Path) -> None:
-    plain_sql(path, "UPDATE trial SET config = 'gone-x1', family = 'gone', tunables = '{}' WHERE id = 1")
     with Store.open(path, create=False) as store:
         store.supersede(GPU, PROBLEM, BASIS)
         assert texts_of(store) == {C256.text}

@@ -129,25 +129,6 @@ def test_what_is_no_message_ends_its_worker(item: object) -> None:
     assert str(answer.error).startswith("its worker sent no valid message (")
 
 
-def test_a_worker_that_sends_nonsense_costs_nothing_else(path: Path, workers: Workers) -> None:
-    events = list[Event]()
-
-    def disturb(event: Event) -> None:
-        events.append(event)
-        if len([one for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)]) == 1:
-            channels[0].received.append("nonsense")
-
-    channels, real = list[clusters.DaskChannel](), clusters.DaskChannel.__init__
-    with pytest.MonkeyPatch.context() as patched:
-        made = clusters.DaskChannel
-        patched.setattr(made, "__init__", lambda self, *more: logged(channels, self, real(self, *more)))
-        result = tuned(path, workers, disturb)
-    assert_complete(path)
-    assert result.is_complete
-    ends = sorted(event.trouble for event in events if isinstance(event, RunEnded))
-    assert ends == ["", "its worker sent no valid message (Expecting value: line 1 column 1 (char 0))"]
-
-
 def test_workers_need_no_way_to_the_database(
     server: TestServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,13 +34,6 @@ def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -
     assert said("db", "check", "--db", address) == said("db", "check", "--db", back)
 
 
-def test_a_merge_adds_nothing_where_one_of_its_databases_is_missing(address: str, path: Path, tmp_path: Path) -> None:
-    good_database(path)
-    new = tmp_path / "new.db"
-    found = run("db", "merge", str(path), address, "--db", str(new))
-    assert (found.exit_code, found.stdout, new.exists()) == (2, "", False)
-
-
 def test_an_import_goes_on_where_the_server_was_restarted(
     server: TestServer, address: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -60,19 +53,6 @@ def test_an_import_goes_on_where_the_server_was_restarted(
     monkeypatch.setattr(Writer, "write", write)
     said("db", "merge", str(path), "--db", str(tmp_path / "other.db"))
     assert facts(tmp_path / "other.db") == facts(place_of(address))  # type: ignore[arg-type]
-
-
-def test_what_is_wrong_is_told(address: str, path: Path) -> None:
-    good_database(path)
-    said("db", "merge", str(path), "--db", address)
-    asked(address, "UPDATE trial SET outcome = 'interrupted' WHERE outcome = 'timed-out'")
-    asked(address, "UPDATE measurement SET median_us = median_us + 1 WHERE round = 0 AND median_us = 300")
-    asked(address, "UPDATE vendor_measurement SET cache = 'warm' WHERE library = 'cuBLAS'")
-    asked(address, "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)")
-    found = run("db", "check", "--db", address)
-    assert (found.exit_code, found.stderr) == (1, "")
-    starts = [line.split(": ")[0] for line in found.stdout.splitlines()]
-    assert starts == ["problem  trial", "problem  final", "problem  row", "note     unused", "ok       database"]
 
 
 def test_what_nothing_needs_is_removed(address: str, path: Path) -> None:

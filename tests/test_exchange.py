@@ -16,7 +16,7 @@ from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
 from tsm2_tune.tuner.results.exchange.document_parser import DOCUMENTS, parse_document, parse_file
-from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, record_of
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.trial import Cache
@@ -81,12 +81,6 @@ def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
 
 
 # And read
-
-
-@pytest.mark.parametrize("family", [None, "tsm2", "ism2"])
-def test_a_record_gives_back_its_entry(family: str | None) -> None:
-    made = entry(family)
-    assert entry_of(json.loads(json.dumps(record_of(made), allow_nan=False))) == made
 
 
 @pytest.mark.parametrize("form", DOCUMENTS)
@@ -210,6 +204,7 @@ TEXTS: dict[str, Callable[[str], str]] = {
     "deep": lambda text: '{"tsm2_tune":' * 100_000,
     "deep and closed": lambda text: '{"tsm2_tune":' + "[" * 100_000 + "]" * 100_000 + "}",
     "two objects": lambda text: text + text,
+    "a device with an escape": lambda text: text.replace(GPU, r"\u001b[2J"),
 }
 
 
@@ -223,10 +218,4 @@ def test_a_damaged_text_is_refused(what: str, document: dict[str, Any], tmp_path
     with pytest.raises(InputError, match="is not as this tsm2-tune writes it") as refused:
         parse_file(file)
     assert len(str(refused.value)) < 1000
-
-
-def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "bytes.json"
-    file.write_bytes(b'{"tsm2_tune": "\xff"}')
-    with pytest.raises(InputError, match="is not as this tsm2-tune writes it"):
-        parse_file(file)
+    assert str(refused.value).isprintable()

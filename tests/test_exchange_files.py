@@ -7,7 +7,6 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,9 +31,7 @@ from tests.exchanged import (
     written,
 )
 from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
-from tsm2_tune.tuner.results.exchange.entry import NAME
 from tsm2_tune.tuner.results.fingerprint import basis
-from tsm2_tune.tuner.results.merge import text_parser
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
@@ -147,44 +144,6 @@ def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) ->
         f" {PROBLEM.text} again\n"
     )
     assert said.stdout == f"{new}: added 1 trial (0 already present) and 2 measurements, of 1 problem\n"
-
-
-# Refusals
-
-EDITS: dict[str, Callable[[str], str]] = {
-    "no JSON": lambda text: text[:-3],
-    "of another tool": lambda text: text.replace(f'"{NAME}"', '"more"'),
-    "a time": lambda text: text.replace("0.505", "0.405"),
-    "a device with an escape": lambda text: text.replace(GPU, r"\u001b[2J"),
-    "all of it a brace": lambda text: "{",
-}
-
-
-@pytest.mark.parametrize("what", EDITS)
-@pytest.mark.parametrize("form", [T4, CACHE])
-def test_a_file_is_refused_in_one_sentence_and_nothing_changes(form: str, what: str, tuned: Path) -> None:
-    file, missing = written(tuned, form), tuned.with_name("missing.db")
-    file.write_text(EDITS[what](file.read_text()))
-    before = tuned.read_bytes()
-    for into in (tuned, missing):
-        said = run("import", str(file), "--db", str(into))
-        assert (said.exit_code, said.stdout) == (2, "")
-        assert said.stderr.startswith("Error: ")
-        assert said.stderr.count("\n") == 1
-        assert said.stderr[:-1].isprintable()
-    assert tuned.read_bytes() == before
-    assert not missing.exists()
-
-
-@pytest.mark.slow
-def test_of_a_large_file_no_more_is_read_than_such_files_have(tuned: Path, tmp_path: Path) -> None:
-    file = tmp_path / "large.json"
-    with file.open("wb") as large:
-        large.write(b"{")
-        large.truncate(10**9)
-    said = run("import", str(file), "--db", str(tuned))
-    assert said.exit_code == 2
-    assert f"has more than {text_parser.MOST_BYTES} bytes" in said.stderr
 
 
 # Files in Kernel Tuner

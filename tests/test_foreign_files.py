@@ -209,11 +209,6 @@ def test_trial_after_a_stamp_that_is_no_number_is_refused(store: Store, path: Pa
         store.add_trial(tuning_run(), trial(500, configuration(64)))
 
 
-def test_a_winner_without_samples_is_refused(one_trial_database: Path) -> None:
-    plain_sql(one_trial_database, "DELETE FROM sample")
-    assert "samples of round 0 are missing" in refused("best", path=one_trial_database)
-
-
 @pytest.mark.parametrize("value", ["x", 1.5, math.inf, -5, b"\0"])
 def test_a_final_after_a_round_that_is_none(one_trial_database: Path, value: object) -> None:
     plain_sql(one_trial_database, "UPDATE measurement SET round = ?", value)

@@ -27,14 +27,13 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.hostile import COLUMNS, MOST_INT, OF_JSON, OF_NAME, TABLES, Edit, altered, run_on, values_of, wrong_of
-from tests.tampering import SKINNY, TARGET, YESTERDAY, good_database
+from tests.tampering import SKINNY, TARGET, YESTERDAY
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results import domains, trial_summaries, validation
 from tsm2_tune.tuner.results.best_view import best
 from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import MOST_TEXT, Cache, Final, Measurement, Outcome, TimeLimits, in_a_line
 from tsm2_tune.tuner.results.validation import checked, domain_of
@@ -69,16 +68,6 @@ def test_a_column_has_the_values_of_its_domain_and_no_others(column: Column[Any]
 def test_every_domain_is_of_a_column_and_stated_twice() -> None:
     of_type = (domains.LINE, domains.COUNT, domains.QUANTITY)
     assert OF_NAME.keys() == {column.name for column in CHECKED if domain_of(column) not in of_type}
-
-
-def test_what_is_stored_is_of_its_columns_domain(path: Path) -> None:
-    good_database(path)
-    with Database.open(path, create=False) as opened:
-        for table in (*TABLES, best):
-            rows = opened.rows(table.select())
-            assert rows
-            for row in rows:
-                checked(row, table.columns)
 
 
 def test_names_are_stored_as_a_line() -> None:

@@ -111,19 +111,6 @@ def test_runs_that_take_turns_tune_each_problem_once(
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 
-def test_a_problem_that_another_run_has_is_left_to_it(store: Store, path: Path) -> None:
-    spaces = [space_of(3, problem) for problem in SHAPES[:2]]
-    with Store.open(path, create=True) as other, other.leases(DEVICE) as leases:
-        assert leases.take(SHAPES[0])
-        events = list(tuning(spaces, store))
-        assert [one.problem for one in events if isinstance(one, ProblemEnded)] == [SHAPES[1]]
-        (note,) = (one.text for one in events if isinstance(one, Noted))
-        assert note.startswith(f"{SHAPES[0].text} is left to ")
-    assert [
-        one.problem for one in tuning(spaces, store) if isinstance(one, ProblemEnded) and one.new_trials
-    ] == SHAPES[:1]
-
-
 def shared(
     store: Store, spaces: list[SearchSpace], executors: list[Fabricating], unfinished: Sequence[Problem] = ()
 ) -> list[list[Any]]:

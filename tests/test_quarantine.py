@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TARGET, Simulated, stored_trial
 from tsm2_tune.commands.results.quarantine import print_quarantined
-from tsm2_tune.console import search_progress
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
@@ -29,13 +26,11 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, TimeLimits, Trial
-from tsm2_tune.tuner.runs.events import ProblemEnded, ProblemStarted
+from tsm2_tune.tuner.runs.events import ProblemEnded
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search import quarantine
-from tsm2_tune.tuner.search.candidates import Why
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.options import Options
-from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 from tsm2_tune.tuner.search.quarantine import entries, forgive, hazards, kernel_digest, quarantined, refuted
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.worker.client import AttemptResult
@@ -112,14 +107,6 @@ def test_what_is_left_out(change: dict[str, Any], is_left_out: bool, store: Stor
     held = quarantine.in_force(store.database, TARGET, LIMITS, ())
     assert held.holds(candidate_of(BAD, SECOND, PROFILES["h200"])) is is_left_out
     assert not held.holds(candidate_of(GOOD, SECOND, PROFILES["h200"]))
-
-
-@pytest.mark.parametrize(("outcome", "retried"), [(Outcome.CRASHED, {Outcome.CRASHED}), (Outcome.TIMED_OUT, set())])
-def test_what_is_retried_is_not_left_out(outcome: Outcome, retried: Collection[Outcome], store: Store) -> None:
-    entry = quarantined(TARGET, FIRST, BAD, Outcome.CRASHED, "it faulted")
-    store.add_trials(RUN, [], hazards=[replace(entry, outcome=outcome)])
-    held = quarantine.in_force(store.database, TARGET, LIMITS, retried)
-    assert held.holds(candidate_of(BAD, SECOND, PROFILES["h200"])) is (outcome not in retried)
 
 
 @pytest.mark.parametrize(
@@ -280,12 +267,3 @@ def test_a_run_says_how_many_were_left_out(capsys: pytest.CaptureFixture[str]) -
         "3 quarantined: `tsm2-tune quarantine` lists them",
         "1 quarantined: `tsm2-tune quarantine --db 'my results.db'` lists them",
     ]
-
-
-def test_the_line_of_a_problem_says_how_many_were_left_out() -> None:
-    text = io.StringIO()
-    space: Any = SimpleNamespace(problem=SECOND, kept=range(128))
-    with search_progress.SearchProgress(Console(file=text, width=200), Options(), 1, PhaseTimer()) as shown:
-        shown.show(ProblemStarted(space, tried_before=0, best_before_us=None, seconds_before=0.0))
-        shown.show(ProblemEnded(SECOND, 2, 2, 0, 0, 0, None, Why.ALL_TRIED, quarantined=3))
-    assert text.getvalue().endswith("; 3 quarantined)\n")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import tsm2_tune
 from tests.command import run
 from tests.databases import facts
 from tests.exchanged import tuned_database
@@ -61,6 +62,7 @@ def test_hostile_settings_change_nothing(server: TestServer, address: str, path:
     assert "nothing new" in run("import", str(path), "--db", hostile).stdout
     assert "nothing new" in run("import", hostile, "--db", str(path)).stdout
     assert facts(place_of(hostile)) == facts(path)  # type: ignore[arg-type]
+    assert tsm2_tune.export(hostile, format="trials").text == tsm2_tune.export(path, format="trials").text
     assert winners(hostile) == winners(str(path))
     assert run("db", "check", "--db", hostile).stdout == run("db", "check", "--db", str(path)).stdout
 
