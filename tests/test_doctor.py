@@ -25,6 +25,7 @@ TESTS = Path(__file__).parent
 GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
 QUESTION = Question("0", "results.db", {"version": 13000, "gpus": [GPU]})
 PYCUDA = """
+import os
 class Error(Exception): pass
 def init(): pass
 def get_version(): return {version}
@@ -145,14 +146,6 @@ def test_an_nvcc_that_prints_garbage_is_a_problem(tool: Tool) -> None:
     assert found.text.isprintable()
 
 
-def test_a_toolkit_that_is_newer_than_the_driver_is_a_problem(nvcc: Callable[[str], Path]) -> None:
-    nvcc(WRITES)
-    older = Question("0", "results.db", {"version": 12040, "gpus": [GPU]})
-    found = only(toolkit.toolkit(older))
-    assert found.state is State.PROBLEM
-    assert "newer than the driver, which has CUDA 12.4" in found.text
-
-
 @pytest.mark.slow
 def test_an_nvcc_that_hangs_is_ended(
     nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -189,40 +182,39 @@ def test_an_nvcc_that_hangs_is_named(
     assert found.found.endswith(": no answer within 1 s")
 
 
+@pytest.mark.parametrize("compiles", [WRITES, "exit 3"])
 @pytest.mark.parametrize(
-    ("compiles", "state"), [(WRITES, State.OK), ("exit 3", State.PROBLEM), ("echo text > $2", State.PROBLEM)]
+    ("home", "other", "told"),
+    [
+        ("empty", "", ["CUDA_HOME"]),
+        ("empty", "empty", ["CUDA_HOME", "CUDA_PATH"]),
+        ("with a folder", "", ["CUDA_HOME"]),  # bin/nvcc, which is no compiler
+        ("real", "empty", []),  # is looked at first
+        ("empty", "real", ["CUDA_HOME"]),
+    ],
 )
-@pytest.mark.parametrize("made", ["", "bin", "bin/nvcc"])
-def test_a_cuda_home_without_nvcc_is_told(
+def test_variables_before_the_nvcc_that_name_none_are_told(
     nvcc: Callable[[str], Path],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     compiles: str,
-    state: State,
-    made: str,
+    home: str,
+    other: str,
+    told: list[str],
 ) -> None:
-    path, home = nvcc(compiles), tmp_path / "home"
-    (home / made).mkdir(parents=True)  # a folder is no compiler
-    monkeypatch.setenv("CUDA_HOME", str(home))
-    monkeypatch.setenv("CUDA_PATH", "")
-    found = toolkit.toolkit(QUESTION)
-    assert [(one.name, one.state) for one in found] == [("CUDA toolkit", state), ("CUDA_HOME", State.NOTE)]
-    assert found[1].found == f"{home} has no bin/nvcc that can be run; {path} is used instead"
-    monkeypatch.setenv("CUDA_PATH", str(home))
-    assert [one.name for one in toolkit.toolkit(QUESTION)] == ["CUDA toolkit", "CUDA_HOME", "CUDA_PATH"]
-
-
-def test_only_variables_before_the_nvcc_are_told(
-    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = nvcc(WRITES)
-    path.parent.rename(tmp_path / "bin")
-    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
-    monkeypatch.setenv("CUDA_PATH", "/nowhere")
-    assert only(toolkit.toolkit(QUESTION)).state is State.OK
-    monkeypatch.setenv("CUDA_HOME", "/nowhere")
-    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
-    assert [one.name for one in toolkit.toolkit(QUESTION)] == ["CUDA toolkit", "CUDA_HOME"]
+    path = nvcc(compiles)
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "with a folder/bin/nvcc").mkdir(parents=True)
+    if "real" in (home, other):
+        (tmp_path / "real").mkdir()
+        path = path.parent.rename(tmp_path / "real/bin") / "nvcc"
+    for name, folder in (("CUDA_HOME", home), ("CUDA_PATH", other)):
+        monkeypatch.setenv(name, str(tmp_path / folder) if folder else "")
+    of_nvcc, *others = toolkit.toolkit(QUESTION)
+    assert of_nvcc.state is (State.OK if compiles == WRITES else State.PROBLEM)
+    assert [(one.name, one.state) for one in others] == [(name, State.NOTE) for name in told]
+    if told:
+        assert others[0].found == f"{tmp_path / home} has no bin/nvcc that can be run; {path} is used instead"
 
 
 def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,33 +225,26 @@ def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPa
     assert found.remedy == "fix it, or name another compiler in CXX"
 
 
-def test_a_quiet_gpu_is_well(smi: Callable[..., list[Finding]]) -> None:
-    found = smi()
-    assert [(one.name, one.state) for one in found] == [
-        ("modes", State.OK),
-        ("clocks", State.OK),
-        ("processes", State.OK),
-    ]
-
-
 @pytest.mark.parametrize(
-    ("answers", "name", "said"),
+    ("answers", "name", "state", "said"),
     [
-        ({"modes": "580.65, Disabled, Default, [N/A]"}, "modes", "nvidia-smi -pm 1"),
-        ({"modes": "580.65, Enabled, Default, Enabled"}, "modes", "a MIG instance"),
-        ({"clocks": "1200, 1980, 1200, 1980"}, "clocks", "a clock setting, 1200 MHz"),
-        ({"reasons": "0x0000000000000002"}, "clocks", "nvidia-smi -rgc"),
-        ({"reasons": "0x0000000000000024"}, "clocks", "the power limit, a thermal limit."),
-        ({"reasons": "0x0000000000000024", "old": True}, "clocks", "the power limit, a thermal limit."),
-        ({"processes": "77, python, 1000"}, "processes", "77 (python)"),
+        ({}, "modes", State.OK, ""),
+        ({"modes": "580.65, Disabled, Default, [N/A]"}, "modes", State.NOTE, "nvidia-smi -pm 1"),
+        ({"modes": "580.65, Enabled, Default, Enabled"}, "modes", State.NOTE, "a MIG instance"),
+        ({"modes": "580.65, Enabled, Prohibited, Disabled"}, "modes", State.PROBLEM, ""),
+        ({"clocks": "1200, 1980, 1200, 1980"}, "clocks", State.NOTE, "a clock setting, 1200 MHz"),
+        ({"reasons": "0x0000000000000002"}, "clocks", State.NOTE, "nvidia-smi -rgc"),
+        ({"reasons": "0x0000000000000024"}, "clocks", State.NOTE, "the power limit, a thermal limit."),
+        ({"reasons": "0x0000000000000024", "old": True}, "clocks", State.NOTE, "the power limit, a thermal limit."),
+        ({"processes": "77, python, 1000"}, "processes", State.NOTE, "77 (python)"),
     ],
 )
-def test_what_disturbs_times_is_a_note(
-    smi: Callable[..., list[Finding]], answers: dict[str, Any], name: str, said: str
+def test_what_disturbs_times_is_told(
+    smi: Callable[..., list[Finding]], answers: dict[str, Any], name: str, state: State, said: str
 ) -> None:
     found = {one.name: one for one in smi(**answers)}
-    assert {one.name for one in found.values() if one.state is not State.OK} == {name}
-    assert found[name].state is State.NOTE
+    quiet = dict.fromkeys(("modes", "clocks", "processes"), State.OK)
+    assert {one.name: one.state for one in found.values()} == quiet | {name: state}
     assert said in found[name].text
 
 
@@ -275,10 +260,6 @@ esac"""
     tool("nvidia-smi", script)
     found = {one.name: one for one in nvidia_smi.nvidia_smi(QUESTION)}
     assert "SM 1200 of at most 1980 MHz, lowered by the hardware" in found["clocks"].text
-
-
-def test_a_prohibited_gpu_is_a_problem(smi: Callable[..., list[Finding]]) -> None:
-    assert smi(modes="580.65, Enabled, Prohibited, Disabled")[0].state is State.PROBLEM
 
 
 @pytest.mark.parametrize(
@@ -298,32 +279,27 @@ def test_without_nvidia_smi_that_is_told(monkeypatch: pytest.MonkeyPatch, tools:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("version", "opening", "states"),
+    ("version", "opening", "states", "said"),
     [
-        ("(13, 0, 0)", "pass", [State.OK, State.OK]),
-        ("(14, 0, 0)", "pass", [State.NOTE, State.OK]),
-        ("(13, 0, 0)", "raise Error('exclusive')", [State.OK, State.PROBLEM]),
+        ("(13, 0, 0)", "pass", [State.OK, State.OK], ""),
+        ("(14, 0, 0)", "pass", [State.NOTE, State.OK], ""),
+        ("(13, 0, 0)", "raise Error('exclusive')", [State.OK, State.PROBLEM], "exclusive"),
+        ("(13, 0, 0)", "os.kill(os.getpid(), 11)", [State.PROBLEM], "signal SIGSEGV"),
     ],
 )
 def test_pycuda_opens_the_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, opening: str, states: list[State]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str, opening: str, states: list[State], said: str
 ) -> None:
-    (tmp_path / "packages" / "pycuda").mkdir(parents=True)
-    (tmp_path / "packages" / "pycuda" / "__init__.py").touch()
-    (tmp_path / "packages" / "pycuda" / "driver.py").write_text(PYCUDA.format(version=version, opening=opening))
-    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    assert [one.state for one in examination._examined("PyCUDA", QUESTION)] == states
-
-
-@pytest.mark.slow
-def test_a_pycuda_that_crashes_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packages = tmp_path / "packages"  # not the working folder, which a probe's process does not look into
-    (packages / "pycuda").mkdir(parents=True)
-    (packages / "pycuda" / "__init__.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)")
-    monkeypatch.syspath_prepend(str(packages))
-    found = only(examination._examined("PyCUDA", QUESTION))
-    assert found.state is State.PROBLEM
-    assert "signal SIGSEGV" in found.text
+    package = (
+        tmp_path / "packages" / "pycuda"
+    )  # not in the working folder, which a probe's process does not look into
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    (package / "driver.py").write_text(PYCUDA.format(version=version, opening=opening))
+    monkeypatch.syspath_prepend(str(package.parent))
+    found = examination._examined("PyCUDA", QUESTION)
+    assert [one.state for one in found] == states
+    assert said in found[-1].text
 
 
 def test_without_the_vendors_libraries_tuning_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,32 +323,30 @@ def fake_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[st
 
 @pytest.mark.host
 @pytest.mark.parametrize(
-    ("what", "state", "said"),
+    ("what", "spec", "states", "said"),
     [
-        ("there", State.OK, "CUDA 13.0; GPUs 0 Fake GPU 0"),
-        ("none", State.PROBLEM, "no GPU"),
-        ("mismatched", State.PROBLEM, "of different versions (cuInit answers 803)"),
-        ("crashes", State.PROBLEM, "signal SIGABRT"),
-        ("hangs", State.PROBLEM, "no answer within 2 s"),
+        ("there", "0", [State.OK], "CUDA 13.0; GPUs 0 Fake GPU 0"),
+        ("there", "3", [State.OK, State.PROBLEM], "no GPU 3: the driver has 1"),
+        ("none", "0", [State.PROBLEM], "no GPU"),
+        ("mismatched", "0", [State.PROBLEM], "of different versions (cuInit answers 803)"),
+        ("crashes", "0", [State.PROBLEM], "signal SIGABRT"),
+        ("hangs", "0", [State.PROBLEM], "no answer within 2 s"),
     ],
 )
 def test_a_driver_is_asked_for_its_gpus(
-    fake_driver: Callable[[str], None], what: str, state: State, said: str, monkeypatch: pytest.MonkeyPatch
+    fake_driver: Callable[[str], None],
+    what: str,
+    spec: str,
+    states: list[State],
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     if what == "hangs":
         monkeypatch.setattr(examination, "LIMIT_SECONDS", 2.0)
     fake_driver(what)
-    found = only(examination._examined("CUDA driver", Question("0", "results.db")))
-    assert found.state is state
-    assert said in found.text
-
-
-@pytest.mark.host
-def test_a_gpu_that_the_driver_lacks_is_a_problem(fake_driver: Callable[[str], None]) -> None:
-    fake_driver("there")
-    found = examination._examined("CUDA driver", Question("3", "results.db"))
-    assert [one.state for one in found] == [State.OK, State.PROBLEM]
-    assert "no GPU 3: the driver has 1" in found[1].text
+    found = examination._examined("CUDA driver", Question(spec, "results.db"))
+    assert [one.state for one in found] == states
+    assert said in found[-1].text
 
 
 @pytest.mark.host
