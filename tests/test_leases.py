@@ -194,7 +194,7 @@ def test_leases_are_those_of_a_plain_computation(seed: int, monkeypatch: pytest.
                 with ours:
                     pass
                 plain.release(owner)
-        stored = [tuple(row.values()) for row in machine.rows(schema.lease.select())]
+        stored = [tuple[Any, ...](row.values()) for row in machine.rows(schema.lease.select())]
         assert {one[:2]: Row(*one[2:]) for one in stored} == plain.rows
         row = plain.rows.get(key, Row("", 0.0))
         is_deadly = row.owner == owner and row.deaths >= DEATHS_UNTIL_QUARANTINE

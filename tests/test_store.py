@@ -66,7 +66,7 @@ class Plain:
         return tried.outcome is Outcome.OK and bool(tried.verdict and tried.verdict.correct) and key in self.times
 
     def newest(self, family: str, keys: Iterable[Any]) -> str:
-        return [key[2] for key in keys if key[3].family == family][-1]
+        return str([key[2] for key in keys if key[3].family == family][-1])
 
     def winner(self, device: str, problem: Problem) -> tuple[Any, ...] | None:
         keys = self.of(device, problem)
