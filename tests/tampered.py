@@ -98,21 +98,26 @@ def check_module(text: str) -> None:
     for one in ast.parse(text).body:
         if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
             found[one.targets[0].id] = one.value
-    kernels = ast.literal_eval(found["KERNELS"])
+    rows, kernels = (array_in(found[name]) for name in ("WINNERS", "KERNELS"))
+    places = {digest: place for digest, *place in kernels}
     blocks = [lzma.decompress(base64.b64decode(block)) for block in ast.literal_eval(found["BLOCKS"])]
-    constants = [one.value for one in ast.walk(found["WINNERS"]) if isinstance(one, ast.Constant)]
-    rows = [json.loads(text) for text in constants if isinstance(text, str) and text.startswith("{")]
     for row in rows:
         problem, config = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]), parse_config(row["config"])
         if config is None or not family_named(config.family).has(config, problem):
             raise AssertionError(f"the module has {row['config']}")
         source = render(problem, config)
-        _, block, start, end = kernels[row["digest"]]
+        _, block, start, end = places[row["digest"]]
         text = blocks[block][start:end].decode()
         if (text, row["kernel"], row["launch"]) != (source.text, source.kernel, asdict(source.launch)):
             raise AssertionError(f"the module has another kernel of {row['config']}")
     if len(kernels) > len(rows):
         raise AssertionError("the module has a kernel of no winner")
+
+
+def array_in(expression: ast.expr) -> Any:
+    """Return the JSON array that the expression reads."""
+    constants = [one.value for one in ast.walk(expression) if isinstance(one, ast.Constant)]
+    return next(json.loads(text) for text in constants if isinstance(text, str) and text.startswith("["))
 
 
 class Compiling(Tuner):

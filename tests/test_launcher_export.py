@@ -9,6 +9,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import sysconfig
 from click.testing import CliRunner
 
 from tests.databases import database_of
@@ -61,7 +62,7 @@ def test_one_that_is_not_for_this_python_is_left_alone(compiled: ModuleType, mon
     assert loaded(compiled, monkeypatch, None) is None
     assert loaded(compiled, monkeypatch, ("linux-other", *rest)) is None
     assert loaded(compiled, monkeypatch, (place, *packed(b"no shared object"))) is None
-    monkeypatch.setattr(compiled.sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
+    monkeypatch.setattr(sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
     assert loaded(compiled, monkeypatch, (place, *rest)) is None
 
 

@@ -7,12 +7,9 @@ calls the Python functions of plan_cache.py for products that it cannot launch.
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import logging
 import sys
-import sysconfig
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import is_torchs, torch_stream
@@ -56,6 +53,9 @@ def launcher() -> Any:
     if LAUNCHER is None:
         log.debug("calls start in Python: this module was exported without --launcher")
         return None
+    import importlib.util  # here, because most programs never get here and all wait for imports
+    import sysconfig
+
     place, digest, data = LAUNCHER
     is_stable = sys.implementation.name == "cpython" and not sysconfig.get_config_var("Py_GIL_DISABLED")
     if place != platform_name() or not is_stable or sys.version_info < LAUNCHER_PYTHON:
@@ -63,7 +63,7 @@ def launcher() -> Any:
         return None
     binary = unpacked(data, digest, "the compiled launcher")
     try:  # load from memory: exactly the checked bytes are loaded
-        loader = ExtensionFileLoader(LAUNCHER_NAME, memory_file(LAUNCHER_NAME, binary))
+        loader = importlib.machinery.ExtensionFileLoader(LAUNCHER_NAME, memory_file(LAUNCHER_NAME, binary))
         spec = importlib.util.spec_from_loader(LAUNCHER_NAME, loader)
         assert spec is not None
         module = importlib.util.module_from_spec(spec)

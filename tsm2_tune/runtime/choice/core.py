@@ -9,7 +9,6 @@ import ctypes
 import errno
 import json
 import os
-import signal
 import sys
 import threading
 import warnings
@@ -174,6 +173,7 @@ def built_core(texts: Mapping[str, str]) -> bytes:
     The compiler is the first of COMPILERS in PATH, without the user's options: the library may run elsewhere.
     """
     import shutil  # here, because few programs get here and all wait for imports
+    import signal
     import subprocess
     import tempfile
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import glob
-import importlib.util
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -71,6 +69,8 @@ def _nvrtcs() -> Iterator[ctypes.CDLL]:
 
 def _files(folder: str, pattern: str) -> list[str]:
     """Return the folder's files that match the pattern, newest version first; [] if it cannot be read."""
+    import glob  # here, because few programs get here and all wait for imports
+
     return [os.path.join(folder, name) for name in sorted(glob.glob(pattern, root_dir=folder), reverse=True)]
 
 
@@ -79,6 +79,8 @@ def _named_toolkits() -> list[str]:
 
 
 def _wheel_folders() -> list[str]:
+    import importlib.util  # here, as glob
+
     try:
         spec = importlib.util.find_spec("nvidia")
     except (ImportError, ValueError):  # a module of this name that is not a package

@@ -5,7 +5,7 @@ If the module contains no cubin of a kernel for this GPU, the kernel is compiled
 
 from __future__ import annotations
 
-import base64
+import binascii
 import ctypes
 import lzma
 import threading
@@ -129,6 +129,6 @@ def _checked(binary: bytes, digest: str, what: str) -> bytes:
 def _decompressed(data: str) -> bytes:
     """Decode and decompress at most MOST_BINARY_BYTES. Return no bytes if the data are damaged."""
     try:
-        return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(base64.b64decode(data), MOST_BINARY_BYTES)
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ).decompress(binascii.a2b_base64(data), MOST_BINARY_BYTES)
     except (TypeError, ValueError, lzma.LZMAError):
         return b""
