@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import sysconfig
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
-import sysconfig
 from click.testing import CliRunner
 
 from tests.databases import database_of
