@@ -63,6 +63,8 @@ def random_call(rng: random.Random) -> tuple[list[Any], dict[str, Any]]:
     if rng.random() < 0.1:
         shapes = rng.choice([[(k,), (k, n), (n,)], [(m, k), (k,), (m,)]])
     ats = [0x1000, 0x3000 if rng.random() < 0.95 else 0x1000, 0x5000 if rng.random() < 0.95 else 0x1008]
+    if rng.random() < 0.03:
+        ats[rng.randrange(3)] += rng.choice((1, 2))
     odd = [rng.choice(ODD_TENSORS) if rng.random() < 0.03 else {} for _ in shapes]
     pads = [3 if rng.random() < 0.1 else 0 for _ in shapes]
     arrays = [

@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -171,12 +172,8 @@ def random_calls(count: int, seed: int) -> list[Any]:
 
 def by_reason(played: Played) -> dict[str, int]:
     """Return how many products were left to cuBLAS for each reason."""
-    found = dict[str, int]()
-    for one in played.seen:
-        for reason, count in zip(REASONS, one.left, strict=True):
-            if count:
-                found[reason] = found.get(reason, 0) + count
-    return found
+    counts = (Counter(dict(zip(REASONS, one.left, strict=True))) for one in played.seen)
+    return sum(counts, Counter())  # without zeros
 
 
 def without_factors(lines: list[str]) -> list[str]:

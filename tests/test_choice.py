@@ -19,9 +19,9 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
+from tests.measured_plans.helpers import module_of_all
 from tests.recording_driver import recording
 from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -75,19 +75,8 @@ def test_where_the_vendor_is_expected_to_be_faster_the_choice_says_so(module: Mo
 
 @pytest.fixture
 def both_orders(tmp_path: Path) -> ModuleType:
-    """Return a module of a kernel for column-major operands and one for row-major operands."""
-    stream_a_fma, resident_b_fma = (
-        StreamAFmaConfig(64, 1, 8, 16, 4, 13, 1, 4),
-        ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528),
-    )
-    with Store.open(tmp_path / "results.db", create=True) as store:
-        for config, problem, us in (
-            (stream_a_fma, Problem(20480, 8, 20480, "f32"), 380.0),
-            (resident_b_fma, Problem(10**6, 16, 16, "f32", "ttt"), 35.0),
-        ):
-            tried = trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=4)
-            store.add_trial(tuning_run(sms=SMS), tried)
-        return imported(export(store, "module"), tmp_path)
+    """Return a module of kernels for column-major operands and one for row-major operands."""
+    return module_of_all(tmp_path)
 
 
 @pytest.mark.parametrize(

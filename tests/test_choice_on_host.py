@@ -32,34 +32,26 @@ TUNED = (  # with its time in microseconds
     ("stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3", "600x4x700:f32:nn", 500.0),
     ("resident_b_fma:threads=64,vector_bytes=4,columns=2,prefetch=4,row_tiles=4", "3000x4x20:f32:nn", 100.0),
     (
-        (
-            "row_lanes_shared_b:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3"
-        ),
+        "row_lanes_shared_b:threads=128,vector_bytes=16,lanes=8,rows=2,columns=4,vectors=2,stages=2,splits=2,strips=10,min_blocks=3",
         "400x4x520:f32:tn",
         300.0,
     ),
     (
-        ("staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x2"),
+        "staged_fma:threads=128,ring_threads=128,block=16x16x128,stages=2,copy=registers,splits=16,thread=8x8x2",
         "19x9x2600:f32:tt",
         150.0,
     ),
     (
-        (
-            "staged_dmma:threads=128,ring_threads=128,block=64x32x16,stages=3,copy=ca,splits=16,warp=32x16,fragment_prefetch=1"
-        ),
+        "staged_dmma:threads=128,ring_threads=128,block=64x32x16,stages=3,copy=ca,splits=16,warp=32x16,fragment_prefetch=1",
         "48x32x640:f64:tn",
         200.0,
     ),
     (
-        ("resident_b_dmma:threads=128,strips=2,columns=16,depth=32,ring_k=16,stages=3,copy=ca,splits=16"),
+        "resident_b_dmma:threads=128,strips=2,columns=16,depth=32,ring_k=16,stages=3,copy=ca,splits=16",
         "900x16x40:f64:nn",
         200.0,
     ),
-    (
-        ("inner_fma:threads=128,block=4x4,thread=4x4x2,stages=1,splits=16"),
-        "4x2x2600:c64:cn",
-        100.0,
-    ),
+    ("inner_fma:threads=128,block=4x4,thread=4x4x2,stages=1,splits=16", "4x2x2600:c64:cn", 100.0),
 )
 FAMILIES_STARTED = {family_name_in(spelt) for spelt, _, _ in TUNED}
 # For each element type and op: the tuned shape, larger, smaller, one row, one column, one product, under a step.

@@ -24,6 +24,7 @@ from tests.times_between import (
     WINNER,
     Everything,
     Slower,
+    crossed,
     measured,
     measured_between,
     shape,
@@ -112,10 +113,7 @@ def test_a_kernel_is_measured_wherever_it_contends_once(store: Store) -> None:
     tuned(store)
     missing = shape(20480, 16, 20480)
     measured(store, {n: us for n, us in SLOWER_AT_TUNED.items() if n != missing.n}, full_verdict="right")
-    device = Simulated(store, Everything())
-    events = list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    assert tried_at(device, OTHER).count(missing) == 1
-    assert events
+    assert tried_at(crossed(store), OTHER).count(missing) == 1
     again = Simulated(store, Everything())
     assert list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events()) == []
     assert again.tried == []
@@ -132,9 +130,7 @@ def test_kernel_is_tried_with_the_launch_predicted_fastest(
     blocks = 40 * 3 * 48  # of 512 rows and 6 columns, in 48 parts of k: at the shapes that it won it has 13
     one = Contender(OTHER, SHAPES[0], at, expected * SLOWER_AT_TUNED[16], blocks)
     monkeypatch.setattr(cross_timing, "contending", lambda store, winners, fits: filter(fits, [one]))
-    device = Simulated(store, Everything())
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    tried = [text for text, problem in device.tried if problem == at and "columns=6," in text]
+    tried = [text for text, problem in crossed(store).tried if problem == at and "columns=6," in text]
     assert tried == [replace(OTHER, splits=48).text] * is_tried
 
 
@@ -175,21 +171,14 @@ class NearlyTied(dict[tuple[str, Problem], float]):
 
 def test_a_later_kernel_that_nearly_ties_between_has_a_final(store: Store) -> None:
     tuned(store)
-
-    def run() -> Simulated:
-        device = Simulated(store, NearlyTied())
-        device.options = Options(vendor=True)
-        list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-        return device
-
-    assert {problem for problem, _ in run().rounds} >= set(BETWEEN)
+    assert {problem for problem, _ in crossed(store, NearlyTied(), vendor=True).rounds} >= set(BETWEEN)
     later = replace(OTHER, threads=64)
     measured(store, {n: 1.001 * 380.0 * max(n // 2, 1) for n in (2, 4, 8, 16, 32)}, later, full_verdict="right")
-    second = run()
+    second = crossed(store, NearlyTied(), vendor=True)
     tried = {problem for _, problem in second.tried if problem in BETWEEN}
     assert tried
     assert {problem for problem, _ in second.rounds if problem in BETWEEN} >= tried
-    assert [problem for _, problem in run().tried] == []
+    assert crossed(store, NearlyTied(), vendor=True).tried == []
 
 
 def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
@@ -197,10 +186,7 @@ def test_each_type_has_contenders_and_finals_between(store: Store) -> None:
     others = [replace(problem, dtype_name="f64") for problem in SHAPES]
     for problem, us in zip(others, (380.0, 760.0, 1520.0, 3040.0, 6080.0), strict=True):
         store.add_trial(RUN, stored_trial(WINNER, problem, us, full_verdict="right"))
-    device = Simulated(store, Everything())
-    device.options = Options(vendor=True)
-    list(CrossTiming(frozenset([*SHAPES, *others]), device, store, families=("stream_a_fma",)).events())
-    at = {problem for problem, _ in device.rounds}
+    at = {problem for problem, _ in crossed(store, shapes=[*SHAPES, *others], vendor=True).rounds}
     assert at >= {*BETWEEN, *shapes_between(others)}
 
 
@@ -270,46 +256,38 @@ def test_a_tuned_shape_without_a_winner_of_now_is_none_between(store: Store, us:
 def test_a_kernel_that_won_nothing_is_measured_between_too(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    device = Simulated(store, Slower())
-    list(CrossTiming(frozenset(SHAPES[:1]), device, store, families=("stream_a_fma",)).events())
-    assert set(tried_at(device, OTHER)) == set(BETWEEN)
+    assert set(tried_at(crossed(store, Slower(), SHAPES[:1]), OTHER)) == set(BETWEEN)
 
 
 def test_one_that_was_not_planned_either_is_measured(store: Store) -> None:
     tuned(store)
     unplanned = StreamAFmaConfig(64, 1, 6, 8, 4, 13, 1, 1)
     measured(store, {n: 0.98 * us for n, us in SLOWER_AT_TUNED.items() if n != 16}, unplanned, full_verdict="right")
-    device = Simulated(store, Everything())
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    assert shape(20480, 16, 20480) in tried_at(device, unplanned)
+    assert shape(20480, 16, 20480) in tried_at(crossed(store), unplanned)
 
 
 @pytest.mark.parametrize("vendor", [False, True])
 def test_what_a_killed_run_leaves_between_is_ended_by_the_next(store: Store, vendor: bool) -> None:
     tuned(store)
-    device = Simulated(store, Everything())
-    device.options = Options(vendor=vendor)
-    events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
     if vendor:  # killed between a trial and the finals
+        device = Simulated(store, Everything())
+        device.options = Options(vendor=True)
+        events = CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events()
         next(one for one in events if isinstance(one, TrialStored) and one.trial.is_between)
         events.close()
     else:  # or without the vendor
-        list(events)
-    again = Simulated(store, Everything())
-    again.options = Options(vendor=True)
-    list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
+        crossed(store)
+    crossed(store, vendor=True)
     assert {row.vendor_us for row in store.best(between=True)} == {101.0}
     assert all(row.round > 0 for row in store.best(between=True))
 
 
 def test_what_alone_contends_is_tried(store: Store) -> None:
     tuned(store)
-    device, again = Simulated(store, Slower()), Simulated(store, Slower())
-    device.options = again.options = Options(vendor=True)
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
+    device = crossed(store, Slower(), vendor=True)
     between = [one for one in store.current(DEVICE) if one.is_between]
     store.forget([between[0].id], [], lambda _: None)
-    list(CrossTiming(frozenset(SHAPES), again, store, families=("stream_a_fma",)).events())
+    again = crossed(store, Slower(), vendor=True)
     assert (between[0].config.text, between[0].problem) in again.tried
     assert len(again.tried) <= len(device.tried) / 4  # without it others are expected otherwise
 
@@ -328,12 +306,12 @@ def test_winners_and_trials_are_found_by_type_and_op(store: Store) -> None:
 def test_what_fails_is_tried_once_in_a_run(store: Store) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED, full_verdict="right")
-    times = {(WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES}  # all else crashes
-    device = Simulated(store, times | {(OTHER.text, shape(20480, n, 20480)): us for n, us in SLOWER_AT_TUNED.items()})
-    device.options = Options(retried=frozenset({Outcome.CRASHED}))
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    assert device.tried
-    assert len(device.tried) == len({*device.tried})
+    times: dict[Any, float] = {
+        (WINNER.text, problem): 380.0 * max(problem.n // 2, 1) for problem in SHAPES
+    }  # all else crashes
+    times |= {(OTHER.text, shape(20480, n, 20480)): us for n, us in SLOWER_AT_TUNED.items()}
+    tried = crossed(store, times, retried=frozenset({Outcome.CRASHED})).tried  # all else crashes
+    assert len(tried) == len({*tried}) > 0
 
 
 def test_the_count_goes_on_from_round_to_round(store: Store) -> None:
@@ -358,7 +336,7 @@ def test_what_another_run_has_in_hand_is_not_waited_for(store: Store, monkeypatc
 def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     winners, seen = tuned(store), list[Any]()
     monkeypatch.setattr(cross_timing, "contending", lambda _, of, fits: logged(seen, fits, ()))
-    list(CrossTiming(frozenset(SHAPES), Simulated(store, Everything()), store, families=("stream_a_fma",)).events())
+    crossed(store)
     at = winners[0].problem
     assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))
     assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for

@@ -84,22 +84,21 @@ def test_every_winners_kernel_is_measured_at_every_other_shape_once(store: Store
     assert (retries.tried, retries.rounds) == ([], [])
 
 
-def test_a_shape_alone_has_no_pairs(store: Store) -> None:
-    won(store, (FIRST, SHAPES[0]))
-    device = Simulated(store, SLOWER)
-    assert crossed(device, store) == []
+OTHER_TYPE, OTHER_OP = Problem(8192, 16, 4096, "f64"), Problem(8192, 16, 4096, "f32", "nt")
 
 
-def test_one_kernel_that_won_all_shapes_has_no_pairs(store: Store) -> None:
-    won(store, *((FIRST, at) for at in SHAPES))
-    assert crossed(Simulated(store, {}), store) == []
-
-
-def test_types_and_ops_are_apart(store: Store) -> None:
-    other_type, other_op = Problem(8192, 16, 4096, "f64"), Problem(8192, 16, 4096, "f32", "nt")
-    won(store, (FIRST, SHAPES[0]), (SECOND, other_type), (THIRD, other_op))
-    asked = (SHAPES[0], other_type, other_op)
-    assert measured(store, asked, times(KERNELS, asked)) == set()
+@pytest.mark.parametrize(
+    ("winners", "asked"),
+    [
+        ([(FIRST, SHAPES[0])], SHAPES),  # a shape alone
+        ([(FIRST, at) for at in SHAPES], SHAPES),  # one kernel that won all
+        ([(FIRST, SHAPES[0]), (SECOND, OTHER_TYPE), (THIRD, OTHER_OP)], [SHAPES[0], OTHER_TYPE, OTHER_OP]),
+        (THREE, [SHAPES[3]]),  # which was not tuned here
+    ],
+)
+def test_there_are_no_pairs(store: Store, winners: list[tuple[KernelConfig, Problem]], asked: list[Problem]) -> None:
+    won(store, *winners)
+    assert crossed(Simulated(store, {}), store, asked) == []
 
 
 def test_only_pairs_with_a_requested_shape_are_measured(store: Store) -> None:
@@ -108,11 +107,6 @@ def test_only_pairs_with_a_requested_shape_are_measured(store: Store) -> None:
         (FIRST.text, SHAPES[1]), (FIRST.text, SHAPES[2]), (SECOND.text, SHAPES[0]), (THIRD.text, SHAPES[0]),
     }  # fmt: skip
     assert measured(store, SHAPES[:2], SLOWER) == {(SECOND.text, SHAPES[2]), (THIRD.text, SHAPES[1])}
-
-
-def test_what_was_not_tuned_here_asks_for_nothing(store: Store) -> None:
-    won(store, *THREE)
-    assert measured(store, [SHAPES[3]], SLOWER) == set()
 
 
 def test_another_compilers_winners_take_no_part_and_do_not_get_stale(store: Store) -> None:

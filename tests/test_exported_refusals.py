@@ -209,7 +209,6 @@ def test_conjugates_without_a_kernel_and_as_out_are_refused(module: ModuleType) 
 
 READ_ONLY = np.zeros((6, 2), order="F")
 READ_ONLY.flags.writeable = False
-STRIDED = np.lib.stride_tricks.as_strided
 WHOLE = np.ones((6, 6), order="F")
 
 
@@ -217,25 +216,18 @@ WHOLE = np.ones((6, 6), order="F")
     ("changes", "error", "sentence"),
     [
         ({"a": np.ma.masked_array(np.ones((6, 3)))}, TypeError, "a: masked arrays are not supported"),
-        ({"out": np.ma.masked_array(np.ones((6, 2)))}, TypeError, "out: masked arrays are not supported"),
-        ({"a": np.broadcast_to(np.ones((6, 1)), (6, 3))}, ValueError, "a: .*pass a contiguous copy"),
-        ({"b": np.broadcast_to(1.0, (3, 2))}, ValueError, "b: .*pass a contiguous copy"),
         ({"a": np.ones((6, 3), order="F")[::-1]}, ValueError, "a: .*pass a contiguous copy"),
-        ({"out": STRIDED(np.zeros(6), (6, 2), (8, 0))}, ValueError, "out: .*pass a contiguous copy"),
+        ({"out": np.lib.stride_tricks.as_strided(np.zeros(6), (6, 2), (8, 0))}, ValueError, "out: .*contiguous copy"),
         ({"out": READ_ONLY}, ValueError, "out: it is read-only"),
-        ({"out": np.broadcast_to(np.zeros((6, 1)), (6, 2))}, ValueError, "out: .*(contiguous copy|read-only)"),
         ({"a": np.ones((6, 3), ">f8", order="F")}, TypeError, "a: expected one of float32"),
-        ({"a": np.ones((6, 3), object)}, TypeError, "a: expected one of float32"),
         ({"a": WHOLE[:, :3], "out": WHOLE[:, 2:4]}, ValueError, "out: it shares memory with a"),
-        ({"a": WHOLE[:, :3], "out": WHOLE[:, :2]}, ValueError, "out: it shares memory with a"),
         ({"stream": 0}, TypeError, "stream: NumPy arrays have none"),
-        ({"math": "tf32"}, ValueError, "math: expected None"),
-        ({"alpha": 1j}, TypeError, "alpha: expected a real number, got complex"),
     ],
 )
 def test_arrays_of_numpy_that_are_refused(
     host_module: ModuleType, changes: dict[str, Any], error: type[Exception], sentence: str
 ) -> None:
+    """Others are among the calls of test_odd_calls.py."""
     given = {"a": np.ones((6, 3), order="F"), "b": np.ones((3, 2), order="F"), "out": np.zeros((6, 2), order="F")}
     with pytest.raises(error, match=f"^{sentence}"):
         host_module.gemm(**given | changes)

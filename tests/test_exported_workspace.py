@@ -63,15 +63,17 @@ def test_whatever_runs_a_workspace_is_of_one_stream_and_large_enough(split_modul
         kept.clear()
     driver = split_module.driver
     driver.__init__()
-    driver.workspaces, context, number = True, 0xC0, 100
+    driver.workspaces, context, number, stream, is_graphs = True, 0xC0, 100, None, False
     owners, served = dict[int, Any](), defaultdict[Any, set[Any]](set)
     for _ in range(rng.randrange(1, 30)):
         context = rng.choice((context, context, 0xC0, 0xC1))
         driver.owner = lambda address, owner=context: owner
         driver.current = rng.choice((None, context, 0xC0))
-        stream = rng.choice((None, None, 1, 77, 78))
-        is_graphs = stream in (77, 78) and rng.random() < 0.3
-        driver.capturing, driver.captures = {stream} if is_graphs else set(), driver.captures + (rng.random() < 0.5)
+        if rng.random() < 0.5:
+            stream = rng.choice((None, None, 1, 77, 78))
+            is_graphs = stream in (77, 78) and rng.random() < 0.5
+            driver.captures += 1
+        driver.capturing = {stream} if is_graphs else set()
         if rng.random() < 0.2:
             driver.stream_ids[stream], number = number, number + 1  # a new stream with the handle
         identity = (driver.captures,) if is_graphs else driver.stream_ids.get(stream) if stream in (77, 78) else 0

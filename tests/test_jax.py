@@ -183,18 +183,34 @@ def test_gradients_are_such_products(best: ModuleType, over: tuple[int, int], dt
     assert calls(best, ours, a, b) == 3
 
 
-def test_all_derivatives_are_jaxs(best: ModuleType) -> None:
-    a, b = numbers(4, 3), numbers(3, 2)
-    for derivative in (jax.hessian, jax.jacfwd, jax.jacrev, lambda f: jax.grad(jax.checkpoint(f))):
-        check(derivative(loss(best.jax.matmul)), derivative(loss(jnp.matmul)), a, b)
-    both = [lambda a, b, f=f: jax.jvp(f, (a, b), (2 * a, b)) for f in (best.jax.matmul, jnp.matmul)]
-    check(*both, a, b)
-    assert calls(best, both[0], a, b) == 3
-    linear = [
-        lambda a, b, f=f: jax.linear_transpose(lambda x: f(x, b), a)(f(a, b))[0]
-        for f in (best.jax.matmul, jnp.matmul)
-    ]
-    check(*linear, a, b)
+def jvp(f: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda a, b: jax.jvp(f, (a, b), (2 * a, b))
+
+
+# By name: shapes of a and b, and what a program makes of a product.
+TRANSFORMED: dict[str, tuple[tuple[int, ...], tuple[int, ...], Callable[..., Any]]] = {
+    "hessian": ((4, 3), (3, 2), lambda f: jax.hessian(loss(f))),
+    "forward": ((4, 3), (3, 2), lambda f: jax.jacfwd(loss(f))),
+    "reverse": ((4, 3), (3, 2), lambda f: jax.jacrev(loss(f))),
+    "checkpoint": ((4, 3), (3, 2), lambda f: jax.grad(jax.checkpoint(loss(f)))),
+    "tangents": ((4, 3), (3, 2), jvp),
+    "transpose": ((4, 3), (3, 2), lambda f: lambda a, b: jax.linear_transpose(lambda x: f(x, b), a)(f(a, b))[0]),
+    "batch of gradients": ((5, 8, 6), (6, 3), lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, None))),
+    "gradient of a batch": ((5, 8, 6), (6, 3), lambda f: jax.grad(loss(jax.vmap(f, (0, None))), (0, 1))),
+    "scan": ((6, 6), (6, 3), lambda f: lambda a, b: jax.lax.scan(
+        lambda x, _: (f(a, x) % 5, f(x.T, x).sum()), b, None, length=4)),
+    "loop": ((6, 6), (6, 3), lambda f: lambda a, b: jax.lax.fori_loop(0, 3, lambda _, x: f(a, x) % 5, b)),
+    "condition": ((6, 6), (6, 3), lambda f: lambda a, b: jax.lax.cond(a[0, 0] > 100, lambda: b, lambda: f(a, b))),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TRANSFORMED)
+def test_transformed_products_are_jaxs(best: ModuleType, name: str) -> None:
+    *shapes, of = TRANSFORMED[name]
+    a, b = (numbers(*shape) for shape in shapes)
+    check(of(best.jax.matmul), of(jnp.matmul), a, b)
+    if name == "tangents":
+        assert calls(best, of(best.jax.matmul), a, b) == 3
 
 
 @pytest.mark.parametrize(
@@ -220,27 +236,6 @@ def test_batches_are_jaxs_or_one_product(best: ModuleType, axes: Any, over: Any,
     )
     check(ours, theirs, *given)
     assert calls(best, ours, *given) == by_kernels
-
-
-def test_gradients_of_batches_and_batches_of_gradients(best: ModuleType) -> None:
-    a, b = numbers(5, 8, 6), numbers(6, 3)
-    of: Callable[[Any], Any]
-    for of in (
-        lambda f: jax.vmap(jax.grad(loss(f), (0, 1)), (0, None)),
-        lambda f: jax.grad(loss(jax.vmap(f, (0, None))), (0, 1)),
-    ):
-        check(of(best.jax.matmul), of(jnp.matmul), a, b)
-
-
-def test_loops_and_conditions(best: ModuleType) -> None:
-    a, b = numbers(6, 6), numbers(6, 3)
-    of: Callable[[Any], Any]
-    for of in (
-        lambda f: lambda a, b: jax.lax.scan(lambda x, _: (f(a, x) % 5, f(x.T, x).sum()), b, None, length=4),
-        lambda f: lambda a, b: jax.lax.fori_loop(0, 3, lambda _, x: f(a, x) % 5, b),
-        lambda f: lambda a, b: jax.lax.cond(a[0, 0] > 100, lambda: b, lambda: f(a, b)),
-    ):
-        check(of(best.jax.matmul), of(jnp.matmul), a, b)
 
 
 # X^T X
@@ -282,11 +277,14 @@ def test_extents_without_numbers_are_jaxs(best: ModuleType) -> None:
     assert best.target_of_xla() not in jax.export.export(each)(batch, arrays[1]).mlir_module()
 
 
-OTHER_PROCESS = """
-import sys, importlib.util, numpy as np, jax
+IMPORTED = """
+import sys, importlib.util, numpy as np, jax, jax.numpy as jnp
+from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 spec = importlib.util.spec_from_file_location("best_kernels", sys.argv[1])
 best = sys.modules["best_kernels"] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(best)
+"""
+OTHER_PROCESS = """
 assert "jax" not in vars(best)
 best.jax
 a, b = np.arange(240, dtype=np.float32).reshape(40, 6) % 7, np.arange(18, dtype=np.float32).reshape(6, 3) % 5
@@ -306,12 +304,6 @@ def test_a_program_runs_in_another_process_with_the_same_file(best: ModuleType, 
 
 
 SEVERAL_DEVICES = """
-import sys, numpy as np, jax, jax.numpy as jnp
-from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
-import importlib.util
-spec = importlib.util.spec_from_file_location("best_kernels", sys.argv[1])
-best = sys.modules["best_kernels"] = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(best)
 a, b = jnp.arange(240.0).reshape(40, 6) % 7, jnp.arange(18.0).reshape(6, 3) % 5
 mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
 parts, whole = P("d", None), P(None, None)
@@ -344,9 +336,9 @@ def test_products_on_several_devices_are_jaxs_but_for_shard_maps(best: ModuleTyp
 
 
 def run_python(program: str, *arguments: str, **environment: str) -> None:
-    """Run a program in a process of its own, on the CPU. Fail with its standard error if it fails."""
+    """Run a program with the module in a process of its own, on the CPU. Fail with its standard error if it fails."""
     at = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
-    command = [sys.executable, "-c", program, *arguments]
+    command = [sys.executable, "-c", IMPORTED + program, *arguments]
     done = subprocess.run(command, env=at, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
 

@@ -10,16 +10,18 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from tests.call_log import logged
 from tests.cases import SOURCES
-from tests.fabricated import imported, trial, tuning_run, winners
+from tests.fabricated import (
+    module_of,
+    trial,
+)
 from tsm2_tune.generator.render import render
 from tsm2_tune.runtime.cuda import compilers
-from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 PATH = os.environ.get("PATH", os.defpath)  # before a test takes it away
 HOPPER = "sm_90a"
@@ -62,9 +64,7 @@ def quickly(bits: int) -> list[str]:
 @pytest.fixture
 def module(tmp_path: Path) -> ModuleType:
     """An exported module without a binary."""
-    rows, sources = winners(tmp_path, (tuning_run(), trial()))
-    text = export_text(rows, "module", sources=sources, database="results.db", known=NOTHING_KNOWN)
-    return imported(text, tmp_path)
+    return module_of(tmp_path, trial())
 
 
 @pytest.fixture
@@ -89,14 +89,16 @@ def fake_nvrtc(folder: Path, source: str) -> None:
     subprocess.run(command, check=True, env=os.environ | {"PATH": PATH})
 
 
-def nvcc_that(prints: str, status: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only nvcc that is found."""
-    nvcc = folder / "nvcc"
-    nvcc.write_text(f"#!{sys.executable}\nimport sys\nsys.stderr.write({prints!r})\nsys.exit({status})\n")
+def only_nvcc(does: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make the only nvcc that is found, and return the file in which it writes down what it is called with."""
+    nvcc, log = folder / "nvcc", folder / "called"
+    head = f'import os, sys\nopen({str(log)!r}, "w").write(" ".join(sys.argv[1:]))\n'
+    nvcc.write_text(f"#!{sys.executable}\n{head}{does}\n")
     nvcc.chmod(0o755)
     monkeypatch.setenv("PATH", str(folder))
     for name in ("CUDA_HOME", "CUDA_PATH"):
         monkeypatch.delenv(name, raising=False)
+    return log
 
 
 @pytest.mark.slow
@@ -126,13 +128,10 @@ def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeyp
             raise OSError("it needs a newer libc")
         return SimpleNamespace(name=name)
 
-    for name in (
-        "cu13/lib/libnvrtc.so.13",
-        "cuda_nvrtc/lib/libnvrtc.so.12",
-        "cuda_nvrtc/lib/libnvrtc-builtins.so.12.8",
-    ):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
+    for place, names in (("cu13", [".so.13"]), ("cuda_nvrtc", [".so.12", "-builtins.so.12.8"])):
+        (tmp_path / place / "lib").mkdir(parents=True)
+        for name in names:
+            (tmp_path / place / f"lib/libnvrtc{name}").touch()
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     )
@@ -151,27 +150,16 @@ def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeyp
 def test_without_a_compiler_it_says_so(
     module: ModuleType, no_nvcc: None, monkeypatch: pytest.MonkeyPatch, found: object
 ) -> None:
-    def find_spec(_: str) -> object:
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def closed(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(importlib.util, "find_spec", find_spec)
-    monkeypatch.setattr(ctypes, "CDLL", closed)
-    said = (
-        r"no binary for sm_80, and NVRTC was not found; nvcc was not found: install NVRTC or nvcc of a CUDA"
-        r" version"
-    )
+    monkeypatch.setattr(importlib.util, "find_spec", Mock(side_effect=[found]))
+    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))
+    said = "no binary for sm_80, and NVRTC was not found; nvcc was not found: install NVRTC or nvcc of a CUDA version"
     with pytest.raises(RuntimeError, match=said):
         module.cubin_of(module.WINNERS[0], 32, "sm_80")
 
 
 @pytest.mark.usefixtures("nvrtc")
 def test_what_either_compiler_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    nvcc_that("a warning\nnvcc fatal: error of some kind\n", 1, tmp_path, monkeypatch)
+    only_nvcc('sys.exit("a warning\\nnvcc fatal: error of some kind")', tmp_path, monkeypatch)
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT.replace("act(", "unknown("), 32, HOPPER)
     by_nvrtc, by_nvcc = str(told.value).split("; ", 1)
@@ -242,40 +230,21 @@ def test_what_is_no_nvrtc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_what_does_not_compile_is_asked_once(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = list[str]()
-
-    def compiled_here(text: str, bits: int, arch: str) -> bytes:
-        asked.append(arch)
-        raise RuntimeError("NVRTC does not compile it")
-
-    monkeypatch.setattr(module, "compiled_here", compiled_here)
+    asked = Mock(side_effect=RuntimeError("NVRTC does not compile it"))
+    monkeypatch.setattr(module, "compiled_here", asked)
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no binary for sm_80, and NVRTC does not compile it"):
             module.cubin_of(module.WINNERS[0], 32, "sm_80")
     assert module.why_not_compiled(module.WINNERS[0], 32, "sm_80").endswith("NVRTC does not compile it")
     assert not module.is_compiled(module.WINNERS[0], 32, "sm_80")
-    assert asked == ["sm_80"]
-
-
-WRITING = """#!{python}
-import os, sys
-open({log!r}, "w").write(" ".join(sys.argv[1:]))
-{does}
-"""
+    assert asked.call_count == 1
 
 
 @pytest.fixture
 def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """Makes the only compiler, and says where it writes what it is called with."""
+    """Makes the only compiler, as only_nvcc does."""
     monkeypatch.setattr(compilers, "_nvrtcs", list)
-
-    def make(does: str) -> Path:
-        log = tmp_path / "called"
-        nvcc_that("", 0, tmp_path, monkeypatch)
-        (tmp_path / "nvcc").write_text(WRITING.format(python=sys.executable, log=str(log), does=does))
-        return log
-
-    return make
+    return lambda does: only_nvcc(does, tmp_path, monkeypatch)
 
 
 OUTPUT = 'sys.argv[sys.argv.index("-o") + 1]'

@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from tests.fabricated import host_run, imported, module_of, trial, tuning_run, winners
+from tests.fabricated import (
+    exported,
+    host_run,
+    imported,
+    module_of,
+    trial,
+    tuning_run,
+    winners,
+)
 from tests.fake_dispatcher import OWN
 from tests.fake_tensors import Parameter, factors, row_major
 from tests.modules import launched_values
-from tsm2_tune.tuner.export import export_text
-from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 # Products that are taken
 
@@ -83,17 +91,13 @@ def test_products_of_tf32_are_pytorchs(overridable: ModuleType, torch: Any) -> N
 def test_where_the_vendor_is_expected_to_be_faster_it_is_pytorchs(
     overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []
-
-    def choose(product: Any, fallback: str) -> Any:
-        asked.append((product.shape, fallback))
-        return overridable.Vendor("it is faster")
-
+    choose = Mock(return_value=overridable.Vendor("it is faster"))
     monkeypatch.setattr(overridable, "chosen_or_vendor", choose)
     with overridable.installed():
         for _ in range(3):
             assert torch.table.call("mm", *factors()) == OWN
-    assert asked == [((6, 2, 90), "vendor")]  # once
+    ((product, fallback),) = (call.args for call in choose.mock_calls)  # once
+    assert (product.shape, fallback) == ((6, 2, 90), "vendor")
 
 
 def test_the_vendors_product_is_pytorchs(overridable: ModuleType, torch: Any) -> None:
@@ -107,10 +111,7 @@ def test_the_vendors_product_is_pytorchs(overridable: ModuleType, torch: Any) ->
 def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
     overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(*_: Any) -> bytes:
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(overridable, "cubin_of", missing)
+    monkeypatch.setattr(overridable, "cubin_of", Mock(side_effect=RuntimeError("no compiler")))
     with overridable.installed():
         with pytest.warns(RuntimeWarning, match="^left to PyTorch: no compiler"):
             assert torch.table.call("mm", *factors()) == OWN
@@ -121,12 +122,10 @@ def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
 def test_without_room_for_a_workspace_it_is_pytorchs_for_now(
     overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    def full(*_: Any) -> None:
-        raise MemoryError
-
     with overridable.installed():
         with monkeypatch.context() as patch:
-            patch.setattr(overridable if step == "prepare_launch" else overridable.Plan, step, full)
+            where = overridable if step == "prepare_launch" else overridable.Plan
+            patch.setattr(where, step, Mock(side_effect=MemoryError))
             assert torch.table.call("mm", *factors()) == OWN
         assert torch.table.call("mm", *factors()) != OWN
 
@@ -185,20 +184,11 @@ def test_an_earlier_override_that_goes_is_no_longer_called(overridable: ModuleTy
 
 
 def test_an_error_of_an_earlier_override_is_raised(overridable: ModuleType, torch: Any) -> None:
-    calls: list[Any] = []
-
-    def failing(before: Any) -> Any:
-        def mm(keys: Any, *operands: Any) -> Any:
-            calls.append(operands)
-            raise RuntimeError("does not fit")
-
-        return mm
-
-    torch.table.override("mm", failing)
-    a, _ = factors()
+    failing, (a, _) = Mock(side_effect=RuntimeError("does not fit")), factors()
+    torch.table.override("mm", lambda before: failing)
     with overridable.installed(), pytest.raises(RuntimeError, match="does not fit"):
         torch.table.call("mm", a, a)
-    assert len(calls) == 1
+    assert failing.call_count == 1
 
 
 def test_a_later_override_may_call_ours_after_its_end(overridable: ModuleType, torch: Any) -> None:
@@ -269,25 +259,16 @@ def test_a_pytorch_without_gpus_is_told(overridable: ModuleType, torch: Any, mon
     overridable.uninstall()
 
 
-def test_a_module_of_a_hosts_kernels_is_told(tmp_path: Path, torch: Any) -> None:
-    overridable = module_of(tmp_path, trial(), run=host_run())
-    with pytest.raises(RuntimeError, match=r"^install: this module has no kernel for a GPU"), overridable.installed():
-        pass
-
-
-def test_a_module_with_kernels_of_a_host_besides_is_installed(tmp_path: Path, torch: Any) -> None:
-    overridable = module_of(tmp_path, (host_run(), trial()), trial())
-    with overridable.installed():
-        assert len(torch.table.of["aten::mm"]) == 2
+def test_of_a_hosts_kernels_alone_nothing_is_installed(tmp_path: Path, torch: Any) -> None:
+    for trials in ([(host_run(), trial())], [(host_run(), trial()), trial()]):
+        refused = pytest.raises(RuntimeError, match=r"^install: this module has no kernel for a GPU")
+        with refused if len(trials) == 1 else nullcontext(), module_of(tmp_path, *trials).installed():
+            assert len(torch.table.of["aten::mm"]) == 2
 
 
 def test_modules_that_differ_have_names_that_differ(tmp_path: Path) -> None:
-    names = set()
-    for at, database in enumerate(("one.db", "other.db", "one.db")):
-        folder = tmp_path / str(at)
-        folder.mkdir()
-        rows, sources = winners(folder, (tuning_run(), trial()))
-        text = export_text(rows, "module", sources=sources, database=database, known=NOTHING_KNOWN)
-        names.add(imported(text, folder).IDENTITY)
-    assert len(names) == 2
-    assert all(len(name) == 64 for name in names)
+    found = winners(tmp_path, (tuning_run(), trial()))
+    files = ("one.db", "other.db", "one.db")
+    one, other, again = (imported(exported("module", found, file), tmp_path).IDENTITY for file in files)
+    assert one == again != other
+    assert len(one) == 64

@@ -27,6 +27,7 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
 pytestmark = IN_C
 TF32_MATH = 3
+SPLIT = gemm(m=70, n=9, k=3, transa=1)  # by a kernel that splits k
 
 
 def check_launches(there: InProcess, fakes: Path, pack: Path, asked: list[tuple[list[Any], Call]]) -> None:
@@ -65,8 +66,7 @@ def test_each_way_to_ask_for_a_long_product(
 
 
 def test_a_context_has_its_kernels_and_workspaces(fakes: Path, pack: Path) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
-    steps = [step for context in (0xC0, 0xC1, 0xC0, 0xC1) for step in (["fake_context", context], split)]
+    steps = [step for context in (0xC0, 0xC1, 0xC0, 0xC1) for step in (["fake_context", context], SPLIT)]
     played = play(fakes, steps, pack=pack)
     assert len(played.launches) == 4
     assert sum(line.startswith("load ") for line in played.log) == 2
@@ -82,11 +82,10 @@ def test_of_many_contexts_each_has_a_lane_of_its_own_or_none(fakes: Path, pack: 
 
 
 def test_per_thread_streams_differ_and_default_names_agree(fakes: Path, pack: Path) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
-    own = [["meet"], ["cublasSetStream_v2", 2], split, ["meet"]]  # both are there at once
+    own = [["meet"], ["cublasSetStream_v2", 2], SPLIT, ["meet"]]  # both are there at once
     played = play(fakes, own, own, pack=pack)
     assert len({line.split(" ")[20] for line in played.launches}) == 2
-    played = play(fakes, [["cublasSetStream_v2", 0], split, ["cublasSetStream_v2", 1], split], pack=pack)
+    played = play(fakes, [["cublasSetStream_v2", 0], SPLIT, ["cublasSetStream_v2", 1], SPLIT], pack=pack)
     assert len({line.split(" ")[20] for line in played.launches}) == 1
 
 
@@ -100,10 +99,10 @@ def test_cublas_may_call_its_own_routines(fakes: Path, pack: Path) -> None:
 
 
 def test_what_is_captured_has_a_workspace_of_its_own(fakes: Path, pack: Path) -> None:
-    split, whole = gemm(m=70, n=9, k=3, transa=1), gemm()
-    warm = [["cublasSetStream_v2", 5], split, whole, ["cublasSetStream_v2", 7], ["fake_capture", 7]]
-    after = [["fake_capture", 0], split]
-    played = play(fakes, [*warm, split, whole, split, gemm("cublasDgemm_v2"), *after], pack=pack)
+    whole = gemm()
+    warm = [["cublasSetStream_v2", 5], SPLIT, whole, ["cublasSetStream_v2", 7], ["fake_capture", 7]]
+    after = [["fake_capture", 0], SPLIT]
+    played = play(fakes, [*warm, SPLIT, whole, SPLIT, gemm("cublasDgemm_v2"), *after], pack=pack)
     assert [line.split()[0] for line in played.left] == ["cublasDgemm_v2"]
     assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
     assert len(played.launches) == 6
@@ -127,25 +126,16 @@ def test_graphs_have_a_gibibyte_of_workspaces(fakes: Path, pack: Path) -> None:
 
 
 def test_without_memory_a_captured_product_is_left(fakes: Path, pack: Path) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
-    steps = [
-        ["cublasSetStream_v2", 7],
-        split,
-        ["fake_memory", 0],
-        ["fake_capture", 7],
-        split,
-        ["fake_capture", 0],
-        split,
-    ]
+    captured = [["fake_memory", 0], ["fake_capture", 7], SPLIT, ["fake_capture", 0]]
+    steps = [["cublasSetStream_v2", 7], SPLIT, *captured, SPLIT]
     played = play(fakes, steps, pack=pack)
     assert len(played.launches) == 2
     assert by_reason(played) == {"captured, and the kernel is not loaded, or has no workspace": 1}
 
 
 def test_threads_have_their_streams(fakes: Path, pack: Path) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
     threads = [
-        [["cublasSetStream_v2", stream], *([split, gemm(), gemm("cublasDgemm_v2")] * 60)] for stream in range(3, 11)
+        [["cublasSetStream_v2", stream], *([SPLIT, gemm(), gemm("cublasDgemm_v2")] * 60)] for stream in range(3, 11)
     ]
     played = play(fakes, *threads, pack=pack)
     assert played.told == ""
@@ -163,9 +153,8 @@ def test_threads_have_their_streams(fakes: Path, pack: Path) -> None:
 
 
 def test_of_many_streams_some_share_a_workspace(fakes: Path, pack: Path) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
     streams = range(3, 103)
-    played = play(fakes, [step for stream in streams for step in (["cublasSetStream_v2", stream], split)], pack=pack)
+    played = play(fakes, [step for stream in streams for step in (["cublasSetStream_v2", stream], SPLIT)], pack=pack)
     assert [int(line.split(" ")[8]) for line in played.launches] == list(streams)
     assert sum(line.startswith("allocate ") for line in played.log) == 2 * 64
     assert sum(line.startswith("wait for all") for line in played.log) == 100 - 64
@@ -288,8 +277,7 @@ def test_no_times_are_taken_of_what_is_captured(fakes: Path, pack: Path) -> None
 
 
 def test_taking_times_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
-    split = gemm(m=70, n=9, k=3, transa=1)
-    played = play(fakes, [["fake_capture", 7], *[gemm(), split] * 9], pack=pack, has_times=True)
+    played = play(fakes, [["fake_capture", 7], *[gemm(), SPLIT] * 9], pack=pack, has_times=True)
     assert {(len(one.cublas_us), one.captured) for one in played.seen} == {(4, 0)}
     assert not any("capture ended" in line for line in played.log)
 

@@ -18,15 +18,9 @@ ASKED_TWICE = """
 import ctypes
 from tests import lt_calls
 lt, driver = ctypes.CDLL("libcublasLt.so.13"), ctypes.CDLL("libcuda.so.1")
-factor, none, most = ctypes.c_float(1), ctypes.c_void_p(), 0
 for turn in range(3):
     for n in range(1, 4):
-        _, values = lt_calls.matmul(n=n)
-        a, b, d = (lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd")
-        lt.cublasLtMatmul(ctypes.c_void_p(1), lt_calls.made_operation(lt, values), ctypes.byref(factor),
-                          ctypes.c_void_p(1 << 40), a, ctypes.c_void_p(1 << 50), b, ctypes.byref(factor),
-                          ctypes.c_void_p(1 << 60), d, ctypes.c_void_p(1 << 60), d, none, none,
-                          ctypes.c_size_t(0), none)
+        lt_calls.call(lt, ctypes.c_void_p(1), lt_calls.matmul(n=n)[1], [])
     print(lt.fake_attributes_asked())
 """
 
@@ -90,12 +84,7 @@ FILLED = """
 import ctypes
 from tests import lt_calls
 lt = ctypes.CDLL("libcublasLt.so.13")
-factor, none = ctypes.c_float(1), ctypes.c_void_p()
 for at in range(1, 1500):
-    _, values = lt_calls.matmul(operation={lt_calls.EPILOGUE: 4, lt_calls.BIAS: 64 * at})
-    a, b, d = (lt_calls.made_layout(lt, values["layouts"][name]) for name in "abd")
-    lt.cublasLtMatmul(ctypes.c_void_p(1), lt_calls.made_operation(lt, values), ctypes.byref(factor),
-                      ctypes.c_void_p(1 << 40), a, ctypes.c_void_p(1 << 50), b, ctypes.byref(factor),
-                      ctypes.c_void_p(1 << 60), d, ctypes.c_void_p(1 << 60), d, none, none,
-                      ctypes.c_size_t(0), none)
+    biased = {lt_calls.EPILOGUE: 4, lt_calls.BIAS: 64 * at}
+    lt_calls.call(lt, ctypes.c_void_p(1), lt_calls.matmul(operation=biased)[1], [])
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,27 +17,25 @@ from tsm2_tune.generator.problem import Problem
 pytestmark = IN_C
 
 
-@pytest.fixture
-def multiplying() -> dict[str, str]:
-    return {"FAKE_CUBLAS_MULTIPLIES": "1"}
+MULTIPLYING = {"FAKE_CUBLAS_MULTIPLIES": "1"}
 
 
-def verified(fakes: Path, pack: Path, multiplying: dict[str, str], writes: float, **changes: Any) -> Played:
+def verified(
+    fakes: Path, pack: Path, writes: float, cublas: Mapping[str, str] = MULTIPLYING, **changes: Any
+) -> Played:
     """Three products of ones, by a kernel that writes a number into the first element of C, and nothing else."""
     alpha, scale = changes.get("alpha", ONE)[0], changes.pop("scale", 1.0)
     c = [3.0 * alpha * scale + changes.pop("before", 0.0)] * 12
     b = [1.0, 1.0, 1.0, 1e300] * 2 if changes.get("ldb") == 4 else [1.0] * 8  # the gap holds what counts for nothing
     start = [["memory", {"A": [scale] * 18, "B": b, "C": c}], ["fake_capture", changes.pop("captured", 0)]]
     steps = [*start, *[gemm("cublasDgemm_v2", **changes)] * 5]
-    environment = multiplying | {"FAKE_KERNEL_WRITES": repr(writes)}
+    environment = {**cublas, "FAKE_KERNEL_WRITES": repr(writes)}
     return play(fakes, steps, pack=pack, compared=3, environment=environment)
 
 
 @pytest.mark.parametrize("writes", [0.0, 3 + 1e-13, 3 - 1e-13, float("nan"), float("inf")])
-def test_a_kernel_that_is_off_is_left_out(
-    fakes: Path, pack: Path, multiplying: dict[str, str], writes: float
-) -> None:
-    played = verified(fakes, pack, multiplying, writes)
+def test_a_kernel_that_is_off_is_left_out(fakes: Path, pack: Path, writes: float) -> None:
+    played = verified(fakes, pack, writes)
     assert played.told.count("\n") == 1
     assert f"6x2x3 of f64: C[0, 0] is {writes:.9g} by the kernel and 3" in played.told
     assert len(played.launches) == 1
@@ -47,10 +46,8 @@ def test_a_kernel_that_is_off_is_left_out(
 
 
 @pytest.mark.parametrize("writes", [3.0, 3 + 1e-14, 3 - 1e-14])
-def test_a_kernel_that_is_right_is_taken_after_the_comparison(
-    fakes: Path, pack: Path, multiplying: dict[str, str], writes: float
-) -> None:
-    played = verified(fakes, pack, multiplying, writes)
+def test_a_kernel_that_is_right_is_taken_after_the_comparison(fakes: Path, pack: Path, writes: float) -> None:
+    played = verified(fakes, pack, writes)
     assert played.told == ""
     assert (len(played.launches), len(played.left)) == (5, 3)
     (one,) = played.seen
@@ -72,42 +69,38 @@ def test_a_kernel_that_is_right_is_taken_after_the_comparison(
     ],
 )
 def test_the_bound_is_that_of_the_products_numbers(
-    fakes: Path, pack: Path, multiplying: dict[str, str], changes: dict[str, Any], writes: float, is_right: bool
+    fakes: Path, pack: Path, changes: dict[str, Any], writes: float, is_right: bool
 ) -> None:
-    played = verified(fakes, pack, multiplying, writes, **changes)
+    played = verified(fakes, pack, writes, **changes)
     assert (played.told == "") == is_right
     assert (played.seen[0].worst <= 1) == is_right
 
 
 @pytest.mark.parametrize(("off", "is_right"), [(5e-10, True), (2e-9, False)])
-def test_the_bound_grows_with_the_root_of_the_terms(
-    fakes: Path, tmp_path: Path, multiplying: dict[str, str], off: float, is_right: bool
-) -> None:
+def test_the_bound_grows_with_the_root_of_the_terms(fakes: Path, tmp_path: Path, off: float, is_right: bool) -> None:
     """10,000 products of ones: by their number, not its root, the bound would be 9e-8."""
     pack = fabricated_library(tmp_path, tried(Problem(6, 2, 10_000, "f64")))
     memory = {"A": [1.0] * 60_000, "B": [1.0] * 20_000, "C": [1e4] * 12}
-    environment = multiplying | {"FAKE_KERNEL_WRITES": repr(1e4 + off)}
+    environment = MULTIPLYING | {"FAKE_KERNEL_WRITES": repr(1e4 + off)}
     steps = [["memory", memory], gemm("cublasDgemm_v2", k=10_000)]
     (one,) = play(fakes, steps, pack=pack, compared=1, environment=environment).seen
     assert (one.compared, one.worst <= 1) == (1, is_right)
 
 
-def test_a_comparison_ends_no_capture_on_another_stream(fakes: Path, pack: Path, multiplying: dict[str, str]) -> None:
-    played = verified(fakes, pack, multiplying, 3.0, captured=7)
+def test_a_comparison_ends_no_capture_on_another_stream(fakes: Path, pack: Path) -> None:
+    played = verified(fakes, pack, 3.0, captured=7)
     assert played.seen[0].compared == 3
     assert not any("capture ended" in line for line in played.log)
 
 
-def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(
-    fakes: Path, pack: Path, multiplying: dict[str, str]
-) -> None:
-    played = verified(fakes, pack, multiplying, -7.0, before=1.0, beta=ONE)
+def test_a_comparison_leaves_what_cublas_computes_of_the_c_before(fakes: Path, pack: Path) -> None:
+    played = verified(fakes, pack, -7.0, before=1.0, beta=ONE)
     assert played.results[0] == [7.0] * 12
     assert "is -7 by the kernel and 7 by cuBLAS" in played.told
 
 
 def test_what_cublas_refuses_is_not_compared(fakes: Path, pack: Path) -> None:
-    played = verified(fakes, pack, {"FAKE_CUBLAS_REFUSES": "1"}, 7.0, before=1.0)
+    played = verified(fakes, pack, 7.0, {"FAKE_CUBLAS_REFUSES": "1"}, before=1.0)
     assert (played.statuses, played.told) == ([[15] * 5], "")
     assert (played.seen[0].compared, played.seen[0].worst) == (0, 0)
     assert played.results == [[4.0] * 12] * 5
@@ -202,8 +195,8 @@ def test_an_element_is_measured_by_its_own_row_and_column(
     assert share(fakes, transposing, "f64", theirs, theirs[0] * (1 + 1e-9), **of) > 1
 
 
-def test_the_worst_of_several_comparisons_is_kept(fakes: Path, pack: Path, multiplying: dict[str, str]) -> None:
-    environment = multiplying | {"FAKE_KERNEL_WRITES": repr(3 + 1e-14)}
+def test_the_worst_of_several_comparisons_is_kept(fakes: Path, pack: Path) -> None:
+    environment = MULTIPLYING | {"FAKE_KERNEL_WRITES": repr(3 + 1e-14)}
     bad, good = (["memory", {"A": [x] * 18, "B": [1.0] * 8, "C": [3.0] * 12}] for x in (1.0, 1.0 + 2.0**-51))
     step = gemm("cublasDgemm_v2")
     worst = [

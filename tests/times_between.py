@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from tests.fabricated import final
@@ -68,10 +69,17 @@ def tuned(store: Store) -> tuple[BestRow, ...]:
 SLOWER_AT_TUNED = {2: 400.0, 4: 770.0, 8: 1530.0, 16: 3050.0, 32: 6090.0}
 
 
+def crossed(
+    store: Store, times: dict[Any, float] | None = None, shapes: Sequence[Problem] = SHAPES, **options: Any
+) -> Simulated:
+    """A device on which a run times the winners' kernels, and what contends, at the shapes and between them."""
+    device = Simulated(store, Everything() if times is None else times)
+    device.options = Options(**options)
+    list(CrossTiming(frozenset(shapes), device, store, families=("stream_a_fma",)).events())
+    return device
+
+
 def measured_between(store: Store) -> Simulated:
     """A run after which there are times between the tuned shapes."""
     tuned(store)
-    device = Simulated(store, Everything())
-    device.options = Options(vendor=True)
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("stream_a_fma",)).events())
-    return device
+    return crossed(store, vendor=True)
