@@ -15,6 +15,9 @@ SMS, GPU = 132, "a GPU"
 RATES = DeviceRates(SMS, 4700.0, 4150.0, {"f32": 65000.0})
 Shape = tuple[int, int, int]
 Kind = tuple[Tiling, Launch]
+PLAIN: Kind = (Tiling(6, 128, 0, 64, 0, 1.0), Launch(128, 128, 4096, 0))
+HERE, THERE = (20480, 8, 20480), (20480, 8, 10240)  # half the work, a distance of log 2
+US = 390.0
 
 
 def measured(
@@ -27,6 +30,14 @@ def measured(
     of_trial = (GPU, "9.0", "", "", "", "f32", op, *shape, "tsm2", us, 0.0, 0.0, "clean", *of_vendor, "", "")
     times = [(*at, launch.rows_per_block, launch.splits, its_us) for at, its_us in others]
     return MeasuredKernel(Winner(*of_trial, launch), tiling, times, [(*at, its_us) for at, its_us in vendor_times])
+
+
+def pair(us_there: float = US / 2, *, op: str = "nn", there: Shape = THERE) -> list[MeasuredKernel]:
+    """Two kernels, both measured at both shapes. At `there` both take `us_there`; cuBLAS takes 2 US, and US there."""
+    return [
+        measured(PLAIN, HERE, US, (there, us_there), op=op, vendor_us=2 * US),
+        measured(PLAIN, there, us_there, (HERE, US), op=op, vendor_us=US),
+    ]
 
 
 def core(*kernels: MeasuredKernel, rates: DeviceRates = RATES) -> Core:

@@ -7,25 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.predicted import GPU, RATES, Kind, Shape, core, measured, product
-from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.launch import Launch
+from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, core, measured, pair, product
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.left_out import left_out, with_gain_errors
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
-
-LOOPING: Kind = (Tiling(6, 128, 0, 64, 0, 1.0), Launch(128, 128, 4096, 0))
-HERE, THERE = (20480, 8, 20480), (20480, 8, 10240)  # half the work, a distance of log 2
-US = 390.0
-
-
-def pair(us_there: float = US / 2, *, op: str = "nn", there: Shape = THERE) -> list[MeasuredKernel]:
-    """Two kernels, both measured at both shapes. At `there` both take `us_there`; cuBLAS takes 2 US, and US there."""
-    return [
-        measured(LOOPING, HERE, US, (there, us_there), op=op, vendor_us=2 * US),
-        measured(LOOPING, there, us_there, (HERE, US), op=op, vendor_us=US),
-    ]
 
 
 def test_a_shape_is_predicted_without_its_measurements() -> None:
@@ -41,7 +27,7 @@ def test_a_shape_is_predicted_without_its_measurements() -> None:
 
 def test_the_measurement_of_a_transposed_shape_is_left_out_too() -> None:
     transposed = (THERE[1], THERE[0], THERE[2])
-    kernels = [*pair(op="tn"), measured(LOOPING, transposed, 1.0, (HERE, 1.0), (THERE, 1.0), op="tn", vendor_us=1.0)]
+    kernels = [*pair(op="tn"), measured(PLAIN, transposed, 1.0, (HERE, 1.0), (THERE, 1.0), op="tn", vendor_us=1.0)]
     (there,) = [
         one for one in left_out(kernels, {GPU: RATES}) if (one.winner.m, one.winner.k) == (THERE[0], THERE[2])
     ]
@@ -67,7 +53,7 @@ def test_losses_raise_the_error_and_gains_lower_it() -> None:
 def test_a_kernel_must_be_faster_by_more_than_the_error(error: float, distance: float, is_vendors: bool) -> None:
     """The predicted gain is 1.5, and 0.65 errors are needed: 0.62 without a greater distance than the error's."""
     rates = replace(RATES, gain_error=error, error_distance=distance)
-    kernel = measured(LOOPING, HERE, US, vendor_us=1.5 * US)
+    kernel = measured(PLAIN, HERE, US, vendor_us=1.5 * US)
     found = core(kernel, rates=rates).choose(product(THERE), GPU)
     assert found.vendor_us / found.us == pytest.approx(1.5, rel=0.02)
     assert found.is_vendors == is_vendors

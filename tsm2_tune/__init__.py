@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tsm2_tune.api.confirm import confirm
     from tsm2_tune.api.export import Exported, export
     from tsm2_tune.api.import_trials import import_trials
+    from tsm2_tune.api.pack import Packed, pack
     from tsm2_tune.api.plan import plan_space, problems
     from tsm2_tune.api.report import report
     from tsm2_tune.api.tune import TuningResult, tune
@@ -62,6 +63,7 @@ _HOMES = {
     "api.best": ("best",),
     "api.confirm": ("confirm",),
     "api.import_trials": ("import_trials",),
+    "api.pack": ("Packed", "pack"),
     "api.plan": ("plan_space", "problems"),
     "api.report": ("report",),
     "api.export": ("Exported", "export"),
@@ -112,6 +114,7 @@ __all__ = [
     "Noted",
     "OfRun",
     "Outcome",
+    "Packed",
     "PairMeasured",
     "PairsStarted",
     "Problem",
@@ -139,6 +142,7 @@ __all__ = [
     "confirm",
     "export",
     "import_trials",
+    "pack",
     "plan_space",
     "problems",
     "report",

@@ -22,6 +22,7 @@ COMMANDS = {
     "tune": "Find the fastest kernel for each shape",
     "best": "Show the fastest kernel of each problem",
     "show": "Show one trial, or list all trials",
+    "pack": "Tune a GPU model for all products",
     "export": "Write the winners as a module, library or table",
     "report": "Write an HTML page with charts and tables",
     "predict": "Predict the gain over cuBLAS, without a GPU",

@@ -59,6 +59,7 @@ GRAM = "gram"
 MOST_SEED = 2**31 - 1
 MOST_PROBLEMS = 100_000
 MOST_WITHIN = 10.0  # the largest --within, as a share of the best time
+MOST_HOURS = 1000.0  # the largest --hours
 MOST_GAIN = 1.0  # the largest --gain, as a share of the best time
 FAILED = "failed"
 STORED_OUTCOMES = tuple(one for one in Outcome if one is not Outcome.INTERRUPTED)

@@ -177,20 +177,16 @@ def torch_look_up(torch: Any) -> LookUp:
         known = plans.get(sizes)
         if known is not None and known[0](*tensors):
             return known[1], pa, pb, at, known[2]
-        if type(a) not in kinds or type(b) not in kinds or type(tensors[-1]) not in kinds:
-            return NOTHING
-        plan = plans.get(torch_key(a, b, out, asked))
-        if plan is None:
-            return NOTHING
         dtype, on = a.dtype, a.get_device()
         for x in tensors:
             if (
-                x.dtype is not dtype or x.get_device() != on
+                type(x) not in kinds or x.dtype is not dtype or x.get_device() != on
                 or x.requires_grad or x.is_neg() or (x is out and dtype.is_complex and x.is_conj())
             ):  # fmt: skip
                 return NOTHING
-        check = guard(*tensors)
-        if check is not None:
+        plan = plans.get(torch_key(a, b, out, asked))
+        check = None if plan is None else guard(*tensors)
+        if plan is not None and check is not None:
             keep_plan(sizes, (check, plan, on))
         return plan, pa, pb, at, on
 

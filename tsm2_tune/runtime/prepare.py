@@ -130,7 +130,7 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
     the host waits until their streams are done.
     """
-    others: set[int] = set()  # faster than set[int]()
+    others = set[int]()
     for matrix in product.given:
         if matrix.by_dlpack:
             let_wait(matrix.name, matrix.array, handle)

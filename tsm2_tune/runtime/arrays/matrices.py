@@ -70,23 +70,23 @@ class Matrix:
         else:
             dtype, element = _type_of(interface["typestr"], name)
         shape, strides = tuple(interface["shape"]), interface.get("strides")
-        size, is_vector = dtype.itemsize, len(shape) == 1 and vector != ""
+        is_vector = len(shape) == 1 and vector != ""
         if len(shape) != 2 - is_vector or (strides is not None and len(strides) != len(shape)):
             raise ValueError(f"{name}: expected a matrix{' or a vector' if vector else ''}, got the shape {shape}")
         if is_vector:
-            shape, strides = _as_matrix(shape, strides or (size,), vector)
+            shape, strides = _as_matrix(shape, strides or (dtype.itemsize,), vector)
         address, read_only = interface["data"]
         if address == 0 and 0 not in shape:
             raise TypeError(f"{name}: it has no memory of its own: pass {name}.clone()")
-        if address % size:
-            raise ValueError(f"{name}: its address is not a multiple of {size} bytes")
+        if address % dtype.itemsize:
+            raise ValueError(f"{name}: its address is not a multiple of {dtype.itemsize} bytes")
         rows, columns = shape
-        strides = strides or (columns * size, size)  # None: row-major, without padding
-        ld = leading_dimensions(name, shape, strides, size)
+        strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
+        ld = leading_dimensions(name, shape, strides, dtype.itemsize)
         is_conjugate = library == "torch" and array.is_conj()  # as PyTorch's x.mH
         return cls(
             name, array, on_host, address, rows, columns, ld, element, dtype, read_only, interface.get("stream"),
-            is_conjugate, span_bytes(rows, columns, ld, size), is_vector, library,
+            is_conjugate, span_bytes(rows, columns, ld, dtype.itemsize), is_vector, library,
             library != "torch" and speaks_dlpack(array),
         )  # fmt: skip
 

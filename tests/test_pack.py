@@ -1,0 +1,124 @@
+"""Packs: their problems, their batches, and the table of gains."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from itertools import count, islice
+from pathlib import Path
+
+import pytest
+
+import tsm2_tune
+from tests.command import refused
+from tests.predicted import GPU, PLAIN, RATES, measured, pair
+from tsm2_tune.api.pack import BATCH, batches
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, kind_of, pack_problems
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.tuner.packs.coverage import coverage, mean, share_slower
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+
+GIB = 2**30
+EVERY = list(islice(pack_problems(tuple(KINDS), DTYPES, 8 * GIB), 2000))
+
+
+def test_problems_differ_and_fit() -> None:
+    assert len(set(EVERY)) == len(EVERY)
+    assert max(problem.least_bytes for problem in EVERY) <= 8 * GIB
+    for problem in islice(pack_problems(["T", "L"], ["c128"], 2**20), 200):
+        assert problem.least_bytes <= 2**20
+
+
+def test_each_kind_type_and_layout_comes_once_a_turn() -> None:
+    cells = Counter((kind_of(one), one.dtype_name, len(one.op)) for one in EVERY)
+    expected = {
+        (kind, dtype, letters)
+        for kind in KINDS
+        for dtype in DTYPES
+        for letters in (2, 3)
+        if kind != "gram" or dtype in FMA_DTYPES
+    }
+    assert cells.keys() == expected
+    assert max(cells.values()) - min(cells.values()) <= 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_problems_of_a_kind_cover_its_sizes(kind: str) -> None:
+    """Each of the eight boxes that halve the logarithmic ranges has one of 16 problems."""
+    of_kind = KINDS[kind]
+    ranges = [of_kind.m, of_kind.m if of_kind.is_gram else of_kind.n, of_kind.k]
+    problems = list(islice(pack_problems([kind], ["f32"], 64 * GIB), 32))[::2]
+    boxes = {
+        tuple(
+            2 * math.log(extent / least) >= math.log(most / least)
+            for extent, (least, most) in zip(shape, ranges, strict=True)
+        )
+        for shape in ((one.m, one.n, one.k) for one in problems)
+    }
+    free = sum(most > least for least, most in ranges) - of_kind.is_gram
+    assert len(boxes) == 2**free
+
+
+def test_extents_are_round_and_odd_in_turn() -> None:
+    first, _, second, _ = islice(pack_problems(["wide"], ["f32"], GIB), 4)
+    assert [extent % 16 for extent in (first.m, first.n, first.k)] == [0, 0, 0]
+    assert all(extent % 16 for extent in (second.m, second.n))
+
+
+def test_batches_end_with_the_time_and_leave_out_what_is_done() -> None:
+    seconds = count(step=10.0)
+    found = list(batches(iter(EVERY), frozenset(EVERY[:5]), 25.0, lambda: next(seconds)))
+    assert found == [tuple(EVERY[5:11]), tuple(EVERY[11:17]), tuple(EVERY[17:23])]
+    assert BATCH == 6
+
+
+def test_gains_are_of_tuned_shapes_and_of_shapes_left_out() -> None:
+    lost = measured(PLAIN, (4096, 1, 4096), 20.0, vendor_us=10.0)
+    found = coverage(ExportedKernels((*pair(), lost), (), {GPU: RATES}))
+    assert found.keys() == {("R", "f32"), ("vector", "f32")}
+    assert found["R", "f32"].tuned == pytest.approx([2.0, 2.0])
+    assert found["R", "f32"].left_out == pytest.approx([2.0, 2.0])
+    assert found["vector", "f32"].tuned == [1.0]  # by cuBLAS
+    assert found["vector", "f32"].left_out == []
+
+
+def test_means_and_shares_need_gains() -> None:
+    assert mean([2.0, 0.5, 8.0]) == pytest.approx(2.0)
+    assert share_slower([0.96, 0.98, 1.0, 2.0]) == 0.25
+    assert (mean([]), share_slower([])) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"output": "a.txt"}, "ends in .jsonl"),
+        ({"hours": 0}, "above 0"),
+        ({"hours": math.nan}, "above 0"),
+        ({"only": "S"}, "unknown only 'S'"),
+        ({"dtype": "tf32"}, "unknown dtype 'tf32'"),
+        ({"device": "cpu"}, "a pack is of a GPU"),
+    ],
+)
+@pytest.mark.host
+def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], words: str) -> None:
+    named = {"output": "a.jsonl", "device": "cpu"} | arguments
+    named["output"] = tmp_path / str(named["output"])
+    with pytest.raises(InputError, match=words):
+        tsm2_tune.pack(**named)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.host
+def test_a_host_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    assert refused("pack", "--device", "cpu", "-o", str(tmp_path / "a.jsonl")) == (
+        "Error: a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing\n"
+    )
+
+
+def test_kinds_are_told_by_the_extents() -> None:
+    assert [kind_of(Problem.parse(f"{shape}:f32")) for shape in ("64x64x6399", "64x64x6400", "65x65x65")] == [
+        "R",
+        "T",
+        "wide",
+    ]

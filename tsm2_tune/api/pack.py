@@ -1,0 +1,126 @@
+"""`pack`: tune a GPU model for all products, within a limit of time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+
+from tsm2_tune.api.devices import Devices, targets_of
+from tsm2_tune.api.export import TRIALS, export
+from tsm2_tune.api.parse import MOST_HOURS, Texts, check_callable, check_named, file_name, texts
+from tsm2_tune.api.tune import TuningResult, tune
+from tsm2_tune.errors import InputError, shown
+from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, pack_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain, real
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.export.store_kernels import exported_kernels
+from tsm2_tune.tuner.packs.coverage import Coverage, coverage
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.runs.events import Event
+from tsm2_tune.tuner.written_files import refuse_unwritable
+
+BUDGET_SECONDS = 4.0  # for the search of one problem
+BATCH = 6  # problems of a run; then other kernels are timed at their shapes
+MEMORY_SHARE = 1 / 16  # of the device's memory, at most, for the matrices of a problem
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class Packed:
+    """The result of `pack`."""
+
+    targets: tuple[Target, ...]  # the devices
+    output: Path  # the written file of trials
+    problems: int  # number of tuned problems in the pack
+    new_problems: int  # of these, number that this call tuned
+    seconds: float  # of this call's tuning
+    coverage: dict[tuple[str, str], Coverage]  # (kind, element type) -> gains over cuBLAS
+
+
+def pack(
+    output: str | PathLike[str], *, device: Devices = None, hours: float = 1.0, dtype: Texts = DTYPES,
+    only: Texts = tuple(KINDS), db: str | PathLike[str] | None = None, wait: bool = False,
+    on_event: Callable[[Event], object] | None = None,
+) -> Packed:  # fmt: skip
+    """Tune a GPU for all products, and write the trials to a file. `tsm2-tune pack` does this.
+
+    The problems are of all kinds in `only` and all types in `dtype`, column-major and row-major, and of sizes from a
+    few microseconds to a sixteenth of the memory. They come in an order that covers all of these evenly, so the call
+    may be stopped at any time. The same call continues with further problems.
+
+    - `output`: the file of trials, such as "a100.jsonl". `import_trials` reads it, and `export` reads its database.
+    - `device`: a CUDA ordinal, or several GPUs of one model, as for `tune`.
+    - `hours`: the time after which no further problem is begun.
+    - `dtype`, `only`: element types, and kinds of products: "R", "L", "T", "gram", "vector" and "wide".
+    - `db`: the database; by default the name of `output`, ending in .db.
+    - `wait`, `on_event`: as for `tune`.
+
+    Raise InputError for invalid arguments and for a host without a GPU. Raise other errors like `tune` and `export`.
+    """
+    check_callable("on_event", on_event)
+    path = file_name("output", output)
+    if not str(path).endswith(".jsonl"):
+        raise InputError(f"output = {shown(str(output))}: a pack is a file of trials; name one that ends in .jsonl")
+    refuse_unwritable(path)
+    database = file_name("db", f"{str(path).removesuffix('.jsonl')}.db" if db is None else db)
+    kinds, dtypes = _names("only", only, tuple(KINDS)), _names("dtype", dtype, DTYPES)
+    end = time.monotonic() + 3600 * _hours(hours)
+    targets = targets_of(device)
+    if any(target.is_host for target in targets):
+        raise InputError("a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing")
+    limits = targets[0].limits
+    problems = pack_problems(kinds, dtypes, int(MEMORY_SHARE * limits.memory_bytes))
+    start, tuned = time.monotonic(), 0
+
+    def tune_batch(batch: Sequence[Problem]) -> TuningResult:
+        return tune(batch, device=targets, db=database, budget=BUDGET_SECONDS, wait=wait, on_event=on_event)
+
+    for batch in batches(problems, _done(str(database), targets[0]), end):
+        targets = tune_batch(batch).targets
+        tuned += len(batch)
+    seconds = time.monotonic() - start
+    export(database, format=TRIALS, output=path)
+    name = targets[0].identity.name
+    with Store.open(database, create=False) as store:
+        kernels = exported_kernels(store, name)
+        count = len(store.best(device=name))
+    return Packed(targets, Path(path), count, tuned, seconds, coverage(kernels))
+
+
+def batches(
+    problems: Iterator[Problem], done: frozenset[Problem], end: float, clock: Callable[[], float] = time.monotonic
+) -> Iterator[tuple[Problem, ...]]:
+    """Yield the problems that are not done, BATCH at a time, until the clock's time is `end`."""
+    left = (problem for problem in problems if problem not in done)
+    while clock() < end:
+        yield tuple(islice(left, BATCH))
+
+
+def _done(database: str, target: Target) -> frozenset[Problem]:
+    """Return the problems of the database whose winners were timed beside cuBLAS and verified in full."""
+    if not Path(database).exists():
+        return frozenset()
+    with Store.open(database, create=False) as store:
+        rows = store.best(device=target.identity.name)
+    return frozenset(row.problem for row in rows if row.verified_in_full and not row.stale and row.round > 0)
+
+
+def _names(argument: str, value: Texts, known: Sequence[str]) -> tuple[str, ...]:
+    """Return the distinct names in a text with commas, or in several texts. Raise InputError for an unknown name."""
+    names = tuple(dict.fromkeys(name.strip() for name in texts(argument, value).split(",")))
+    for name in names:
+        check_named(argument, name, known)
+    return names
+
+
+def _hours(value: float) -> float:
+    expected = f"hours, above 0 and at most {MOST_HOURS:g}"
+    hours = real("hours", value, expected)
+    if not 0 < hours <= MOST_HOURS:
+        raise InputError(f"hours = {shown(value)}: expected {expected}")
+    return hours

@@ -1,0 +1,110 @@
+"""The problems of a pack: an endless sequence that covers regimes, element types, storage orders and sizes evenly.
+
+A pack is a set of tuned kernels for a GPU model. Its kernels also compute shapes between those that were tuned, so
+the tuned shapes should be spread over all sizes. The sequence may be cut anywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
+
+Range = tuple[int, int]  # the least and the largest extent
+
+WIDE = (65, 1024)  # columns
+LARGE = (1000, 30_000)  # m and k of a large matrix times a skinny one
+LONG = (10_000, 20_000_000)
+SMALL = (1, 64)
+LONG_RATIO = 100  # k of a product of kind T is at least so many times m and n
+ROUND = 16  # every other point has extents that are multiples of this, or powers of two below
+# Root of x^4 = x + 1. Multiples of its powers, modulo 1, fill a cube evenly: Martin Roberts, "The unreasonable
+# effectiveness of quasirandom sequences" (2018).
+RATIO = 1.2207440846057596
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of product: ranges of its extents, and its ops for column-major and for row-major matrices."""
+
+    m: Range
+    n: Range
+    k: Range
+    ops: tuple[str, str]
+    complex_ops: tuple[str, str] | None = None  # if they differ
+    is_gram: bool = False  # n is m
+
+
+KINDS: dict[str, Kind] = {
+    "R": Kind(LARGE, (2, 64), LARGE, ("nn", "ttt")),
+    "L": Kind(LONG, SMALL, SMALL, ("nn", "ttt")),
+    "T": Kind(SMALL, SMALL, LONG, ("tn", "ntt"), ("cn", "jtt")),
+    "gram": Kind(SMALL, SMALL, LONG, ("tx", "nxt"), ("cx", "jxt"), is_gram=True),
+    "vector": Kind(LARGE, (1, 1), LARGE, ("nn", "ttt")),
+    "wide": Kind(LARGE, WIDE, LARGE, ("nn", "ttt")),
+}
+DTYPES = ("f32", "f64", "c64", "c128", "bf16", "f16")
+
+
+def pack_problems(kinds: Sequence[str], dtypes: Sequence[str], most_bytes: int) -> Iterator[Problem]:
+    """Yield different problems without end: one of each kind, element type and layout, then the next one of each.
+
+    `kinds` are names in KINDS. Matrices of a problem have at most `most_bytes` together; otherwise its longest extent
+    is shortened.
+    """
+    yielded = set[Problem]()
+    for number in count():
+        for name in kinds:
+            for dtype_name in dtypes:
+                kind = KINDS[name]
+                if kind.is_gram and dtype_name not in FMA_DTYPES:
+                    continue
+                ops = kind.complex_ops if kind.complex_ops and dtype_named(dtype_name).is_complex else kind.ops
+                for op in ops:
+                    problem = _fitting(Problem(*shape_of(kind, number), dtype_name, op), most_bytes)
+                    if problem not in yielded:
+                        yielded.add(problem)
+                        yield problem
+
+
+def shape_of(kind: Kind, number: int) -> tuple[int, int, int]:
+    """Return the extents (m, n, k) of the kind's problem with this number, from 0 on."""
+    extents = [
+        _extent(least, most, (0.5 + (number + 1) / RATIO**axis) % 1, is_round=number % 2 == 0)
+        for axis, (least, most) in enumerate((kind.m, kind.n, kind.k), 1)
+    ]
+    m, n, k = extents
+    return m, m if kind.is_gram else n, k
+
+
+def _extent(least: int, most: int, share: float, *, is_round: bool) -> int:
+    """Return the extent at this share, from 0 to 1, of the logarithmic range."""
+    extent = round(math.exp(math.log(least) + share * math.log(most / least)))
+    if is_round:
+        extent = round(extent / ROUND) * ROUND if extent > ROUND else 2 ** round(math.log2(extent))
+    return min(max(extent, least), most)
+
+
+def _fitting(problem: Problem, most_bytes: int) -> Problem:
+    """Return the problem, with its longest extent halved until its matrices have at most `most_bytes` together."""
+    m, n, k = problem.m, problem.n, problem.k
+    while Problem(m, n, k, problem.dtype_name, problem.op).least_bytes > most_bytes and max(m, k) > 1:
+        m, k = (m // 2, k) if m >= k else (m, k // 2)
+    return Problem(m, n, k, problem.dtype_name, problem.op)
+
+
+def kind_of(problem: Problem) -> str:
+    """Return the kind, a name in KINDS, that the problem belongs to."""
+    narrow = min(problem.m, problem.n)
+    if problem.is_gram:
+        return "gram"
+    if problem.k >= LONG_RATIO * max(problem.m, problem.n):
+        return "T"
+    if narrow == 1 and problem.k > SMALL[1]:
+        return "vector"
+    if problem.k <= SMALL[1]:
+        return "L"
+    return "R" if narrow <= SMALL[1] else "wide"
