@@ -9,7 +9,7 @@ import sqlalchemy
 from sqlalchemy import Dialect, Engine
 from sqlalchemy.util import LRUCache
 
-from tsm2_tune.tuner.results.storage import database
+from tsm2_tune.tuner.results.storage import sqlite
 
 COMPILED: LRUCache[Any, Any] = LRUCache(500)
 
@@ -24,4 +24,4 @@ def compile_once(setattr: Callable[[object, str, object], None]) -> None:
         engine.update_execution_options(compiled_cache=COMPILED)
         return engine
 
-    setattr(database, "create_engine", create_engine)
+    setattr(sqlite, "create_engine", create_engine)

@@ -19,7 +19,7 @@ from tsm2_tune.__main__ import main
 from tsm2_tune.api import export, tune
 from tsm2_tune.tuner.device.emulator import kernel_call, toolchain
 from tsm2_tune.tuner.measure.timing import Effort
-from tsm2_tune.tuner.results.storage import database
+from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.search import finals, options
 from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client
@@ -38,7 +38,7 @@ def compile_quickly(setattr: Callable[[object, str, object], None]) -> None:
 
 def make_quick(setattr: Callable[[object, str, object], None]) -> None:
     """Have the command tune so from now on."""
-    connected = database.connected
+    connected = sqlite.connected
 
     def connected_quickly(path: Path, mode: str) -> Connection:
         connection = connected(path, mode)
@@ -49,7 +49,7 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
             raise
         return connection
 
-    setattr(database, "connected", connected_quickly)
+    setattr(sqlite, "connected", connected_quickly)
     setattr(finals, "EMULATED", CALLS)
     setattr(client, "serve", serve)
     compile_quickly(setattr)

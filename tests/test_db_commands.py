@@ -20,8 +20,7 @@ from tests.databases import C128, C256, C512, LATE, best, database_of, dump, fac
 from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
-from tsm2_tune.tuner.results.storage import database as databases
-from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
@@ -246,7 +245,7 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
 def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path)
-    before, copy, others = dump(path), databases.copy, list[Future[migration.Migrated]]()
+    before, copy, others = dump(path), sqlite.copy, list[Future[migration.Migrated]]()
     with ThreadPoolExecutor() as pool:
 
         def slowly(place: Path, into: Path) -> None:
@@ -255,7 +254,7 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
                 others.append(pool.submit(migration.migrate, path, keep=True))
                 wait(others, timeout=0.5)
 
-        monkeypatch.setattr(databases, "copy", slowly)
+        monkeypatch.setattr(sqlite, "copy", slowly)
         found = migration.migrate(path, keep=True)
         assert (found.before, others[0].result().before) == (24, schema_versions.version())
     kept = path.with_name("results.db.schema-24")
@@ -267,13 +266,13 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
 def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path)
-    copy = databases.copy
+    copy = sqlite.copy
 
     def late(place: Path, into: Path) -> None:
         with Database.open(path, create=False):
             copy(place, into)
 
-    monkeypatch.setattr(databases, "copy", late)
+    monkeypatch.setattr(sqlite, "copy", late)
     found = run("db", "migrate", "--keep", "--db", str(path))
     assert (found.exit_code, "no copy of the old database was kept" in found.stderr) == (2, True)
     assert set(path.parent.iterdir()) == {path}

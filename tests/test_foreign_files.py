@@ -35,7 +35,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
 from tsm2_tune.generator.space.space import search_space
-from tsm2_tune.tuner.results.storage import database, schema_versions
+from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import FinalStored, ProblemEnded
@@ -314,9 +314,9 @@ def test_a_large_value_is_refused(one_trial_database: Path) -> None:
 
 
 def test_a_query_without_end_ends(one_trial_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "STEPS", 0)
-    monkeypatch.setattr(database, "STEPS_PER_BYTE", 0)
-    monkeypatch.setattr(database, "STEPS_AT_A_TIME", 100)
+    monkeypatch.setattr(sqlite, "STEPS", 0)
+    monkeypatch.setattr(sqlite, "STEPS_PER_BYTE", 0)
+    monkeypatch.setattr(sqlite, "STEPS_AT_A_TIME", 100)
     assert "takes too long to read for its size" in refused("best", path=one_trial_database)
 
 
@@ -349,11 +349,11 @@ def test_pages_that_stand_in_many_places(
     one_trial_database: Path, table: str, command: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many_times(one_trial_database, table)
-    monkeypatch.setattr(database, "STEPS", 10**6)
+    monkeypatch.setattr(sqlite, "STEPS", 10**6)
     assert said in refused(command, path=one_trial_database)
 
 
 def test_no_more_is_read_than_the_file_can_hold(one_trial_database: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(database, "READ_BYTES", 0)
-    monkeypatch.setattr(database, "READ_PER_BYTE", 0)
+    monkeypatch.setattr(sqlite, "READ_BYTES", 0)
+    monkeypatch.setattr(sqlite, "READ_PER_BYTE", 0)
     assert "is a damaged database" in refused("show", path=one_trial_database)

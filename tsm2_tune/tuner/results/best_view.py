@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from typing import Any
 
@@ -13,6 +14,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import domains
 from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.trial import PREFERRED, Cache
 from tsm2_tune.tuner.results.validation import domain_of
 
 
@@ -266,3 +268,15 @@ def _selected(is_alike: bool | None, which: str) -> Subquery:
     else:
         query = _bound(_WINNERS.format(among=f" AND {_among(is_alike)}", which=which), is_alike)
     return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)
+
+
+def preferred(found: Sequence[BestRow]) -> list[BestRow]:
+    """Return one winner for each device and problem.
+
+    If a problem has winners in several L2 cache states, the winner in the state that comes first in PREFERRED is
+    returned.
+    """
+    by_place: dict[tuple[str, Problem], BestRow] = {}
+    for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
+        by_place.setdefault((row.device, row.problem), row)
+    return [row for row in found if by_place[row.device, row.problem] is row]

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, select
 
+from tsm2_tune.errors import StoreError
+from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among, BestRow
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
-from tsm2_tune.tuner.results.trial import Measurement
+from tsm2_tune.tuner.results.trial import Cache, Measurement
 from tsm2_tune.tuner.results.validation import Row
 
 # Each statement is built once: SQLAlchemy takes longer to build a statement than to run it.
@@ -91,6 +94,44 @@ def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
         if not records.is_verified(record.trial):
             raise ValueError("it won, but has no right result or no time")
         return record
+
+
+def rendered_winner(connection: Connection, row: BestRow, place: str) -> TrialRecord:
+    """Return the trial in this row of `best`, with its kernel's source as this program generates it.
+
+    Raise StoreError if the stored source is of another kernel. `place` names the database in messages.
+    """
+    record = winner_record(connection, row)
+    found = record.trial
+    if not record.unchanged:
+        raise StoreError(
+            f"{place} has a kernel {found.config.text} for {found.problem.text} on {row.device} (trial"
+            f" {row.trial_id}), whose code changed in this tsm2-tune, or which it lacks: tune {found.problem.text}"
+            " again on that device (into another --db if that changes nothing), or export only other devices with"
+            " --device"
+        )
+    made = render(found.problem, found.config)  # the same code, with the comments of this version
+    return replace(record, trial=replace(found, source=made))
+
+
+def refuse_unverified(place: str, winners: Sequence[BestRow]) -> None:
+    """Raise StoreError if `winners` has a row. The rows are winners that have not passed the full verification.
+
+    The error message names the command that verifies these winners.
+    """
+    if not winners:
+        return
+    first = winners[0]
+    others = sum(row.device == first.device for row in winners) - 1
+    count = f"{others + 1} winners on {first.device} that were" if others else f"a winner on {first.device} that was"
+    state = f" --cache {first.cache}" if first.compute_capability and first.cache != Cache.DIRTY else ""
+    on = "" if first.compute_capability else " --device cpu"
+    raise StoreError(
+        f"{place} has {count} not verified in full, {'such as ' if others else ''}{first.config} for"
+        f" {first.problem.text}: `tsm2-tune --db {shlex.quote(place)}{on}{state} --shapes"
+        f" {first.problem.text}{',...' if others else ''}` on that device verifies {'them' if others else 'it'},"
+        " or export only another device with --device"
+    )
 
 
 def as_known(connection: Connection, row: BestRow) -> BestRow:

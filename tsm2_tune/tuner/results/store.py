@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import ColumnElement, func, select, update
 
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.results import (
+    best_view,
     forget,
     insert,
     invalidate,
@@ -35,10 +33,10 @@ from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.insert import Kept
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_bundled, place_of
+from tsm2_tune.tuner.results.storage.addresses import command_on, is_bundled, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
-from tsm2_tune.tuner.results.trial import PREFERRED, Cache, Final, Outcome, Trial, TuningRun
+from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial, SearchSummary, TrialLine
 from tsm2_tune.tuner.results.validation import checked
 from tsm2_tune.tuner.runs.leases import Leases
@@ -133,9 +131,7 @@ class Store:
 
         `detail` lists the verified calls. `verified_code` contains the SHA-256 digests of the verified machine code.
         """
-        with self.database.transaction(writes=True) as connection:
-            row = update(schema.trial).where(schema.trial.c.id == trial_id)
-            connection.execute(row.values(full_verdict=detail, verified_code=verified_code))
+        self._change({"full_verdict": detail, "verified_code": verified_code}, schema.trial.c.id == trial_id)
 
     @repeated
     def refute(self, trial_id: int, outcome: Outcome, detail: str, hazards: Iterable[Quarantined] = ()) -> None:
@@ -143,13 +139,10 @@ class Store:
 
         The same transaction stores `hazards`: kernels that hung or crashed, which later runs skip.
         """
-        with self.database.transaction(writes=True) as connection:
-            row = update(schema.trial).where(schema.trial.c.id == trial_id)
-            values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
-            if outcome is Outcome.WRONG_RESULT:
-                values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
-            connection.execute(row.values(values))
-            quarantine.add(connection, hazards)
+        values: dict[str, Any] = {"outcome": outcome.value, "detail": detail[:MOST_DETAIL]}
+        if outcome is Outcome.WRONG_RESULT:
+            values |= {"verdict_correct": 0, "verdict_detail": detail[:MOST_DETAIL]}
+        self._change(values, schema.trial.c.id == trial_id, hazards=hazards)
 
     @repeated
     def quarantine_kernels(self, hazards: Iterable[Quarantined]) -> None:
@@ -160,21 +153,35 @@ class Store:
     @repeated
     def count_as_tuned(self, device_name: str, problem: Problem, cache: Cache) -> None:
         """Mark the problem's trials in this L2 cache state as tried by a search."""
-        trial, about = schema.trial.c, (device_name, problem.text)
-        with self.database.transaction(writes=True, about=about) as connection:
-            problem_id = upsert.found(connection, schema.problem, records.problem_key(problem))
-            row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
-            row = row.where(trial.cache == cache.value, trial.is_between == 1)
-            connection.execute(row.values(is_between=0))
+        trial = schema.trial.c
+        which = (trial.cache == cache.value, trial.is_between == 1)
+        self._change({"is_between": 0}, *which, about=(device_name, problem))
 
     def end_search(self, device_name: str, problem: Problem, basis: str, why: str) -> None:
         """Store the reason `why` the problem's last search ended. It is stored in the rows of the search's trials."""
-        trial, about = schema.trial.c, (device_name, problem.text)
-        with self.database.transaction(writes=True, about=about) as connection:
-            problem_id = upsert.found(connection, schema.problem, records.problem_key(problem))
-            row = update(schema.trial).where(trial.device_name == device_name, trial.problem_id == problem_id)
-            row = row.where(trial.basis == basis, trial.strategy.is_not(None))
-            connection.execute(row.values(search_ended=why))
+        trial = schema.trial.c
+        which = (trial.basis == basis, trial.strategy.is_not(None))
+        self._change({"search_ended": why}, *which, about=(device_name, problem))
+
+    def _change(
+        self,
+        values: Mapping[str, Any],
+        *which: ColumnElement[bool],
+        about: tuple[str, Problem] | None = None,
+        hazards: Iterable[Quarantined] = (),
+    ) -> None:
+        """Change columns of the trials that meet the conditions, only of the device and problem `about` if given.
+
+        The same transaction stores `hazards`.
+        """
+        texts = (about[0], about[1].text) if about else ()
+        with self.database.transaction(writes=True, about=texts) as connection:
+            row = update(schema.trial).where(*which)
+            if about:
+                problem_id = upsert.found(connection, schema.problem, records.problem_key(about[1]))
+                row = row.where(schema.trial.c.device_name == about[0], schema.trial.c.problem_id == problem_id)
+            connection.execute(row.values(values))
+            quarantine.add(connection, hazards)
 
     def search_summary(
         self, device_name: str, problem: Problem, families: Collection[str], basis: str
@@ -283,7 +290,7 @@ class Store:
         rows = self.database.rows(query, given if among is None else given | among.values)
         found = [records.best_row(row) for row in rows]
         if cache is None:
-            found = preferred(found)
+            found = best_view.preferred(found)
         with self.database.transaction() as connection:
             loader.refuse_hidden(connection, among)
             return tuple(loader.as_known(connection, row) for row in found)
@@ -324,22 +331,11 @@ class Store:
         A stored source is never returned. Raise StoreError if its text, entry point, launch or element type differs
         from the generated source. Raise StoreError also if a winner has not passed the full verification.
         """
-        by_trial, every = dict[int, TrialRecord](), tuple(winners)
+        every = tuple(winners)
         with self.database.transaction() as connection:
-            for row in every:
-                record = loader.winner_record(connection, row)
-                found = record.trial
-                if not record.unchanged:
-                    raise StoreError(
-                        f"{self.path} has a kernel {found.config.text} for {found.problem.text} on {row.device}"
-                        f" (trial {row.trial_id}), whose code changed in this tsm2-tune, or which it lacks: tune"
-                        f" {found.problem.text} again on that device (into another --db if that changes nothing),"
-                        " or export only other devices with --device"
-                    )
-                made = render(found.problem, found.config)  # the same code, with the comments of this version
-                by_trial[row.trial_id] = replace(record, trial=replace(found, source=made))
-        _refuse_unverified(self.path, [row for row in every if not row.verified_in_full])
-        return by_trial
+            found = {row.trial_id: loader.rendered_winner(connection, row, str(self.path)) for row in every}
+        loader.refuse_unverified(str(self.path), [row for row in every if not row.verified_in_full])
+        return found
 
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
@@ -401,35 +397,3 @@ class Store:
             raise StoreError(f"{self.path} has no run on {device!r}, though it has trials: restore a copy of it")
         with records.reading(rows[0]["id"], "run"):
             return records.tuning_run(rows[0])
-
-
-def _refuse_unverified(path: Path | Address, winners: Sequence[BestRow]) -> None:
-    """Raise StoreError if `winners` has a row. The rows are winners that have not passed the full verification.
-
-    The error message names the command that verifies these winners.
-    """
-    if not winners:
-        return
-    first = winners[0]
-    others = sum(row.device == first.device for row in winners) - 1
-    count = f"{others + 1} winners on {first.device} that were" if others else f"a winner on {first.device} that was"
-    state = f" --cache {first.cache}" if first.compute_capability and first.cache != Cache.DIRTY else ""
-    on = "" if first.compute_capability else " --device cpu"
-    raise StoreError(
-        f"{path} has {count} not verified in full, {'such as ' if others else ''}{first.config} for"
-        f" {first.problem.text}: `tsm2-tune --db {shlex.quote(str(path))}{on}{state} --shapes"
-        f" {first.problem.text}{',...' if others else ''}` on that device verifies {'them' if others else 'it'},"
-        " or export only another device with --device"
-    )
-
-
-def preferred(found: Sequence[BestRow]) -> list[BestRow]:
-    """Return one winner for each device and problem.
-
-    If a problem has winners in several L2 cache states, the winner in the state that comes first in PREFERRED is
-    returned.
-    """
-    by_place: dict[tuple[str, Problem], BestRow] = {}
-    for row in sorted(found, key=lambda row: PREFERRED.index(Cache(row.cache))):
-        by_place.setdefault((row.device, row.problem), row)
-    return [row for row in found if by_place[row.device, row.problem] is row]

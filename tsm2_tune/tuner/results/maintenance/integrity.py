@@ -16,9 +16,9 @@ from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.results import forget, logical_clock, records
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
-from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite_schema
+from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sqlite_schema
 from tsm2_tune.tuner.results.storage.addresses import Address, command_on, tune_first
-from tsm2_tune.tuner.results.storage.database import Database, code_of
+from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 from tsm2_tune.tuner.runs.leases import is_unused
@@ -69,7 +69,7 @@ def check(place: Path | Address) -> tuple[Finding, ...]:
         with Database.copied(place) as database:
             return tuple(_findings(database))
     except StoreError as error:
-        if code_of(error.__cause__) != sqlite3.SQLITE_CORRUPT:
+        if sqlite.code_of(error.__cause__) != sqlite3.SQLITE_CORRUPT:
             raise
         return (_refusal("integrity", place, error),)
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tsm2_tune.errors import InputError, StoreError
-from tsm2_tune.tuner.results.storage import database as databases
-from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.storage.addresses import Address, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.postgresql import schema_at
@@ -99,7 +98,7 @@ def _backup(path: Path, before: int) -> Path:
     part = into.with_name(f"{into.name}.part")
     part.unlink(missing_ok=True)
     try:
-        databases.copy(path, part)
+        sqlite.copy(path, part)
         if _schema_of(part) != before:
             raise StoreError(f"another program has just migrated {path}: no copy of the old database was kept")
         os.link(part, into)

@@ -13,8 +13,7 @@ from pathlib import Path
 from sqlalchemy import delete
 
 from tsm2_tune.tuner.results import forget
-from tsm2_tune.tuner.results.storage import database as databases
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage import schema, sqlite
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.runs.leases import is_unused
@@ -64,7 +63,7 @@ def _removed(place: Path | Address) -> Mapping[str, int]:
 
 def _compact(path: Path, *, alone: bool) -> bool:
     """Rewrite the file by SQLite's VACUUM. Return False if VACUUM was stopped, which leaves the file unchanged."""
-    with closing(databases.connected(path, "rw")) as connection:
+    with closing(sqlite.connected(path, "rw")) as connection:
         connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 1)  # VACUUM attaches the new file
         timer = threading.Timer(MOST_SECONDS, connection.interrupt)
         if not alone:
@@ -74,7 +73,7 @@ def _compact(path: Path, *, alone: bool) -> bool:
         except sqlite3.Error as error:
             if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_INTERRUPT:
                 return False
-            raise databases.refused(path, error) from error
+            raise sqlite.refused(path, error) from error
         finally:
             timer.cancel()
             if timer.is_alive():

@@ -12,7 +12,7 @@ from tsm2_tune.tuner.compile.command_limits import Workplace, workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.text_parser import Kind, ParsedTrials, kind_of, parse_file, refuse_others
-from tsm2_tune.tuner.results.storage import database
+from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
 
@@ -79,7 +79,7 @@ def _no_place(path: Path, why: str) -> InputError:
 
 
 def _copied(path: Path, copy: Path) -> tuple[str, ...]:
-    database.copy(path, copy)
+    sqlite.copy(path, copy)
     return ()
 
 

@@ -1,0 +1,215 @@
+"""Connections to SQLite files, and copies of files. Each error becomes a StoreError with one sentence.
+
+A SQLite file is untrusted. SQLite is configured not to execute anything that the file defines. The time and the
+memory of a query are limited in proportion to the file's size.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import closing, suppress
+from functools import partial
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import Pool, QueuePool, StaticPool
+
+from tsm2_tune.errors import StoreError
+from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
+from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of
+from tsm2_tune.tuner.results.storage.retry import POOL_TIMEOUT_SECONDS
+
+LEAST_FREE_BYTES = 1 << 20  # a disk with less free space counts as full
+BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
+MOST_VALUE_BYTES = 1 << 20  # limit for a value and for a row; the longest value, a kernel's text, has 60 KB
+# Limit for the steps of SQLite's virtual machine in a transaction. The view, the longest query, takes one step for
+# each byte of a file of 100,000 trials. Pages that refer to each other in a cycle would take steps without end.
+STEPS, STEPS_PER_BYTE = 10**8, 50
+STEPS_AT_A_TIME = 10**5
+# Limit for the bytes that a query returns. They exceed the file's size only if tables are joined, or if rows share
+# pages, which no file of this program does.
+READ_BYTES, READ_PER_BYTE, ROW_BYTES = 1 << 20, 4, 100
+UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
+LIMITS = {
+    sqlite3.SQLITE_LIMIT_LENGTH: MOST_VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_SQL_LENGTH: MOST_VALUE_BYTES,
+    sqlite3.SQLITE_LIMIT_ATTACHED: 0,
+    sqlite3.SQLITE_LIMIT_TRIGGER_DEPTH: 1,
+    sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
+}
+DETAIL_CHARACTERS = 200  # shown of SQLite's own message
+
+# SQLite's primary result code -> the error and its remedy.
+REMEDIES = {
+    sqlite3.SQLITE_NOTADB: "is not a SQLite database: name another file with --db",
+    sqlite3.SQLITE_CORRUPT: "is a damaged database: restore a copy of it, or name another file with --db",
+    sqlite3.SQLITE_BUSY: "is locked by another program: wait until it has ended, then run this again",
+    sqlite3.SQLITE_READONLY: "is read-only: make it and its folder writable, or name another database with --db",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened: create a writable folder for it, or name another file with --db",
+    sqlite3.SQLITE_PERM: "cannot be opened: check its permissions, or name another file with --db",
+    sqlite3.SQLITE_FULL: "cannot grow, the disk of {full} is full: free some space there, then run this again",
+    sqlite3.SQLITE_IOERR: "cannot be read or written, the disk reports an error: name another file with --db",
+    sqlite3.SQLITE_TOOBIG: "holds a value of more than 1 MiB, which tsm2-tune never stores: restore a copy of it, or"
+    " name another file with --db",
+    sqlite3.SQLITE_INTERRUPT: "takes too long to read for its size: restore a copy of it, or name"
+    " another file with --db",
+}
+
+
+def engine(path: Path, opened: Callable[[], sqlite3.Connection], pool: type[Pool] = QueuePool) -> Engine:
+    """Return a SQLAlchemy engine that executes BEGIN or BEGIN IMMEDIATE at the start of each transaction.
+
+    Python's sqlite3 module does not begin transactions on these connections.
+    """
+    waits = {"pool_timeout": POOL_TIMEOUT_SECONDS} if pool is QueuePool else {}
+    engine = create_engine("sqlite://", creator=opened, poolclass=pool, **waits)
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        size_bytes = sum(os.path.getsize(part) for part in (path, f"{path}-wal") if os.path.exists(part))
+        connection.info.update(path=path, read_bytes=READ_BYTES + READ_PER_BYTE * size_bytes)
+        _bound(connection.connection.driver_connection, STEPS + STEPS_PER_BYTE * size_bytes)
+        # IMMEDIATE takes the write lock at the beginning: a transaction that reads first could not wait for it later.
+        writes = connection.get_execution_options().get("writes")
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    return engine
+
+
+def connected(path: Path, mode: str) -> sqlite3.Connection:
+    """Return a connection of Python's `sqlite3` in the given SQLite mode, protected against malicious files."""
+    return _opened(f"{absolute(path).as_uri()}?mode={mode}", uri=True)
+
+
+def _opened(name: str, *, uri: bool) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        name,
+        uri=uri,
+        timeout=BUSY_TIMEOUT_SECONDS,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+    _harden(connection)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def absolute(path: Path) -> Path:
+    """Return the absolute path. Raise StoreError if the working folder does not exist."""
+    try:
+        return path.absolute()
+    except OSError as error:  # only a relative path needs the working folder
+        raise StoreError(
+            f"{path} cannot be found ({error.strerror}: the working folder):"
+            " change to an existing folder, or name the whole path with --db"
+        ) from error
+
+
+def _harden(connection: sqlite3.Connection) -> None:
+    """Configure SQLite's limits and options for untrusted files."""
+    for limit, most in LIMITS.items():
+        connection.setlimit(limit, most)
+    connection.execute("PRAGMA trusted_schema = OFF")  # a view in an untrusted file runs no functions
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.execute("PRAGMA mmap_size = 0")  # otherwise a file that shrinks while it is read would end the process
+    if sys.version_info >= (3, 12):
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
+        connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
+
+
+def _bound(connection: Any, steps: int) -> None:
+    """Limit the number of steps of SQLite's virtual machine in the following statements.
+
+    The progress handler executes no Python code. Otherwise a Ctrl-C could raise an exception in the handler, and
+    SQLite would treat the exception as the handler's request to stop the statement.
+    """
+    answers = chain(repeat(0, steps // STEPS_AT_A_TIME), repeat(1))
+    connection.set_progress_handler(answers.__next__, STEPS_AT_A_TIME)
+
+
+def engine_of_copy(path: Path) -> Engine:
+    """Return an engine with a single connection to a temporary SQLite copy of the file."""
+
+    def copied() -> sqlite3.Connection:
+        return _back_up(path, Path(tempfile.gettempdir()), partial(_opened, "", uri=False))
+
+    return engine(path, copied, StaticPool)
+
+
+def copy(path: Path, into: Path) -> None:
+    """Copy the database file `path` to the new file `into`. `path` is only read.
+
+    Raise StoreError if `path` cannot be read, is no database, or needs recovery after a crashed writer. Raise
+    StoreError also if `into` cannot be created or its disk is full.
+    """
+    refuse_unopenable(path, create=False)
+    _back_up(path, into, partial(sqlite3.connect, into)).close()
+
+
+def _back_up(path: Path, into: Path, opened: Callable[[], sqlite3.Connection]) -> sqlite3.Connection:
+    """Open the target database, and copy the database file `path` into it. Raise StoreError if either fails."""
+    at, target = path, None
+    try:
+        unchanged = Unchanged(path) if network_of(path) else None
+        with closing(connected(path, UNCHANGED if unchanged else "ro")) as source:
+            source.execute("BEGIN")
+            source.execute("SELECT 1 FROM sqlite_master").fetchone()  # waits for a lock, but only for the time-out
+            at = into
+            target = opened()
+            source.backup(target)
+        if unchanged is not None:
+            unchanged.check()
+        return target
+    except sqlite3.Error as error:
+        if target is not None:
+            target.close()
+        of_new = code_of(error) in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_CANTOPEN)
+        raise half_written(path, error) or refused(at if of_new else path, error) from error
+
+
+def half_written(path: Path, error: object) -> StoreError | None:
+    """Return the StoreError for a file that needs recovery after a crashed writer; None if the error has another
+    cause.
+    """
+    unmended = code_of(error) in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN)
+    if not unmended or not os.path.exists(f"{path}-journal"):
+        return None
+    return StoreError(
+        f"{path} was left half written by a killed program:"
+        f" {command_on('best', path)} repairs it, then run this again"
+    )
+
+
+def refused(path: object, error: object) -> StoreError:
+    """Return the StoreError for an error of SQLite. Its message says what to do."""
+    code = code_of(error)
+    message = " ".join(str(error)[:DETAIL_CHARACTERS].split())
+    refusal = f"was refused by SQLite ({message}): restore a copy, or name another file with --db"
+    remedy = REMEDIES.get(code, refusal)
+    return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
+
+
+def code_of(error: object) -> int:
+    """Return SQLite's primary result code of an exception."""
+    refusal = error.orig if isinstance(error, DBAPIError) else error
+    code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
+    return code & 0xFF
+
+
+def _full_folder(path: object) -> str:
+    """Return the folder whose disk is full: the database's folder, or the temporary folder in which SQLite sorts."""
+    own = os.path.dirname(os.path.abspath(str(path)))
+    for folder in (own, os.environ.get("SQLITE_TMPDIR") or tempfile.gettempdir()):
+        with suppress(OSError):
+            free_bytes = free_bytes_of(folder)
+            if free_bytes is not None and free_bytes < LEAST_FREE_BYTES:
+                return folder
+    return own
