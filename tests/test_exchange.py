@@ -14,8 +14,8 @@ import pytest
 from tests.exchanged import BEHIND, CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
 from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
-from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
-from tsm2_tune.tuner.results.exchange.document_parser import DOCUMENTS, parse_document, parse_file
+from tsm2_tune.tuner.results.exchange.document_parser import parse_document, parse_file
+from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
@@ -25,7 +25,7 @@ from tsm2_tune.tuner.results.trial import Cache
 
 
 def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
-    found = t4.document(entry())
+    found = DOCUMENTS["t4"](entry())
     by_text = {str(sorted(one["configuration"].items())): one for one in found["results"]}
     assert len(by_text) == len(found["results"]) == 9
     expected = {
@@ -55,7 +55,7 @@ def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
 
 
 def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
-    found = kernel_tuner.document(entry("tsm2"))
+    found = DOCUMENTS["kernel-tuner-cache"](entry("tsm2"))
     assert list(found)[-1] == "cache"
     assert json.dumps(found).endswith("}}}")
     assert (found["device_name"], found["kernel_name"], found["objective"]) == (GPU, "tsm2", "time")
@@ -146,7 +146,7 @@ EDITS: dict[str, Callable[[Any], object]] = {
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return dict(json.loads(json.dumps(t4.document(entry()))))
+    return dict(json.loads(json.dumps(DOCUMENTS["t4"](entry()))))
 
 
 @pytest.mark.parametrize("what", EDITS)
@@ -160,7 +160,7 @@ def test_a_document_that_was_edited_is_refused(what: str, document: dict[str, An
 
 @pytest.mark.parametrize("member", ["time", "threads", "__error__", "timestamp"])
 def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> None:
-    found = kernel_tuner.document(entry("tsm2"))
+    found = DOCUMENTS["kernel-tuner-cache"](entry("tsm2"))
     for one in found["cache"].values():
         one[member] = "x"
     with pytest.raises(ValueError, match="do not agree"):

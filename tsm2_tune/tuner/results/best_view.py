@@ -101,7 +101,7 @@ class BestRow:
 
 # The columns that the view selects, by name. The view computes the columns in _COMPUTED.
 _TRIAL, _RUN, _MEASURED = schema.trial.c, schema.run.c, schema.measurement.c
-SELECTED: dict[str, Column[Any]] = {
+_SELECTED: dict[str, Column[Any]] = {
     **{one.name: one for table in (_MEASURED, _RUN, schema.problem.c, _TRIAL) for one in table},
     "device": _TRIAL.device_name,
     "parameters": _TRIAL.tunables,
@@ -120,7 +120,7 @@ _COMPUTED = {
 def _column(name: str) -> Column[Any]:
     if name in _COMPUTED:
         return schema.column(name, _COMPUTED[name])
-    return schema.column(name, domain_of(SELECTED[name]), nullable=bool(SELECTED[name].nullable))
+    return schema.column(name, domain_of(_SELECTED[name]), nullable=bool(_SELECTED[name].nullable))
 
 
 # The view as a table: the fields of BestRow without a default, and `is_between`. It has its own MetaData, since it
@@ -160,7 +160,7 @@ WITH known AS (
          first_value(basis) OVER
          (PARTITION BY device_name, problem_id, family, cache ORDER BY stamp DESC, basis DESC) AS current_basis,
          min(is_between) OVER (PARTITION BY device_name, problem_id, cache) AS untuned
-  FROM trial WHERE superseded = 0{among}
+  FROM trial WHERE {among}
 ), contender AS (
   SELECT known.*, measurement.run_id AS timed_in, measurement.floor_us AS least_us, round, median_us, low_us, high_us,
          max(round) OVER (PARTITION BY known.id) AS last_round
@@ -198,8 +198,8 @@ SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables
 FROM placed JOIN problem ON problem.id = placed.problem_id JOIN run ON run.id = timed_in
 WHERE {which}
 """
-_FIRST = "place = 1"
-BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among='', which=_FIRST)}"
+_CURRENT, _FIRST = "superseded = 0", "place = 1"
+BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among=_CURRENT, which=_FIRST)}"
 _AMONG = "device_name IN :devices AND problem_id {problems}"
 _AT = "= (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND m = :m AND n = :n AND k = :k)"
 _ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
@@ -252,6 +252,15 @@ def ties(is_alike: bool) -> Subquery:
     return _selected(is_alike, "place >= 1")
 
 
+def of_trial() -> Subquery:
+    """Return a subquery with the row of the trial with the id `trial_id`, in the format of the view `best`.
+
+    The trial need not be a winner, but it must have a correct result. The column `ties` is always 1.
+    """
+    query = text(_WINNERS.format(among="id = :trial_id", which=_FIRST))
+    return _with_columns(query.bindparams(bindparam("trial_id", type_=Integer())))
+
+
 def _among(is_alike: bool) -> str:
     return _AMONG.format(problems=_ALIKE if is_alike else _AT)
 
@@ -264,9 +273,12 @@ def _bound(query: str, is_alike: bool) -> TextClause:
 
 def _selected(is_alike: bool | None, which: str) -> Subquery:
     if is_alike is None:
-        query = text(_WINNERS.format(among="", which=which))
-    else:
-        query = _bound(_WINNERS.format(among=f" AND {_among(is_alike)}", which=which), is_alike)
+        return _with_columns(text(_WINNERS.format(among=_CURRENT, which=which)))
+    among = f"{_CURRENT} AND {_among(is_alike)}"
+    return _with_columns(_bound(_WINNERS.format(among=among, which=which), is_alike))
+
+
+def _with_columns(query: TextClause) -> Subquery:
     return query.columns(*(Column(one.name, one.type) for one in best.columns)).subquery(best.name)
 
 

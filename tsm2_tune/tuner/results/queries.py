@@ -12,16 +12,12 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Float,
     FromClause,
-    Integer,
     Select,
     and_,
     bindparam,
     case,
-    cast,
     func,
-    literal,
     or_,
     select,
 )
@@ -30,7 +26,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import best_view, records
 from tsm2_tune.tuner.results.records import PROBLEM_KEY
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.trial import Outcome
 
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
 _OWN = schema.trial.alias("own").c
@@ -151,41 +146,5 @@ def current(is_alike: bool | None) -> Select[Any]:
     )
 
 
-def _row_of() -> Select[Any]:
-    """Return the query for one trial's row in the format of the view `best`. The bound parameter `trial_id` is the
-    trial's id.
-
-    The trial need not be a winner, but it must have a correct result. The column `ties` is always 1.
-    """
-    trial, problem, run, measured = (
-        table.c for table in (schema.trial, schema.problem, schema.run, schema.measurement)
-    )
-    every, of_family = schema.measurement.alias().c, schema.trial.alias().c
-    of_state = and_(every.trial_id == trial.id, every.cache == trial.cache)
-    last = select(func.max(every.round)).where(of_state).scalar_subquery()
-    newest = select(of_family.basis).where(
-        of_family.device_name == trial.device_name,
-        of_family.family == trial.family,
-        of_family.cache == trial.cache,
-        of_family.superseded == 0,
-    )
-    newest_basis = newest.order_by(of_family.stamp.desc(), of_family.basis.desc()).limit(1).scalar_subquery()
-    columns: dict[str, Any] = {
-        **best_view.SELECTED,
-        "gbytes_per_s": cast(problem.least_bytes, Float) / measured.median_us * 1e-3,
-        "percent_of_floor": 100 * measured.floor_us / measured.median_us,
-        "ties": literal(1),
-        "stale": cast(trial.basis != newest_basis, Integer),
-        "verified_in_full": cast(trial.full_verdict.is_not(None), Integer),
-    }
-    return (
-        select(*(columns[column.name].label(column.name) for column in best_view.best.c))
-        .select_from(schema.trial)
-        .join(schema.problem, problem.id == trial.problem_id)
-        .join(schema.measurement, and_(measured.trial_id == trial.id, measured.round == last))
-        .join(schema.run, run.id == measured.run_id)
-        .where(trial.id == bindparam("trial_id"), trial.outcome == Outcome.OK.value, trial.verdict_correct == 1)
-    )
-
-
-ROW_OF = _row_of()
+# One trial's row in the format of the view `best`. The bound parameter `trial_id` is the trial's id.
+ROW_OF = select(best_view.of_trial())

@@ -12,17 +12,13 @@ from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.exchange import kernel_tuner, t4
+from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, entry_of, refuse_version, stamped
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, ParsedTrials, content_of, refuse_constant
 from tsm2_tune.tuner.results.merge.union import Part, Tried
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
 
 T = TypeVar("T")
-DOCUMENTS: dict[str, Callable[[Entry], dict[str, Any]]] = {
-    "t4": t4.document,
-    "kernel-tuner-cache": kernel_tuner.document,
-}
 
 
 def parse_file(path: Path) -> ParsedTrials:
