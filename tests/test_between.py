@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from tests.call_log import logged
 from tests.fabricated import host_run, imported, plain_sql
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
@@ -29,7 +28,6 @@ from tests.times_between import (
 from tsm2_tune.cli import main
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import kernels_between
-from tsm2_tune.tuner.export.kernel_sets import intermediate_winners as export_between
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import MEASURED, _gaining, rows_between, with_between
 from tsm2_tune.tuner.measure.cross_timing import MOST_BETWEEN, CrossTiming
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
@@ -83,19 +81,10 @@ def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.Mo
 # Results for a program
 
 
-def test_gains_are_predicted_at_more_shapes_than_are_planned(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int | None] = []
-    monkeypatch.setattr(export_between, "shapes_between", lambda _, most=None: logged(asked, most, ()))
-    won(store)
-    assert rows_between(store, store.best()) == []
-    assert asked == [export_between.MOST_PROBES]
-
-
 def test_kernel_without_wins_is_added_where_predicted_faster(store: Store) -> None:
     winners = tuned(store)
     assert rows_between(store, winners) == []
-    faster = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
-    measured(store, faster, full_verdict="right")
+    measured(store, FASTER, full_verdict="right")
     (row,) = rows_between(store, winners)
     assert row.config == OTHER.text
     assert row.problem.n == 32  # where it is nearest to the winner
@@ -103,16 +92,21 @@ def test_kernel_without_wins_is_added_where_predicted_faster(store: Store) -> No
     assert with_between(store, print, winners) == [*winners, row]
 
 
-def test_what_was_measured_at_few_shapes_is_not(store: Store) -> None:
-    winners = tuned(store)
-    few = dict(list({2: 390.0, 4: 765.0, 8: 1525.0}.items())[: MEASURED - 1])
-    measured(store, few, full_verdict="right")
-    assert rows_between(store, winners) == []
+FASTER = {2: 390.0, 4: 765.0, 8: 1525.0, 16: 3045.0, 32: 6085.0}
 
 
-def test_what_is_slower_everywhere_is_not(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("us", "changes"),
+    [
+        (dict(list(FASTER.items())[: MEASURED - 1]), {}),
+        ({n: 20 * us for n, us in SLOWER_AT_TUNED.items()}, {}),
+        (SLOWER_AT_TUNED, {"cache": Cache.DIRTY}),
+    ],
+    ids=["few shapes", "slower everywhere", "another state of the L2"],
+)
+def test_what_gains_nothing_is_not_added(store: Store, us: dict[int, float], changes: dict[str, Any]) -> None:
     winners = tuned(store)
-    measured(store, {n: 20 * us for n, us in SLOWER_AT_TUNED.items()}, full_verdict="right")
+    measured(store, us, full_verdict="right", **changes)
     assert rows_between(store, winners) == []
 
 
@@ -146,12 +140,6 @@ def test_trials_of_another_version_take_no_part(store: Store, path: Path) -> Non
     other = """family = 'bygone', config = 'bygone-t1', tunables = '{"threads": 1}'"""
     plain_sql(path, f"UPDATE trial SET {other} WHERE id = {number}")
     assert rows_between(store, winners) == [before]
-
-
-def test_other_types_ops_and_states_of_the_l2_have_groups_of_their_own(store: Store) -> None:
-    winners = tuned(store)
-    measured(store, SLOWER_AT_TUNED, full_verdict="right", cache=Cache.DIRTY)
-    assert rows_between(store, winners) == []
 
 
 def test_types_and_ops_do_not_mix(store: Store) -> None:
@@ -202,34 +190,21 @@ def test_what_was_not_verified_in_full_is_left_out_and_told(store: Store) -> Non
     ]
 
 
-def test_a_run_verifies_in_full_what_an_export_adds(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("trouble", "verified", "added"),
+    [("", 1, [1]), ("interrupted", 1, [0]), ("wrong", 2, [])],  # four shapes are left after a wrong one, then three
+)
+def test_a_run_verifies_in_full_what_an_export_adds(
+    store: Store, trouble: str, verified: int, added: list[int]
+) -> None:
     tuned(store)
     measured(store, SLOWER_AT_TUNED)
     device = Simulated(store, Everything())
+    if trouble:
+        setattr(device, trouble, {OTHER.text})
     list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
-    assert [config for config, _ in device.in_full] == [OTHER.text]
-    (row,) = rows_between(store, store.best())
-    assert row.verified_in_full
-
-
-def test_interrupted_full_verification_is_left_to_the_next_run(store: Store) -> None:
-    tuned(store)
-    measured(store, SLOWER_AT_TUNED)
-    device = Simulated(store, Everything())
-    device.interrupted = {OTHER.text}
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
-    assert [config for config, _ in device.in_full] == [OTHER.text]
-    assert not any(row.verified_in_full for row in rows_between(store, store.best()))
-
-
-def test_of_one_that_is_found_wrong_nothing_is_left(store: Store) -> None:
-    tuned(store)
-    measured(store, SLOWER_AT_TUNED)
-    device = Simulated(store, Everything())
-    device.wrong = {OTHER.text}
-    list(CrossTiming(frozenset(SHAPES), device, store, families=("none",)).events())
-    assert len(device.in_full) == 2  # four shapes are left after the first, three after the second
-    assert rows_between(store, store.best()) == []
+    assert [config for config, _ in device.in_full] == [OTHER.text] * verified
+    assert [row.verified_in_full for row in rows_between(store, store.best())] == added
 
 
 def test_of_a_host_nothing_is_expected(store: Store) -> None:
@@ -257,18 +232,3 @@ def test_module_has_the_kernel_and_tuned_shapes_keep_winners(
     assert (OTHER.text in {module.match(20480, n, 20480, "float32", DEVICE).winner.config for n in (5, 6)}) == (
         kernels == 2
     )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("--format", "module", "--within", "3%"), "--between adds kernels, but --within chooses the fewest"),
-        (("--format", "csv"), "--between is only for a module or a library: leave it out with --format csv"),
-    ],
-)
-def test_it_is_refused_where_it_means_nothing(store: Store, arguments: tuple[str, ...], sentence: str) -> None:
-    tuned(store)
-    command = ["export", "--db", str(store.path), "--between", "--output", "-", *arguments]
-    ended = CliRunner().invoke(main, command)
-    assert ended.exit_code == 2
-    assert sentence in ended.output

@@ -26,7 +26,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache, command_limits
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, remove_leftovers
-from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
+from tsm2_tune.tuner.results.trial import Binary, Outcome
 from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.worker.client import Attempt, Worker
 
@@ -192,12 +192,6 @@ def test_a_cache_that_is_removed_while_a_compiler_runs_is_made_anew(binaries_fol
     assert len(calls(tmp_path)) == 2
 
 
-def test_a_cache_that_is_removed_again_and_again_is_no_verdict(binaries_folder: Path, tmp_path: Path) -> None:
-    answer = compiled(fake(tmp_path, f"rm -rf {binaries_folder.parent}\nexit 1\n"))
-    assert isinstance(answer, CompileFailure)
-    assert answer.outcome is Outcome.INTERRUPTED
-
-
 def test_a_cache_that_is_removed_all_the_time_ends_no_run(
     binaries_folder: Path, tmp_path: Path, writing_compiler: Toolchain
 ) -> None:
@@ -277,18 +271,6 @@ def test_so_many_folders_are_tried(tmp_path: Path, lost: int, made: bool) -> Non
     with nullcontext() if made else pytest.raises(FileNotFoundError):
         assert str(command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
     assert len({*asked}) == len(asked) == min(lost + 1, 20)
-
-
-def test_a_folder_that_cannot_be_made_is_asked_for_once(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def ask(request: dict[str, str]) -> None:
-        asked.append(request["make"])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)
-    assert len(asked) == 1
 
 
 def test_a_new_folder_is_left_to_who_is_about_to_lock_it(binaries_folder: Path) -> None:

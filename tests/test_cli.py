@@ -56,6 +56,7 @@ OP = "expected two of the letters n, t"
         # shapes, types and ops
         (("--shapes", "8x8"), "shape '8x8': expected MxNxK"),
         (("--shapes", "9" * 100_000), "999': expected MxNxK, such as"),
+        (("--shapes", "8x8 " * 5000), "expected MxNxK, such as"),
         (("--shapes", "8x8x8,@no-such-file"), "shapes file 'no-such-file' cannot be read: No such file"),
         (("--shapes", "@/dev/zero"), "'/dev/zero' is not a regular file"),
         (("--shapes", "@/"), "'/' is not a regular file"),

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests import simulated
-from tests.command import TUNE, run
+from tests.command import TUNE, refused, run
 from tests.fabricated import measurement, plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stored_trial
 from tsm2_tune.commands.confirm import facts
@@ -91,11 +91,6 @@ def test_samples_of_a_dropped_clock_are_told(store: Store, monkeypatch: pytest.M
     assert found.is_kept
     assert str(found).partition(" spread 0.2 %)")[2] == ("; 2 samples while the clock had dropped" if slowed else "")
     assert facts(found)["slowed_samples"] == slowed
-
-
-def test_one_kernel_alone_is_repeated(store: Store) -> None:
-    found, tuner = confirmed(store, {A: 100.0}, {A: 100.0})
-    assert (found.is_kept, len(tuner.rounds)) == (True, 1)
 
 
 def test_nothing_that_was_stored_is_overwritten(store: Store, path: Path) -> None:
@@ -200,26 +195,13 @@ def test_the_command_repeats_what_was_tuned_here(path: Path, monkeypatch: pytest
     assert all(one["remeasured_us"] > 0 and one["error"] == "" for one in told)
 
 
-def test_the_exit_status_tells_of_changes(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
-    changed = replace(kept, now=replace(kept.before, config=B.text))
-    for every, status in (((kept,), 0), ((kept, changed), 1)):
-        monkeypatch.setattr("tsm2_tune.confirm", lambda *_, found=every, **__: found)
-        assert run("confirm", "--db", str(path)).exit_code == status
-        told = json.loads(run("confirm", "--db", str(path), "--json").output)
-        assert [one["kept"] for one in told] == [True, False][: len(every)]
-
-
 @pytest.mark.host
 @pytest.mark.usefixtures("toolchain", "session_cache", "no_driver")
 def test_a_database_without_winners_here_is_refused(path: Path, store: Store) -> None:
     store.add_trial(RUN, stored_trial(A, SHAPE, 100.0))
-    found = run("confirm", "--db", str(path))
-    assert (found.exit_code, "has no winner for this selection on this device" in found.output) == (2, True)
-    found = run("confirm", "--db", str(path), "--device", DEVICE)
-    assert (found.exit_code, "is not in this machine: run this on the machine that has it" in found.output) == (
-        2,
-        True,
-    )
-    found = run("confirm", "--db", str(path), "--device", "\uff10")
-    assert (found.exit_code, "no trial of the device '\uff10' in" in found.output) == (2, True)
+    for device, said in (
+        ((), "has no winner for this selection on this device"),
+        (("--device", DEVICE), "is not in this machine: run this on the machine that has it"),
+        (("--device", "\uff10"), "no trial of the device '\uff10' in"),
+    ):
+        assert said in refused("confirm", *device, path=path)

@@ -88,19 +88,13 @@ def test_a_bare_checkout_and_a_distribution_have_the_same_version(
     assert said == message_from_bytes(distributions.metadata("METADATA"))["Version"] == tsm2_tune.__version__
 
 
-def test_the_source_distribution_is_small(distributions: Distributions) -> None:
+def test_the_source_distribution_is_small_and_has_documentation_and_examples(distributions: Distributions) -> None:
     assert distributions.source.stat().st_size <= installed.MOST_BYTES
-    assert BINARIES not in distributions.sources
-    assert not {name.partition("/")[0] for name in distributions.sources} & {"benchmarks", "tests"}
-
-
-def test_the_source_distribution_has_types_documentation_and_examples(distributions: Distributions) -> None:
     names = distributions.sources
-    assert {"tsm2_tune/py.typed", "docs/reference.py", "examples/api.py", "README.md"} <= names
-    assert {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "pyproject.toml"} <= names
-    pages = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert {"docs/tuning.md", "docs/cli.md", "docs/design/README.md"} <= pages <= names
-    assert {"tsm2_tune/pretuned/h100.jsonl", "tsm2_tune/pretuned/h200.jsonl"} <= names
+    assert BINARIES not in names
+    assert not {name.partition("/")[0] for name in names} & {"benchmarks", "tests"}
+    assert {"docs/reference.py", "examples/api.py", "README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml"} <= names
+    assert {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")} <= names
 
 
 def test_the_wheel_has_all_of_the_package_and_nothing_else(distributions: Distributions) -> None:
@@ -121,7 +115,6 @@ def test_the_wheel_of_the_source_distribution_lacks_only_binaries(distributions:
 
 def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
     said = message_from_bytes(distributions.metadata("METADATA"))
-    assert (said["Name"], said["License-Expression"], said["License-File"]) == ("tsm2-tune", "MIT", "LICENSE")
     assert distributions.metadata("licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
     always = [need for need in said.get_all("Requires-Dist", []) if "extra ==" not in need]
     assert always, "what every installation needs"
@@ -130,16 +123,8 @@ def test_the_wheel_says_what_it_is(distributions: Distributions) -> None:
     prefix = "Programming Language :: Python :: 3."
     versions = {one.split(" :: ")[-1] for one in said.get_all("Classifier", []) if one.startswith(prefix)}
     assert versions <= set(installed.VERSIONS), "a Python that is named is one that the wheel is installed into"
-    assert set(said.get_all("Provides-Extra", [])) == {"cuda", "dask", "optuna", "postgresql", "report"}
-
-
-def test_the_package_page_has_no_relative_link(distributions: Distributions) -> None:
-    head, _, page = distributions.metadata("METADATA").decode().partition("\n\n")
-    assert "Description-Content-Type: text/markdown" in head
-    assert page.startswith("# tsm2-tune\n")
-    assert "make tune" in page
-    assert "\nContributing. MIT licence." in page
-    assert "](" not in page
+    assert said.get_payload().startswith("# tsm2-tune\n")  # type: ignore[union-attr]
+    assert "](" not in said.get_payload(), "a relative link leads nowhere from the page of the package"
 
 
 def test_what_is_in_the_wheel_works(distributions: Distributions, tmp_path: Path) -> None:

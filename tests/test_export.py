@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+import unicodedata
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,6 @@ from tests.fabricated import (
     Winners,
     configuration,
     exported,
-    host_run,
     imported,
     source,
     trial,
@@ -33,12 +33,11 @@ from tests.fabricated import (
 from tsm2_tune.api.parse import FORMATS as ALL_FORMATS
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.export import export, write
-from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.export import FORMATS, write
 
 NASTY = (
     """A"B'C|D\\E`F` {{ 7 * 7 }} {% raw %} \"\"\" ''' */ // # %d $x$ _y_ ^~ <b>&amp; ??/ \\input{x}"""
-    "\n| x |\r\n# heading\x00\x0b\x85\u2028é€😀 \\"
+    "\n| x |\r\n# heading\x1b[31m\u202e\u200b\U000e0041\x00\x0b\x85\u2028é€😀 \\"
 )
 
 # Tables
@@ -53,10 +52,19 @@ def nasty(tmp_path: Path) -> Winners:
     return [replace(row, **texts, source_digest=kernel.digest)], {row.trial_id: kernel}
 
 
-def test_csv_reads_back(nasty: Winners) -> None:
-    (row,) = csv.DictReader(io.StringIO(exported("csv", nasty), newline=""))
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_no_export_holds_what_a_terminal_obeys(nasty: Winners, format_name: str) -> None:
+    text = exported(format_name, nasty, database=NASTY)
+    assert {c for c in text if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp")} <= {"\n", "\r"}
+
+
+def test_csv_reads_back_and_no_cell_is_a_formula(nasty: Winners) -> None:
+    (winner,), sources = nasty
+    text = exported("csv", ([replace(winner, flags=f"={NASTY}")], sources))
+    (row,) = csv.DictReader(io.StringIO(text, newline=""))
     shown = "".join(c if c.isprintable() else " " for c in NASTY)
-    assert {row[name] for name in ("device", "driver", "toolkit", "flags", "tuned_at")} == {shown}
+    assert {row[name] for name in ("device", "driver", "toolkit")} == {shown}
+    assert row["flags"] == f"'={shown}"
     assert (row["median_us"], row["k"]) == ("500.0", "20480")
 
 
@@ -85,11 +93,6 @@ def test_latex_escapes_every_special_character(nasty: Winners) -> None:
     assert sum(line.endswith(r"\\") for line in body) == 2
     for special in "#$%_&":  # outside of alignment
         assert text.replace(" & ", "").replace(f"\\{special}", "").count(special) == 0
-
-
-def test_nothing_to_export() -> None:
-    with pytest.raises(InputError, match=r"nothing to export: results\.db has no winner"):
-        exported("csv", ((), {}))
 
 
 def test_modules_leave_out_winners_not_verified_in_full(path: Path) -> None:
@@ -134,24 +137,6 @@ def test_each_file_of_a_library_is_looked_at_before_anything_is_read(path: Path,
     os.mkfifo(tmp_path / f"libtsm2{suffix}")
     with pytest.raises(InputError, match=rf"cannot write {tmp_path}/libtsm2\{suffix}: it is not a regular file"):
         tsm2_tune.export(path, format="library", output=tmp_path / "libtsm2.so")
-
-
-@pytest.mark.parametrize("form", ["csv", "module"])
-def test_a_device_is_written_to(path: Path, tmp_path: Path, form: str) -> None:
-    winners(tmp_path, (tuning_run(), trial()))
-    exported = tsm2_tune.export(path, format=form, output=os.devnull, binaries=False)
-    assert exported.text
-    assert not os.path.isfile(os.devnull)
-
-
-def test_one_device_alone(tmp_path: Path) -> None:
-    winners(tmp_path, (tuning_run(), trial()), (host_run(), trial()))
-    with Store.open(tmp_path / "results.db", create=False) as store:
-        assert len(json.loads(export(store, "json"))["best"]) == 2
-        (row,) = json.loads(export(store, "json", device=GPU))["best"]
-        assert row["device"] == GPU
-        with pytest.raises(InputError, match="nothing to export"):
-            export(store, "json", device="Tesla K40c")
 
 
 def test_a_file_is_written_whole(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from tests.command import run
 from tests.event_lines import FIELDS, PAGE, Line, assert_documented, lines_of
 from tests.fabricated import PROBLEM, configuration, final, trial, tuning_run, vendor_measurement
 from tsm2_tune.api.tune import TuningResult
@@ -173,9 +172,3 @@ def test_a_signal_is_the_last_line(capsys: pytest.CaptureFixture[str]) -> None:
     last = lines_of(capsys.readouterr().out)[-1]
     assert_documented(last)
     assert last["signal"] == "SIGTERM"
-
-
-def test_what_cannot_be_asked_for_leaves_standard_output_empty() -> None:
-    result = run("--shapes", "8x8", "--json")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "expected MxNxK" in result.stderr

@@ -57,10 +57,6 @@ def test_every_text_is_of_this_versions_kernels(name: str) -> None:
     assert {"f32", "f64"} <= {problem.dtype_name for _, problem in told.parts}
 
 
-def test_they_are_small() -> None:
-    assert sum(len(one.file.read_bytes()) for one in pretuned.pretuned()) < 2_500_000
-
-
 @pytest.mark.usefixtures("session_cache")
 def test_a_text_is_imported_by_its_name(tmp_path: Path) -> None:
     found = tsm2_tune.import_trials("pretuned:h200", tmp_path / "results.db")

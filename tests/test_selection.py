@@ -64,6 +64,7 @@ def test_only_what_was_asked_for_is_shown(given: tuple[str, ...], found: tuple[P
         (("--dtype", "c64"), "--dtype f32, f64"),
         (("--shapes", "8x8x8"), "--shapes 10000000x8x8, 20480x16x20480"),
         (("--cache", "warm"), "--cache clean"),
+        (("--cache", "warm", "--dtype", "f64"), "--cache clean if the other options stay the same"),
         (("--dtype", "f64", "--op", "tn"), "--op nn if the other options stay the same"),
         (
             ("--dtype", "f64", "--shapes", "1e7x8x8"),

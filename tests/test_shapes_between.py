@@ -10,6 +10,7 @@ import pytest
 from tests.times_between import shape
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import (
     KERNELS_OF_A_SHAPE,
     LEAST_DISTANCE,
@@ -22,27 +23,28 @@ from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 H200 = PROFILES["h200"]
 
 
-def test_between_two_shapes_there_is_their_mean() -> None:
-    assert shapes_between([shape(4096, 4, 1024), shape(1024, 16, 4096)]) == [shape(2048, 8, 2048)]
+ENDS = shape(1000, 1, 1000), shape(1000, 64, 1000)
 
 
-def test_a_third_shape_that_is_between_two_parts_them() -> None:
-    ends, middle = (shape(1000, 1, 1000), shape(1000, 64, 1000)), shape(1000, 8, 1000)
-    assert shapes_between(ends) == [middle]
-    assert sorted(shapes_between([*ends, middle])) == [shape(1000, 3, 1000), shape(1000, 23, 1000)]
-
-
-def test_a_third_shape_beside_the_mean_of_two_parts_them_too() -> None:
-    beside = shape(
-        2000, 8, 1000
-    )  # nearer to the mean of the ends than these are, and not so near that it is the mean
-    found = shapes_between([shape(1000, 1, 1000), shape(1000, 64, 1000), beside])
-    assert sorted(found) == [shape(1414, 3, 1000), shape(1414, 23, 1000)]
+@pytest.mark.parametrize(
+    ("tuned", "between"),
+    [
+        ([shape(4096, 4, 1024), shape(1024, 16, 4096)], [shape(2048, 8, 2048)]),
+        (ENDS, [shape(1000, 8, 1000)]),
+        ([*ENDS, shape(1000, 8, 1000)], [shape(1000, 3, 1000), shape(1000, 23, 1000)]),
+        # nearer to the mean of the ends than these are, and not so near that it is the mean
+        ([*ENDS, shape(2000, 8, 1000)], [shape(1414, 3, 1000), shape(1414, 23, 1000)]),
+        ([shape(4, 4, 1000, op="tx"), shape(64, 64, 1000, op="tx")], [shape(16, 16, 1000, op="tx")]),
+        ([shape(20480, n, 20480) for n in (1, 2, 4, 8)], [shape(20480, n, 20480) for n in (3, 6)]),  # of 1 and 2: 1
+        ([shape(1000, 8, 1000), shape(int(1000 * exp(2 * LEAST_DISTANCE) * 0.98), 8, 1000)], []),
+        ([shape(1000, 8, 1000)], []),
+    ],
+)
+def test_between_two_shapes_there_is_their_mean(tuned: list[Problem], between: list[Problem]) -> None:
+    assert sorted(shapes_between(tuned)) == sorted(between)
 
 
 def test_what_rounds_to_a_tuned_shape_is_not_between() -> None:
-    tuned = [shape(20480, n, 20480) for n in (1, 2, 4, 8)]
-    assert set(shapes_between(tuned)) == {shape(20480, n, 20480) for n in (3, 6)}  # the mean of 1 and 2 is 1
     tiny = shapes_between([shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)])
     assert len(tiny) == len({*tiny})
     assert set(tiny).isdisjoint([shape(1, 1, 1), shape(1, 2, 1), shape(2, 1, 1)])
@@ -59,17 +61,6 @@ def test_the_farthest_come_first_and_there_are_no_more_than_tuned_ones() -> None
     assert more[: len(found)] == found
     assert len(found) < len(more) < 96
     assert shapes_between(tuned, 2) == found[:2]
-
-
-def test_shapes_that_lie_side_by_side_have_none_between() -> None:
-    near = int(1000 * exp(2 * LEAST_DISTANCE) * 0.98)
-    assert shapes_between([shape(1000, 8, 1000), shape(near, 8, 1000)]) == []
-    assert shapes_between([shape(1000, 8, 1000)]) == []
-
-
-def test_between_products_of_a_matrix_with_itself_are_such_products() -> None:
-    (found,) = shapes_between([shape(4, 4, 1000, op="tx"), shape(64, 64, 1000, op="tx")])
-    assert (found.m, found.n, found.op) == (16, 16, "tx")
 
 
 @pytest.mark.parametrize("op", ["nn", "ttt", "tn"])

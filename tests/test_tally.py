@@ -90,15 +90,6 @@ def test_the_mean_beside_the_vendor_is_geometric() -> None:
     assert tally.share == 1.0
 
 
-def test_trials_of_no_search_change_nothing() -> None:
-    tally = Tally(Options(), 1)
-    tally.update(started())
-    tally.update(ended())
-    for event in (TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
-        tally.update(event)
-    assert (tally.turns, list(tally.ended), tally.remaining_seconds) == ({}, [PROBLEM], 0.0)
-
-
 def test_a_share_is_of_the_configurations_or_of_the_budget() -> None:
     for options, share in ((Options(), 0.25), (Options(budget_seconds=6.0), 0.5), (Options(budget_seconds=2.0), 1.0)):
         tally = Tally(options, 2)
@@ -188,24 +179,11 @@ def told_after(seconds: float, *events: Any, problems: int = 1, options: Options
     return tally.remaining_seconds
 
 
-def test_nothing_is_told_before_a_pace_is_known() -> None:
-    two = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2)]
-    assert told_after(1.0, started(), *two) is None
-    assert told_after(1.0, started(), *two, two[0]) == 125.0
-    assert told_after(1.0, started(tried_before=128)) == 0.0
-
-
 def test_the_budget_bounds_it_with_what_earlier_runs_spent() -> None:
     three = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2, 3)]
     assert told_after(1.0, started(), *three, options=Options(budget_seconds=60.0)) == 57.0
     spent = started(seconds_before=40.0, tried_before=9)
     assert told_after(1.0, spent, *three, options=Options(budget_seconds=60.0)) == 17.0
-
-
-def test_problems_to_come_take_the_mean_of_those_so_far() -> None:
-    three = [TrialStored(trial(total_seconds=1.0), number) for number in (1, 2, 3)]
-    first = (started(configurations=3), *three)
-    assert told_after(1.0, *first, problems=11) == 40.0  # 4 s so far, and ten more of them
 
 
 def test_runs_that_share_problems_halve_it() -> None:
@@ -219,20 +197,6 @@ def test_runs_that_share_problems_halve_it() -> None:
             tally.update(TrialStored(trial(total_seconds=1.0), number), run)
     assert tally.remaining_seconds == pytest.approx(9 * 3 / 2)
     assert tally.share == pytest.approx(2 / 11)
-
-
-def test_it_counts_down_between_events() -> None:
-    now = [0.0]
-    tally = Tally(Options(), 1, lambda: now[0])
-    tally.update(started(configurations=13))
-    for number in (1, 2, 3):
-        now[0] += 1.0
-        tally.update(TrialStored(trial(total_seconds=1.0), number))
-    assert tally.remaining_seconds == 10.0
-    now[0] += 4.0
-    assert tally.remaining_seconds == 6.0
-    now[0] += 40.0
-    assert tally.remaining_seconds == 0.0
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from tests.command import TUNE, run
 from tests.databases import C128, C256, beside_vendor, sources_of
 from tests.fabricated import (
     BASIS,
@@ -127,14 +126,6 @@ def test_other_finalists_are_measured_beside_the_vendor_again(store: Store) -> N
     assert (row.round, row.vendor_us) == (2, 90)
 
 
-def test_what_was_measured_without_the_vendor_is_measured_with_it(store: Store) -> None:
-    tried(store, {A: 100, B: 101})
-    turn(store, Replay(store))
-    assert [(row.round, row.vendor_us) for row in store.best()] == [(1, None)]
-    assert measured(store, WithVendor(store)) == [True]
-    assert [(row.round, row.vendor_us) for row in store.best()] == [(2, 90)]
-
-
 def left_out(events: list[ProblemEvent]) -> list[tuple[Problem | None, str]]:
     return [(event.problem, event.detail) for event in events if isinstance(event, VendorLeftOut)]
 
@@ -183,31 +174,34 @@ def test_a_host_has_no_vendor(store: Store) -> None:
     assert left_out(turn(store, tuner)) == []
 
 
-@pytest.mark.host
-@pytest.mark.usefixtures("toolchain")
-def test_nothing_is_said_of_it_on_a_host(path: Path) -> None:
-    told = run(*TUNE, "--db", str(path)).output
-    assert "cublas" not in told.lower()
-    assert run(*TUNE, "--no-vendor", "--db", str(path)).exit_code == 0
-
-
 # Stored times
 
 
-def test_the_fastest_right_routine_stands_beside_the_winner(store: Store) -> None:
-    row = beside_vendor(store, GEMM, LT)
-    assert (row.vendor_us, row.vendor_right, row.vendor_routine) == (470, 1, "cublasLtMatmul #3")
-    assert row.x_cublas == pytest.approx(0.94)
+WRONG, NEWER = (
+    vendor_measurement(300, "cublasLtMatmul #3", right=False),
+    vendor_measurement(470, "cublasLtMatmul #3", version=130200),
+)
 
 
-def test_a_wrong_answer_does_not_count_where_another_is_right(store: Store) -> None:
-    row = beside_vendor(store, GEMM, vendor_measurement(300, "cublasLtMatmul #3", right=False))
-    assert (row.vendor_us, row.vendor_right, row.vendor_routine) == (480, 1, "cublasSgemm")
-
-
-def test_where_all_are_wrong_nothing_is_compared(store: Store) -> None:
-    row = beside_vendor(store, vendor_measurement(480, right=False))
-    assert (row.vendor_us, row.vendor_right, row.x_cublas) == (480, 0, None)
+@pytest.mark.parametrize(
+    ("vendor", "beside", "in_a_module"),
+    [
+        ((GEMM, LT), (470, 1, 0.94), (480, "cublasSgemm", 130100)),  # cuBLASLt's routine is none of a module
+        ((GEMM, NEWER), (470, 1, 0.94), (480, "cublasSgemm", 130100)),
+        ((GEMM, WRONG), (480, 1, 0.96), (480, "cublasSgemm", 130100)),
+        ((WRONG,), (300, 0, None), (None, None, None)),
+        ((LT,), (470, 1, 0.94), (None, None, None)),
+        ((vendor_measurement(480, "cublasSgemv"),), (480, 1, 0.96), (None, None, None)),
+        ((vendor_measurement(480, "cublasSsyrk"),), (480, 1, 0.96), (None, None, None)),
+    ],
+)
+def test_the_fastest_right_routine_stands_beside_the_winner(
+    store: Store, tmp_path: Path, vendor: tuple[Any, ...], beside: tuple[Any, ...], in_a_module: tuple[Any, ...]
+) -> None:
+    row = beside_vendor(store, *vendor)
+    assert (row.vendor_us, row.vendor_right, row.x_cublas) == beside
+    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
+    assert (winner.vendor_us, winner.vendor_routine, winner.vendor_version) == in_a_module
 
 
 def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
@@ -215,15 +209,6 @@ def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:
     store.add_final(RUN, final((C128, 510), (C256, 600)), *TODAY)
     assert [(row.round, row.vendor_us) for row in store.best()] == [(2, None)]
     assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == frozenset()
-
-
-def test_the_last_final_tells_driver_library_and_version(store: Store) -> None:
-    beside_vendor(store, GEMM, LT)
-    driver = RUN.identity.driver
-    expected = {(driver, "cuBLAS", 130100), (driver, "cuBLASLt", 130100)}
-    assert store.history(GPU, PROBLEM, *TODAY).vendor_of_last_final() == expected
-    assert store.history("another", PROBLEM, *TODAY).vendor_of_last_final() == frozenset()
-    assert store.history(GPU, replace(PROBLEM, n=8), *TODAY).vendor_of_last_final() == frozenset()
 
 
 def test_turn_begins_with_the_vendors_last_right_time(store: Store) -> None:
@@ -268,15 +253,6 @@ def test_what_kept_the_vendor_out_is_told_in_a_line(capsys: pytest.CaptureFixtur
     ]
 
 
-def test_the_winners_line_says_it(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    tried(store, {A: 100})
-    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    with SearchProgress(console(), Options(), 1, PhaseTimer()) as shown:
-        for event in tune_problems([space], WithVendor(store), store, make_strategy=exhaustive, families=("tsm2",)):
-            shown.show(event)
-    assert "0.90 x cuBLAS" in capsys.readouterr().out
-
-
 def test_runs_differ_only_by_what_they_say(store: Store) -> None:
     """A row of another run in the same round, which a file may have, is nobody's."""
     beside_vendor(store, GEMM)
@@ -285,33 +261,3 @@ def test_runs_differ_only_by_what_they_say(store: Store) -> None:
     with store.database.transaction(writes=True) as connection:
         connection.exec_driver_sql("UPDATE vendor_measurement SET run_id = 2")
     assert [row.vendor_us for row in store.best()] == [None]
-
-
-# In a module
-
-
-def test_a_module_knows_the_routine_that_it_can_leave_a_product_to(store: Store, tmp_path: Path) -> None:
-    row = beside_vendor(store, GEMM, LT, ours=1000)
-    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
-    told = winner.vendor_us, winner.vendor_right, winner.vendor_routine, winner.vendor_version, winner.x_cublas
-    assert told == (480, 1, "cublasSgemm", 130100, 0.48)
-
-
-@pytest.mark.parametrize("routine", ["cublasSsyrk", "cublasSgemv"])
-def test_a_module_compares_with_no_routine_that_libraries_do_not_start(store: Store, routine: str) -> None:
-    row = beside_vendor(store, vendor_measurement(480, routine))
-    assert (row.vendor_us, row.vendor_routine, row.cublas_us, row.cublas_routine) == (480, routine, None, None)
-
-
-def test_a_module_knows_the_routines_own_version(store: Store, tmp_path: Path) -> None:
-    row = beside_vendor(
-        store, vendor_measurement(480, version=130100), vendor_measurement(470, "cublasLtMatmul #3", version=130200)
-    )
-    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
-    assert (row.vendor_version, winner.vendor_version) == (130200, 130100)
-
-
-def test_a_module_knows_no_vendor_where_only_cublaslt_was_measured(store: Store, tmp_path: Path) -> None:
-    row = beside_vendor(store, LT)
-    (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
-    assert (row.vendor_us, winner.vendor_us, winner.x_cublas) == (470, None, None)

@@ -47,12 +47,6 @@ def test_the_product_is_in_out_or_a_new_array(shapes: Any, dtype: Any, factors: 
         np.testing.assert_allclose(made, expected, **near)
 
 
-def test_a_conjugated_operand_is_one() -> None:
-    a, b, out = operands(SHAPES[0], np.complex64)
-    found = vendors_product(a, b, None, 2, 0, (True, False))
-    np.testing.assert_allclose(found, exact(a.conj(), b, out, 2, 0), rtol=1e-4)
-
-
 @pytest.mark.parametrize("is_made", [False, True])
 def test_16_bit_elements_are_rounded_once(is_made: bool) -> None:
     """1 + 2^-11 is between two numbers of f16, and rounded before it is doubled, 2 + 2^-10 would be 2."""

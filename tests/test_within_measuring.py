@@ -17,7 +17,7 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.split_k import SPLITS, WIDE_SPLITS
 from tsm2_tune.tuner.export.kernel_sets.losses import Selected, Tuned
-from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Narrowed, Search
+from tsm2_tune.tuner.export.kernel_sets.pair_timing import Bench, Search
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.options import Options
 
@@ -35,6 +35,13 @@ def searched(
     selected = tuned.selected()
     assert len({*selected.kernels}) == search.least
     return selected, events
+
+
+def stored(store: Store, times: Times, **changes: Any) -> None:
+    """Store a trial of each kernel and problem."""
+    configs = {one.text: one for one in KERNELS}
+    for (text, at), us in times.items():
+        store.add_trial(RUN, stored_trial(configs[text], at, us, **changes))
 
 
 def drawn(seed: int) -> dict[tuple[str, Problem], float]:
@@ -112,9 +119,7 @@ def test_a_kernel_that_no_final_would_have_is_timed_beside_the_best(store: Store
     slow, *others = KERNELS
     times = {(one.text, SHAPES[0]): 100.0 + number / 10 for number, one in enumerate(others)}
     times |= {(slow.text, SHAPES[0]): 115.0, (slow.text, SHAPES[1]): 100.0}
-    for text, at in times:
-        config = next(one for one in KERNELS if one.text == text)
-        store.add_trial(RUN, stored_trial(config, at, times[text, at], full_verdict="right"))
+    stored(store, times, full_verdict="right")
     times |= {(one.text, SHAPES[1]): 300.0 for one in others}
     device = Simulated(store, times, in_turns={(slow.text, SHAPES[0]): 116.0})
     selected, _ = searched(store, device, 0.2, SHAPES[:2])
@@ -129,9 +134,7 @@ def test_the_vendor_is_timed_beside_the_chosen_kernel(store: Store) -> None:
     both, first, second = KERNELS[:3]
     times = {(both.text, at): 102.0 for at in SHAPES[:2]}
     times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[1]): 100.0}
-    for text, at in times:
-        config = next(one for one in KERNELS if one.text == text)
-        store.add_trial(RUN, stored_trial(config, at, times[text, at], full_verdict="right"))
+    stored(store, times, full_verdict="right")
     device = Simulated(store, times | {(second.text, SHAPES[0]): 300.0, (first.text, SHAPES[1]): 300.0})
     device.options = Options(vendor=True)
     selected, _ = searched(store, device, 0.03, SHAPES[:2])
@@ -139,22 +142,6 @@ def test_the_vendor_is_timed_beside_the_chosen_kernel(store: Store) -> None:
     assert [row.vendor_us for row in selected.rows] == [101.0, 101.0]
     assert [row.x_cublas for row in selected.rows] == pytest.approx([101 / 102, 101 / 102])
     assert [row.x_cublas for row in store.best()] == pytest.approx([1.01, 1.01])
-
-
-def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> None:
-    first, second = KERNELS[:2]
-    best = zip((first, second, second, second, second), SHAPES, strict=True)
-    for config, at in best:
-        store.add_trial(RUN, stored_trial(config, at, 100.0))
-    times = {(one.text, at): 100.0 if one is second else 200.0 for one in (first, second) for at in SHAPES}
-    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[0]): 200.0}
-    device = Simulated(store, times)
-    tuned = Tuned(store, DEVICE, SHAPES, 0.03)
-    search = Search(tuned, Bench(TARGET, device.options, store, _tuner=device))
-    decided = itertools.takewhile(lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events())
-    list(decided)
-    assert {text for text, _ in device.tried} == {first.text, second.text}
-    assert len(device.tried) == 2
 
 
 def test_what_does_not_run_serves_nothing(store: Store) -> None:
@@ -165,35 +152,20 @@ def test_what_does_not_run_serves_nothing(store: Store) -> None:
     assert selected.kernels == (first.text, second.text)
 
 
-def test_what_is_wrong_in_the_full_verification_is_not_chosen(store: Store) -> None:
-    wrong, first, second = KERNELS[:3]
-    times = {(wrong.text, at): 101.0 for at in SHAPES[:2]}
-    times |= {(first.text, SHAPES[0]): 100.0, (first.text, SHAPES[1]): 200.0}
-    times |= {(second.text, SHAPES[1]): 100.0, (second.text, SHAPES[0]): 200.0}
-    for text, at in times:
-        config = next(one for one in KERNELS if one.text == text)
-        store.add_trial(RUN, stored_trial(config, at, times[text, at]))
-    device = Simulated(store, times)
-    device.wrong = {wrong.text}
-    selected, _ = searched(store, device, 0.03, SHAPES[:2])
-    assert selected.kernels == (first.text, second.text)
-    device = Simulated(store, times)
-    assert searched(store, device, 0.03, SHAPES[:2])[0] == selected
-
-
-def test_what_the_machine_keeps_from_being_verified_is_not_chosen_now(store: Store) -> None:
+@pytest.mark.parametrize("trouble", ["wrong", "interrupted"])
+def test_what_is_not_verified_in_full_is_not_chosen(store: Store, trouble: str) -> None:
+    """What is wrong never is; what the machine interrupted is verified by the next run."""
     both, first, second = KERNELS[:3]
     times = {(both.text, at): 101.0 for at in SHAPES[:2]}
     times |= {(first.text, SHAPES[0]): 100.0, (first.text, SHAPES[1]): 200.0}
     times |= {(second.text, SHAPES[1]): 100.0, (second.text, SHAPES[0]): 200.0}
-    for text, at in times:
-        config = next(one for one in KERNELS if one.text == text)
-        store.add_trial(RUN, stored_trial(config, at, times[text, at]))
+    stored(store, times)
     device = Simulated(store, times)
-    device.interrupted = {both.text}
-    assert searched(store, device, 0.03, SHAPES[:2])[0].kernels == (first.text, second.text)
-    device.interrupted = set()
-    assert searched(store, device, 0.03, SHAPES[:2])[0].kernels == (both.text, both.text)
+    setattr(device, trouble, {both.text})
+    selected, _ = searched(store, device, 0.03, SHAPES[:2])
+    assert selected.kernels == (first.text, second.text)
+    again = searched(store, Simulated(store, times), 0.03, SHAPES[:2])[0].kernels
+    assert again == (selected.kernels if trouble == "wrong" else (both.text, both.text))
 
 
 def test_a_stop_loses_nothing(store: Store) -> None:
@@ -271,15 +243,6 @@ def test_a_stale_winner_is_compared_with_nothing(store: Store, tmp_path: Path) -
     store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[1], 100.0, basis="newer"))
     with pytest.raises(InputError, match=f"stale winner for {SHAPES[0].text}"):
         Tuned(store, DEVICE, SHAPES[:2], 0.03)
-
-
-def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> None:
-    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0, basis="nvcc of before"))
-    tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
-    assert tuned.winners_count()
-    tuned.keep_to(Bench(TARGET, Options(), store).basis)
-    assert not tuned.winners_count()
-    assert tuned.candidates() == {}
 
 
 def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:

@@ -41,14 +41,6 @@ def test_a_working_folder_that_is_gone_is_named(tmp_path: Path, monkeypatch: pyt
     monkeypatch.undo()
 
 
-@pytest.mark.parametrize(("text", "is_taken"), [(" 5 ", True), ("+5", True), ("1_0", False), ("\uff15", False)])
-def test_spaces_beside_a_number_are_nothing(text: str, is_taken: bool, tmp_path: Path) -> None:
-    database = str(tmp_path / "missing" / "results.db")
-    said = run("--device", "cpu", "--shapes", "8x2x8", "--max-trials", text, "--db", database)
-    assert said.exit_code == 2
-    assert ("is not a valid integer: expected digits from 0 to 9" in said.stderr) is not is_taken
-
-
 def test_a_file_keeps_its_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A new one gets what umask leaves, which is not changed for it: other threads make files too."""
     secret, new, plain = (tmp_path / name for name in ("secret", "new", "plain"))
@@ -129,11 +121,6 @@ def test_names_may_be_as_long_as_is_allowed(length: int, tmp_path: Path) -> None
     refuse_unwritable(path)
     write("kernels", path)
     assert path.read_text() == "kernels"
-
-
-def test_a_name_that_is_too_long_is_called_so(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="its name is too long"):
-        refuse_unwritable(tmp_path / ("k" * 256))
 
 
 def test_a_keyword_is_no_name_of_a_module(tmp_path: Path) -> None:
