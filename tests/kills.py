@@ -1,7 +1,5 @@
 """Kill the tuner, its worker or its compilers at random moments of a small tuning on the host, and look what is left.
 
-python -m tests.kills --count 100 --what main --cache warm
-
 Each time: a tuning of kernels that are all right is started and killed; then the same command goes on to its end. The
 database must open and be whole, what was stored must still be there, every trial must be there once and be right, and
 neither a process nor a temporary file may be left.
@@ -9,7 +7,6 @@ neither a process nor a temporary file may be left.
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import shutil
@@ -17,7 +14,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -258,58 +254,3 @@ def lose_half(cache: Path, rng: random.Random) -> None:
     for binary in binaries[rng.randrange(2) :: 2]:
         for path in (binary, binary.with_suffix(".json")):
             path.unlink(missing_ok=True)
-
-
-def whole(place: Place) -> float:
-    """Tune once unkilled, into a cache that is then warm; how long that takes."""
-    with ended(place.start()) as process:
-        output, _ = process.communicate(timeout=LIMIT_SECONDS)
-    if process.returncode != 0:
-        raise Broken(output)
-    database = place.database.rename(place.folder / "cold.db")
-    start = time.monotonic()
-    check_continued(place, set())
-    database.unlink()
-    return time.monotonic() - start
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--count", type=int, default=100)
-    parser.add_argument("--what", choices=KINDS, default="main")
-    parser.add_argument("--cache", choices=("warm", "cold"), default="warm")
-    parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args()
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # children would inherit nohup's ignored signal
-    broken, ends = 0, Counter[str]()
-    with tempfile.TemporaryDirectory(prefix="kills-") as top:
-        folder = Path(top, "whole")
-        folder.mkdir()
-        seconds = whole(Place(folder, None))
-        print(f"a warm tuning takes {seconds:.1f} s", flush=True)
-        number = kills_done = 0
-        while kills_done < given.count:
-            number += 1
-            rng = random.Random(f"{given.what} {given.cache} {given.seed} {number}")
-            own = Path(top, str(number))
-            own.mkdir()
-            warm = folder / "cache" if given.cache == "warm" else None
-            kills = 1 if given.what == "main" else rng.choice((1, 1, 2, 3))
-            place = Place(own, warm)
-            if warm is not None and given.what == "compiler":
-                lose_half(own / "cache", rng)
-            try:
-                said = try_once(place, given.what, rng, seconds=0.3 * seconds, kills=kills)
-                ends[said.rpartition(", ")[0]] += 1
-                kills_done += not said.startswith(UNKILLED)
-            except Broken as error:
-                broken, kills_done = broken + 1, kills_done + 1
-                said = f"BROKEN: {error}"
-            print(f"{number}: {said}", flush=True)
-            shutil.rmtree(own, ignore_errors=True)
-    print(f"in all {kills_done} runs with kills of {given.what}, cache {given.cache}: {broken} broken; {dict(ends)}")
-    sys.exit(1 if broken else 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,9 +1,7 @@
 """Databases that somebody has tampered with, and what every command must make of them: a result, or one sentence.
 
-    python -m tests.tampered --reads 10000 --tunings 500 --seed 1
-
 Each case is a function of its seed. It takes a good database, changes one thing in it, and reads it or tunes on with
-it. Whatever is wrong is printed with the seed that shows it.
+it.
 """
 
 from __future__ import annotations
@@ -13,10 +11,8 @@ import base64
 import json
 import lzma
 import random
-import tempfile
 import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import asdict
@@ -25,13 +21,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import click
-
 from tests.command import run
 from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.hostile import refusal_of
 from tests.reported import Page
-from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, good_database, tamper
+from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, tamper
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
 from tsm2_tune.generator.device.cards import PROFILES
@@ -222,31 +216,3 @@ def case(good: bytes, folder: Path, seed: int, act: Act) -> tuple[str, str]:
         return kind, act(path, rng)
     except Exception as error:
         raise AssertionError(f"seed {seed}, {kind}: {traceback.format_exc()[-3000:]}") from error
-
-
-@click.command()
-@click.option("--reads", default=1000, show_default=True)
-@click.option("--tunings", default=50, show_default=True)
-@click.option("--seed", "first", default=1, show_default=True, help="Of the first case; the others follow.")
-def main(reads: int, tunings: int, first: int) -> None:
-    """Tamper, read and tune; print what went wrong, and how the rest ended."""
-    wrong = 0
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "good.db"
-        good_database(path)
-        for count, act in ((reads, read), (tunings, go_on)):
-            ended: Counter[tuple[str, str]] = Counter()
-            for seed in range(first, first + count):
-                try:
-                    ended[case(path.read_bytes(), Path(folder), seed, act)] += 1
-                except AssertionError as found:
-                    wrong += 1
-                    click.echo(str(found))
-            click.echo(f"{act.__name__}: {ended.total()} right of {count}")
-            for (kind, how), number in sorted(ended.items()):
-                click.echo(f"  {kind}: {number} {how}")
-    raise SystemExit(wrong > 0)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """A tuning that is killed, or whose worker is, goes on with nothing lost, doubled, misjudged or left behind.
 
-A few of what `python -m tests.kills` does a hundred times.
+`KILLS=100 python -m pytest tests/test_kills.py -k killed` kills each kind of process a hundred times.
 """
 
 from __future__ import annotations
@@ -39,11 +39,17 @@ def warm(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "cache"
 
 
-@pytest.mark.parametrize(("what", "seed", "number"), [("main", 1, 1), ("worker", 3, 2)])
-def test_who_is_killed(what: str, seed: int, number: int, warm: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("KILLS", "1"))))
+@pytest.mark.parametrize("what", kills.KINDS)
+def test_who_is_killed(what: str, seed: int, warm: Path, tmp_path: Path) -> None:
     """Workers while they time and verify for seconds, so that kernels are running when they are killed."""
-    place = Place(tmp_path, warm, "tests.quickly_compiled" if what == "worker" else "tests.quick_command")
-    kills.try_once(place, what, random.Random(seed), seconds=0.5, kills=number)
+    place, rng = (
+        Place(tmp_path, warm, "tests.quickly_compiled" if what == "worker" else "tests.quick_command"),
+        random.Random(seed),
+    )
+    if what == "compiler":
+        kills.lose_half(place.folder / "cache", rng)
+    kills.try_once(place, what, rng, seconds=0.5, kills=1 if what == "main" else rng.choice((1, 2, 3)))
 
 
 def is_stopped(process: int) -> bool:

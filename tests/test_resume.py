@@ -44,7 +44,6 @@ def killed_at(path: Path, trials: int) -> set[tuple[object, ...]]:
 
 
 def test_killed_twice_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path) -> None:
-    """At random moments `python -m tests.kills` kills it."""
     whole, killed = tmp_path / "whole.db", tmp_path / "killed.db"
     assert run(*TUNE, "--db", str(whole)).exit_code == 0
 
