@@ -51,6 +51,20 @@ def ended(path: Path, when: str) -> None:
     plain_sql(path, f"UPDATE trial SET ended_at = '{when}', stamp = {logical_clock.of_date(when)}")
 
 
+def half_written(path: Path) -> Path:
+    """Leave the file as a program does that is killed in a transaction. Return the journal that SQLite rolls back."""
+    journal = Path(f"{path}-journal")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")
+        changed, left = path.read_bytes(), journal.read_bytes()
+        connection.execute("ROLLBACK")
+    path.write_bytes(changed)
+    journal.write_bytes(left)
+    return journal
+
+
 @pytest.fixture
 def two_databases(tmp_path: Path) -> tuple[Path, Path]:
     """Two databases of two GPUs of one name: of one problem they share a configuration."""

@@ -7,7 +7,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run, said
-from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts
+from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts, half_written
 from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration, vacuum
@@ -108,17 +107,7 @@ def test_where_one_is_refused_for_what_it_is_nothing_is_added(three: list[Path],
 
 def test_half_written_file_is_refused_before_anything_is_added(three: list[Path], tmp_path: Path) -> None:
     """A merge only reads its sources, but SQLite must write to roll back."""
-    journal = Path(f"{three[1]}-journal")
-    with closing(sqlite3.connect(three[1], isolation_level=None)) as connection:
-        connection.execute("PRAGMA journal_mode = DELETE")
-        connection.execute("PRAGMA cache_size = 1")  # so that pages are written before the end
-        connection.execute("BEGIN IMMEDIATE")
-        connection.execute("UPDATE source SET paragraphs = hex(randomblob(200000))")
-        connection.execute("UPDATE trial SET detail = hex(randomblob(20000))")
-        killed, left = three[1].read_bytes(), journal.read_bytes()
-        connection.execute("ROLLBACK")
-    three[1].write_bytes(killed)
-    journal.write_bytes(left)
+    half_written(three[1])
     found = run("db", "merge", str(three[0]), str(three[1]), "--db", str(tmp_path / "all.db"))
     assert (found.exit_code, found.stdout) == (2, "")
     assert found.stderr.startswith(f"Error: {three[1]} was left half written by a killed program: tsm2-tune")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import refused, run
-from tests.databases import sources_of
+from tests.databases import half_written, sources_of
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -69,33 +69,19 @@ def test_a_journal_that_names_another_file_removes_none(one_trial_database: Path
     """SQLite would remove it: it takes the file for what tells of a transaction that several databases had."""
     other = one_trial_database.with_name("other")
     other.write_bytes(b"")
-    with closing(sqlite3.connect(one_trial_database)) as connection:
-        connection.execute("PRAGMA cache_size = 1")
-        connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")  # so much that some is written before
-        journal = Path(f"{one_trial_database}-journal").read_bytes()
-        changed = one_trial_database.read_bytes()
-        connection.rollback()
     name = str(other).encode()
     numbers = struct.pack(">II", len(name), sum(name))
-    one_trial_database.write_bytes(changed)
-    Path(f"{one_trial_database}-journal").write_bytes(
-        journal + struct.pack(">I", 2**30 // 4096 + 1) + name + numbers + bytes.fromhex("d9d505f920a163d7")
-    )
+    with half_written(one_trial_database).open("ab") as journal:
+        journal.write(struct.pack(">I", 2**30 // 4096 + 1) + name + numbers + bytes.fromhex("d9d505f920a163d7"))
     assert "names another file, which SQLite would remove" in refused("best", path=one_trial_database)
     assert other.exists()
 
 
 def test_a_journal_of_a_killed_run_is_rolled_back(one_trial_database: Path) -> None:
     shown = run("best", "--db", str(one_trial_database)).output
-    with closing(sqlite3.connect(one_trial_database)) as connection:
-        connection.execute("PRAGMA cache_size = 1")
-        connection.execute("UPDATE trial SET detail = hex(zeroblob(40000))")
-        journal, changed = Path(f"{one_trial_database}-journal").read_bytes(), one_trial_database.read_bytes()
-        connection.rollback()
-    one_trial_database.write_bytes(changed)
-    Path(f"{one_trial_database}-journal").write_bytes(journal)
+    journal = half_written(one_trial_database)
     assert run("best", "--db", str(one_trial_database)).output == shown
-    assert not Path(f"{one_trial_database}-journal").exists()
+    assert not journal.exists()
 
 
 # Kernels

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -15,9 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from tests.command import TUNE, run
-from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
-from tests.swallowing_command import in_destructor, in_weak_reference
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.trial import Outcome
@@ -46,14 +44,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_each_signal_raises_what_ctrl_c_does(number: int) -> None:
-    with pytest.raises(KeyboardInterrupt) as caught, stoppable():
-        send(number)
-    assert isinstance(caught.value, Stopped)
-    assert caught.value.number == number
-
-
-def test_a_second_signal_does_not_disturb_the_end() -> None:
+def test_each_signal_raises_what_ctrl_c_does_and_a_second_one_does_not_disturb_the_end(number: int) -> None:
     ended = []
 
     @contextmanager
@@ -61,14 +52,33 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
         try:
             yield
         finally:
-            for number in SIGNALS:
-                send(number)
-                ended.append(number)
+            for other in SIGNALS:
+                send(other)
+                ended.append(other)
 
-    with pytest.raises(Stopped) as caught, stoppable(), disturbed():
-        send(signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt) as caught, stoppable(), disturbed():
+        send(number)
     assert ended == list(SIGNALS)
-    assert caught.value.number == signal.SIGTERM
+    assert isinstance(caught.value, Stopped)
+    assert caught.value.number == number
+
+
+def in_destructor(work: Callable[[], None]) -> None:
+    class Ended:
+        def __del__(self) -> None:
+            work()
+
+    Ended()
+
+
+def in_weak_reference(work: Callable[[], None]) -> None:
+    class Ended:
+        pass
+
+    ended = Ended()
+    reference = weakref.ref(ended, lambda _: work())
+    del ended
+    assert reference() is None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -77,6 +87,7 @@ def test_a_second_signal_does_not_disturb_the_end() -> None:
 def test_a_signal_that_a_destructor_swallows_ends_the_run(
     number: int, swallowing: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Python drops what a destructor, or a callback of a weak reference, raises."""
     monkeypatch.setattr(signals, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     for _ in range(20):
@@ -192,35 +203,6 @@ class TestCommand:
             f"stopped; every trial that ended is in {path}: run the same command again to continue" in result.output
         )
         assert [process.returncode for process in closed if process] == [-signal.SIGKILL]
-
-    @pytest.mark.parametrize("swallowing", ["in_destructor", "in_weak_reference"])
-    @pytest.mark.parametrize(("number", "status"), STATUSES)
-    def test_a_run_ends_by_a_signal_that_its_destructors_swallow(
-        self, number: int, status: int, swallowing: str, path: Path
-    ) -> None:
-        command = [sys.executable, "-m", "tests.swallowing_command", swallowing, str(int(number)), str(path)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-        assert ended.returncode == status, ended.stdout + ended.stderr
-        assert ended.stderr.count("swallowed") == 1
-        assert "Traceback" not in ended.stderr
-        assert "stopped; every trial that ended is in" in ended.stdout
-        assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
-
-    def test_nohup_keeps_a_run(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        attempt = Worker.attempt
-
-        def hung_up(worker: Worker, request: Any, *meanwhile: Any) -> AttemptResult:
-            send(signal.SIGHUP)
-            return attempt(worker, request, *meanwhile)
-
-        before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        try:
-            with monkeypatch.context() as patch:
-                patch.setattr(Worker, "attempt", hung_up)
-                result = run(*TUNE, "--db", str(path))
-        finally:
-            signal.signal(signal.SIGHUP, before)
-        assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize("writes", [False, True])

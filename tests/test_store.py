@@ -38,7 +38,7 @@ WRONG: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(Fal
 CRASHED: dict[str, Any] = {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None}
 CHANGES: list[dict[str, Any]] = [{}, {}, {}, {}, WRONG, CRASHED]
 OTHER, GPUS, BASES = Problem(20480, 8, 20480, "f32"), (GPU, "Tesla K40c"), (BASIS, "yesterday")
-TIMES = st.sampled_from((100.0, 101.0, 103.0, 105.5, 129.0, 500.0))
+TIMES = st.sampled_from((100.0, 101.5, 103.0, 129.0))
 PLACES = st.tuples(
     st.sampled_from((GPU, GPU, GPU, GPUS[1])),
     st.sampled_from((PROBLEM, PROBLEM, PROBLEM, OTHER)),
