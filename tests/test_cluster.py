@@ -19,7 +19,7 @@ from tests.command import run
 from tests.dask_cluster import Workers, cluster
 from tests.fabricated import plain_sql
 from tests.quick_members import SHAPES, TRIALS, assert_complete
-from tests.servers import TestServer, asked
+from tests.servers import TestServer
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.runs import dask_cluster as clusters
@@ -71,23 +71,6 @@ def test_a_worker_that_is_killed_costs_nothing_but_time(path: Path, workers: Wor
     told = [one.event.trial_id for one in events if isinstance(one, OfRun) and isinstance(one.event, TrialStored)]
     assert len(set(told)) == len(told)
     assert set(told) <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
-
-
-def test_a_worker_that_is_killed_costs_no_trial_on_a_server(address: str, workers: Workers) -> None:
-    told: list[int] = []
-
-    def kill(event: Event) -> None:
-        if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
-            told.append(event.event.trial_id)
-            if len(told) == 1:
-                workers.kill(1)
-
-    result = tuned(address, workers, kill)
-    assert (len(result.winners), result.unfinished, result.is_complete) == (3, (), True)
-    assert asked(address, "SELECT count(*) FROM trial GROUP BY problem_id") == [(TRIALS,)] * 3
-    assert asked(address, "SELECT problem FROM lease") == []
-    assert len(set(told)) == len(told)
-    assert set(told) <= {number for (number,) in asked(address, "SELECT id FROM trial")}
 
 
 def test_a_worker_that_comes_takes_the_place_of_the_last_one(path: Path, workers: Workers) -> None:

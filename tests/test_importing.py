@@ -52,14 +52,6 @@ def test_both_ways_there_is_the_same_union(two_databases: tuple[Path, Path]) -> 
     assert plain_sql(ours, "SELECT count(*) FROM run") == [(2,)]
 
 
-def test_a_third_time_of_the_same_trial_is_kept_beside_its_own(two_databases: tuple[Path, Path]) -> None:
-    ours, theirs = two_databases
-    tsm2_tune.import_trials(theirs, ours)
-    times = plain_sql(ours, "SELECT round, median_us FROM measurement JOIN trial ON trial.id = trial_id"
-                            f" WHERE config = '{C128.text}' AND problem_id = 1 ORDER BY round")  # fmt: skip
-    assert times == [(-1, 501), (0, 500), (1, 505), (2, 506)]
-
-
 def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
     here, there = tmp_path / "here.db", tmp_path / "there.db"
     for path, run_, us in ((here, EARLY, 500.0), (there, tuning_run("NVIDIA H100"), 600.0)):

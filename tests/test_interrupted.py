@@ -118,27 +118,6 @@ def test_what_is_interrupted_twice_is_told_and_stays_untried(path: Path, monkeyp
     assert plain_sql(path, "SELECT outcome FROM trial") == [("ok",)]
 
 
-@pytest.mark.usefixtures("known_ceilings")
-def test_a_winner_over_configurations_that_were_lost_is_no_success(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    command = (*TUNE[:-1], "2", "--db", str(path))
-    attempt, asked = Worker.attempt, list[Attempt]()
-
-    def interrupted(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
-        asked.append(request)
-        lost = AttemptResult(Outcome.INTERRUPTED, "the worker died during timing (SIGKILL)")
-        return lost if len(asked) == 1 else attempt(worker, request, *meanwhile)
-
-    monkeypatch.setattr(Worker, "attempt", interrupted)
-    result = run(*command)
-    assert result.exit_code == 1
-    assert "1 interrupted by the machine" in result.output
-    assert "no winner" not in result.output
-    assert run(*command).exit_code == 0
-    assert plain_sql(path, "SELECT count(*), sum(outcome = 'ok') FROM trial") == [(2, 2)]
-
-
 @pytest.mark.parametrize(
     ("of_sample", "of_kernel", "outcome", "detail"),
     [

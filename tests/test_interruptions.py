@@ -240,12 +240,6 @@ def test_what_a_compiler_is_asked_is_bounded(
 # --- Whatever ends it ---
 
 
-def test_temporary_files_lie_in_the_working_folder(tmp_path: Path, cache: Path) -> None:
-    answer = compiled(fake(tmp_path, f"mktemp\nmktemp -d\necho $TMPDIR > {tmp_path}/where\n{WRITE}"))
-    assert isinstance(answer, Binary)
-    assert Path((tmp_path / "where").read_text()).parent == cache / "working"
-
-
 HANGING = "setsid sleep 600 &\necho $! >> $calls\nmktemp\nsleep 600 &\necho $! >> $calls\nwait\n"
 
 

@@ -32,16 +32,6 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-def test_a_second_run_is_told_whose_the_device_is() -> None:
-    busy = (
-        rf"^device NVIDIA H200 is in use by a run of process {os.getpid()}: wait for its end with --wait, or choose"
-    )
-    with device_lock(target()), pytest.raises(DeviceError, match=busy), device_lock(target()):
-        pass
-    with device_lock(target()):
-        pass
-
-
 def test_devices_of_one_name_are_two() -> None:
     with device_lock(target()):
         assert is_free(target(uuid="GPU-2"))

@@ -157,21 +157,6 @@ def test_devices_take_different_problems(store: Store) -> None:
     assert [len(tried(one)) for one in events] == [5, 5]
 
 
-def test_what_a_device_was_at_that_fails_is_tried_by_another(store: Store) -> None:
-    space, steps = space_of(10), list[int]()
-
-    def fail() -> None:
-        steps.append(1)
-        if len(steps) == 4:
-            raise WorkerError("its process was lost")
-
-    events = shared(store, [space], [Fabricating(store, fail), Fabricating(store, fail)])
-    errors = [event for one in events for event in one if isinstance(event, WorkerError)]
-    assert len(errors) == 1
-    assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
-    assert sum(isinstance(event, ProblemEnded) for one in events for event in one) == 1
-
-
 def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Path) -> None:
     space = space_of(3)
     deadly = space.kept[1].config.text

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import sqlite3
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.calls import few
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.published import Ism2Config
@@ -38,18 +35,6 @@ WRONG: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(Fal
 CRASHED: dict[str, Any] = {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None}
 CHANGES: list[dict[str, Any]] = [{}, {}, {}, {}, WRONG, CRASHED]
 OTHER, GPUS, BASES = Problem(20480, 8, 20480, "f32"), (GPU, "Tesla K40c"), (BASIS, "yesterday")
-TIMES = st.sampled_from((100.0, 101.5, 103.0, 129.0))
-PLACES = st.tuples(
-    st.sampled_from((GPU, GPU, GPU, GPUS[1])),
-    st.sampled_from((PROBLEM, PROBLEM, PROBLEM, OTHER)),
-    st.sampled_from((BASIS, BASIS, BASIS, BASES[1])),
-)
-KERNELS = st.sampled_from((C128, C256, C512, ISM2))
-RESOURCES = st.none() | st.builds(
-    LoadedResources, st.sampled_from((16, 64)), st.just(0), st.sampled_from((2048, 4096)), st.just(8)
-)
-TRIALS = st.tuples(PLACES, KERNELS, TIMES, st.sampled_from((1.0, 40.0)), RESOURCES, st.sampled_from(CHANGES))
-FINALS = st.tuples(PLACES, st.dictionaries(KERNELS, TIMES, min_size=1))
 
 
 class Plain:
@@ -104,51 +89,58 @@ class Plain:
         return list(fastest.values())
 
 
-@settings(few, max_examples=120)
-@given(st.lists(TRIALS | FINALS, min_size=4, max_size=20))
-def test_winners_and_histories_are_those_of_a_plain_computation(steps: list[Any]) -> None:
-    plain = Plain()
-    with tempfile.TemporaryDirectory() as folder, Store.open(Path(folder, "results.db"), create=True) as store:
-        for (device, problem, basis), *step in steps:
-            run = tuning_run(device)
-            if len(step) == 1:
-                (times,) = step
-                timed = {
-                    config: us for config, us in times.items() if (device, problem, basis, config) in plain.trials
-                }
-                if timed:
-                    number = store.add_final(run, final(*timed.items(), problem=problem), FAMILIES, basis)
-                    plain.rounds[device, problem] = plain.rounds.get((device, problem), 0) + 1
-                    assert number == plain.rounds[device, problem]
-                    plain.last[device, problem, basis] = {config.text for config in timed}
-                    for config, us in timed.items():
-                        own = plain.times.setdefault((device, problem, basis, config), [])
-                        own.append((number, measurement(us)))
-                continue
-            config, us, spread_us, resources, changes = step
-            changes = {"resources": resources, "measurement": measurement(us, spread_us)} | changes
-            made = trial(us, config, problem=problem, basis=basis, **changes)
-            number = store.add_trial(run, made)
-            key = (device, problem, basis, config)
-            if key not in plain.trials:  # a trial is stored once
-                plain.trials[key] = made
-                if made.measurement is not None:
-                    plain.times[key] = [(0, made.measurement)]
-            assert number == 1 + list(plain.trials).index(key)
-        winners = [plain.winner(*place) for place in product(GPUS, (OTHER, PROBLEM))]
-        found = store.best()
-        told = [(r.device, r.problem, r.config, r.median_us, r.round, r.ties, r.stale) for r in found]
-        assert told == [one for one in winners if one is not None]
-        for device, problem, basis in product(GPUS, (PROBLEM, OTHER), BASES):
-            assert store.best(device=device, problem=problem) == tuple(
-                row for row in found if (row.device, row.problem) == (device, problem)
-            )
-            history = store.history(device, problem, FAMILIES, basis)
-            keys = plain.of(device, problem, basis)
-            assert [one.config for one in history.tried()] == [key[3] for key in keys]
-            assert [one.outcome for one in history.tried()] == [plain.trials[key].outcome for key in keys]
-            assert history.final_configs() == plain.last.get((device, problem, basis), set())
-            assert list(history.fastest_of_older()) == plain.fastest_of_older(device, problem, basis)
+def compare(store: Store, plain: Plain) -> None:
+    winners = [plain.winner(*place) for place in product(GPUS, (OTHER, PROBLEM))]
+    found = store.best()
+    told = [(r.device, r.problem, r.config, r.median_us, r.round, r.ties, r.stale) for r in found]
+    assert told == [one for one in winners if one is not None]
+    for device, problem, basis in product(GPUS, (PROBLEM, OTHER), BASES):
+        assert store.best(device=device, problem=problem) == tuple(
+            row for row in found if (row.device, row.problem) == (device, problem)
+        )
+        history = store.history(device, problem, FAMILIES, basis)
+        keys = plain.of(device, problem, basis)
+        assert [one.config for one in history.tried()] == [key[3] for key in keys]
+        assert [one.outcome for one in history.tried()] == [plain.trials[key].outcome for key in keys]
+        assert history.final_configs() == plain.last.get((device, problem, basis), set())
+        assert list(history.fastest_of_older()) == plain.fastest_of_older(device, problem, basis)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_winners_and_histories_are_those_of_a_plain_computation(seed: int, store: Store) -> None:
+    chance, plain = random.Random(seed), Plain()
+    for step in range(30):
+        if step % 6 == 5:
+            compare(store, plain)
+        device, problem, basis = (chance.choices(of, (4, 1))[0] for of in (GPUS, (PROBLEM, OTHER), BASES))
+        run = tuning_run(device)
+        times = {config: chance.choice((100.0, 101.5, 103.0, 129.0)) for config in (C128, C256, C512, ISM2)}
+        if chance.random() < 0.3:
+            stored = [config for config in times if (device, problem, basis, config) in plain.trials]
+            timed = {config: times[config] for config in stored if chance.random() < 0.7}
+            if timed:
+                number = store.add_final(run, final(*timed.items(), problem=problem), FAMILIES, basis)
+                plain.rounds[device, problem] = plain.rounds.get((device, problem), 0) + 1
+                assert number == plain.rounds[device, problem]
+                plain.last[device, problem, basis] = {config.text for config in timed}
+                for config, us in timed.items():
+                    own = plain.times.setdefault((device, problem, basis, config), [])
+                    own.append((number, measurement(us)))
+            continue
+        config, us = chance.choice(list(times.items()))
+        loaded = LoadedResources(chance.choice((16, 64)), 0, chance.choice((2048, 4096)), 8)
+        changes = {
+            "measurement": measurement(us, chance.choice((1.0, 1.0, 40.0))),
+            "resources": chance.choice((loaded, loaded, None)),
+        } | chance.choice(CHANGES)
+        made = trial(us, config, problem=problem, basis=basis, **changes)
+        number = store.add_trial(run, made)
+        key = (device, problem, basis, config)
+        if key not in plain.trials:  # a trial is stored once
+            plain.trials[key] = made
+            if made.measurement is not None:
+                plain.times[key] = [(0, made.measurement)]
+        assert number == 1 + list(plain.trials).index(key)
 
 
 @pytest.mark.parametrize(
@@ -164,9 +156,6 @@ def test_a_final_needs_its_trial(store: Store) -> None:
     with pytest.raises(StoreError, match="no trial of tsm2:version=v3,threads=256"):
         store.add_final(RUN, final((C128, 600), (C256, 600)), *TODAY)
     assert store.history(GPU, PROBLEM, *TODAY).final_configs() == frozenset()  # nothing of it was kept
-
-
-# Stale trials
 
 
 # Restarts

@@ -33,30 +33,6 @@ PROBLEM = Problem(100, 3, 40, "f32")
 BODY = "scalar *staged ="
 
 
-@pytest.mark.parametrize(
-    ("statement", "outcome", "said"),
-    [
-        ("*(volatile int *)8 = 1;", Outcome.CRASHED, "thread"),
-        ("for (volatile int i = 0;; ++i) {}", Outcome.TIMED_OUT, "verification took more than 3 s"),
-        ("C[0] = A[-2000000];", Outcome.CRASHED, "before"),
-    ],
-)
-def test_a_fault_is_an_outcome_and_the_next_kernel_runs(
-    try_kernel: TryKernel,
-    worker: Worker,
-    monkeypatch: pytest.MonkeyPatch,
-    statement: str,
-    outcome: Outcome,
-    said: str,
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(worker, "limit_seconds", 3.0)
-        result = try_kernel(CONFIG, PROBLEM, lambda text: text.replace(BODY, f"{statement}\n    {BODY}"))
-    assert result.outcome is outcome
-    assert said in result.detail
-    assert try_kernel(CONFIG, PROBLEM, lambda text: text).outcome is Outcome.OK
-
-
 def test_a_process_that_was_started_ahead_takes_the_first_request(try_kernel: TryKernel, worker: Worker) -> None:
     worker.close()
     worker.start()
