@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.command import run
-from tests.fake_compilers import NVCC, WRITES
+from tests.fake_compilers import NVCC, WRITES, is_gone
 from tsm2_tune.tuner.compile import nvcc as nvcc_compiler
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
@@ -144,6 +144,17 @@ def test_an_nvcc_that_prints_garbage_is_a_problem(tool: Tool) -> None:
     assert found.state is State.PROBLEM
     assert "--version fails" in found.text
     assert found.text.isprintable()
+
+
+@pytest.mark.slow
+def test_an_nvcc_that_hangs_is_ended(
+    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(examination, "LIMIT_SECONDS", 5.0)
+    nvcc(f"echo $$ > {tmp_path}/process; sleep 600")
+    found = only(examination._examined("CUDA toolkit", QUESTION))
+    assert (found.state, found.found) == (State.PROBLEM, "no answer within 5 s")
+    assert is_gone(int((tmp_path / "process").read_text()))
 
 
 @pytest.mark.parametrize(
