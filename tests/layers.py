@@ -37,8 +37,7 @@ LAYERS = {
 COMPILING = {"toolchain", "device", "fakes", "plain", "there"}  # fixtures
 PARTS = 3  # parts of the planted bugs
 SLOW_FILES = """
-    contending_vendor importing_refused shapes_between cache_size
-    launcher_kernels
+    importing_refused shapes_between cache_size
     order contending bacugen tampered trial_texts space cli guidelines api importing pretuned terminals inner_fma_ring
     exported_launch foreign_files within_measuring between dlpack transposed interruptions crossing cupy_matmul
     exported_orders exported_module exported_workspace faults vendor_finals forget gate
@@ -51,10 +50,10 @@ SLOW_FILES = """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.
 WITHOUT_UNIT_FILES = """
-    device_memory exported_calls exported_dtypes gemm general gpu gpu_arrays gpu_calls gpu_cluster gpu_device
+    device_memory exported_calls gemm general gpu gpu_arrays gpu_calls gpu_cluster gpu_device
     gpu_faults gpu_library gpu_standin gpu_torch gpu_vendor host host_faults host_races launcher launcher_export
     library library_files minplus odd_calls planted_bugs predictions programs rate_fit reference running
-    staged_symmetric standin standin_journal standin_left standin_loaded standin_lt standin_lt_descriptors
+    staged_symmetric standin standin_journal standin_left standin_loaded standin_lt
     standin_lt_real standin_triangle standin_verifying tune without_gpu worker
 """
 WITHOUT_UNIT = SLOW | {f"tests/test_{name}.py" for name in WITHOUT_UNIT_FILES.split()}

@@ -98,19 +98,6 @@ def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[i
 
 
 @pytest.fixture
-def long_products(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """The products that took the long way."""
-    long, of = [], module.Product.of
-
-    def counting(*arguments: Any, **named: Any) -> Any:
-        long.append(arguments)
-        return of(*arguments, **named)
-
-    monkeypatch.setattr(module.Product, "of", counting)
-    return long
-
-
-@pytest.fixture
 def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
     slower: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": 1, "cublas_routine": "cublasSgemm"}

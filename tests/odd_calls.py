@@ -16,6 +16,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -25,6 +26,7 @@ import numpy as np
 
 from tests.calls import Array, Call, Ops, check_on_host, operands, ops_of, random_call, whole_of
 from tests.fabricated import exported, handmade, host_run, imported, trial, winners
+from tests.threads_on_gpu import in_threads
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.device.interface import KernelFault
@@ -151,11 +153,7 @@ def odd_calls(module: ModuleType, calls: int, threads: int, seed: int = 1, ops: 
         for _ in range(thread, calls, threads):
             one_call(module, rng, found[thread], ops_of(ops))
 
-    workers = [threading.Thread(target=work, args=[thread]) for thread in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads([partial(work, thread) for thread in range(threads)])
     counts = sum((one.counts for one in found), Counter())
     return Found(counts, [wrong for one in found for wrong in one.wrong])
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from io import StringIO
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from rich.console import Console
 
 from tests.call_log import logged
-from tests.fabricated import measurement, tuning_run
+from tests.fabricated import imported, measurement, plain_sql, tuning_run
 from tests.simulated import DEVICE, RUN, Simulated, stored_trial
 from tests.times_between import (
     H200,
@@ -30,6 +33,7 @@ from tests.times_between import (
     shape,
     tuned,
 )
+from tsm2_tune.cli import main
 from tsm2_tune.console.cross_timing import CrossTimingProgress
 from tsm2_tune.console.trial_tables import trial_facts
 from tsm2_tune.generator.config import KernelConfig
@@ -340,3 +344,42 @@ def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, mon
     at = winners[0].problem
     assert seen[0](Contender(WINNER, at, at, 1e9, 132.0))
     assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for
+
+
+def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store, path: Path) -> None:
+    measured_between(store)
+    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
+    points = {(point, number) for number, of in known_of(store, winners).vendor.items() for point in of}
+    for (m, n, k, _), number in points:
+        own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
+        assert own[number] == min(own.values())
+    plain_sql(path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")
+    assert known_of(store, winners).vendor == {}
+    warm = {one: replace(record, trial=replace(record.trial, cache=Cache.WARM)) for one, record in winners.items()}
+    assert known_of(store, warm).vendor == {}
+
+
+def logs(problem: Problem) -> tuple[float, ...]:
+    return tuple(map(math.log, (problem.m, problem.n, problem.k)))
+
+
+def test_of_the_vendor_between_a_module_is_given_what_libraries_start(store: Store, path: Path) -> None:
+    measured_between(store)
+    winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
+    before = known_of(store, winners).vendor
+    assert {us for of in before.values() for *_, us in of} == {101.0}
+    plain_sql(path, "UPDATE vendor_measurement SET library = 'cuBLASLt', routine = 'cublasLtMatmul #1'")
+    assert {row.vendor_us for row in store.best(between=True)} == {101.0}
+    assert known_of(store, winners).vendor == {}
+
+
+def test_an_exported_module_expects_the_vendor_by_its_times_between_too(store: Store, tmp_path: Path) -> None:
+    measured_between(store)
+    output = tmp_path / "kernels.py"
+    command = ["export", "--db", str(store.path), "--format", "module", "--no-binaries", "--output", str(output)]
+    assert CliRunner().invoke(main, command).exit_code == 0
+    module = imported(output.read_text(), tmp_path)
+    at = BETWEEN[0]
+    found = module.match(at.m, at.n, at.k, "float32", DEVICE)
+    assert found.vendor_us == pytest.approx(101.0, rel=0.02)
+    assert not found.is_tuned

@@ -20,7 +20,6 @@ from tsm2_tune.tuner.measure.cross_timing import MOST_SHAPES, CrossTiming
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure, PairMeasured, TrialStored
-from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
@@ -290,21 +289,6 @@ def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) 
 
 
 # Ended in the middle
-
-
-def test_an_end_in_the_middle_loses_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "TOGETHER_SECONDS", 0.0)  # each is told at once
-    won(store, *THREE)
-    device = Simulated(store, SLOWER)
-    events = CrossTiming(frozenset(SHAPES[:3]), device, store).events()
-    stored = (one for one in events if isinstance(one, TrialStored))
-    for _ in range(3):
-        next(stored)
-    events.close()
-    assert device.options == Options()
-    assert len(store.listing()) == 6
-    assert len(measured(store, SHAPES[:3], SLOWER)) == 3
-    assert len({(one.config, one.problem) for one in store.listing()}) == len(store.listing()) == 9
 
 
 def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:

@@ -156,14 +156,3 @@ def test_what_cupy_is_expected_to_be_faster_for_is_its(
     recording(module, monkeypatch)
     module.by_kernel = 0
     check(module, cupy, numbers((64, 64)), numbers((64, 4)), by_kernel=False)
-
-
-def test_without_cupy_there_is_no_such_name(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert not hasattr(module, "cupy")
-    with pytest.raises(
-        AttributeError, match=r"^best_kernels\.cupy cannot be used here: it needs CuPy: import of cupy"
-    ):
-        module.cupy  # noqa: B018
-    with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'numpy'$"):
-        module.numpy  # noqa: B018

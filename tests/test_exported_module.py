@@ -49,6 +49,19 @@ def test_what_is_listed_is_public(gpu_module: ModuleType, monkeypatch: pytest.Mo
     assert dir(gpu_module) == sorted([*gpu_module.__all__, "torch"])
 
 
+@pytest.mark.parametrize(("name", "library"), [("cupy", "CuPy"), ("jax", "JAX"), ("torch", "PyTorch")])
+def test_without_its_library_there_is_no_such_name(
+    gpu_module: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str, library: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    assert not hasattr(gpu_module, name)
+    said = rf"^best_kernels\.{name} cannot be used here: it needs {library}: import of {name}"
+    with pytest.raises(AttributeError, match=said):
+        getattr(gpu_module, name)
+    with pytest.raises(AttributeError, match=r"^module 'best_kernels' has no attribute 'other'$"):
+        gpu_module.other  # noqa: B018
+
+
 @pytest.mark.parametrize(
     ("shape", "nearest"),
     [

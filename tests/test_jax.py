@@ -349,11 +349,3 @@ def test_two_modules_of_one_file_are_one_to_xla(best: ModuleType, tmp_path: Path
     other = imported(Path(str(best.__file__)).read_text(encoding="utf-8"), tmp_path)
     sys.modules["best_kernels"] = before
     check(other.jax.matmul, best.jax.matmul, a, b)
-
-
-def test_without_jax_there_is_no_such_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = module_of(tmp_path, Problem(64, 4, 64, "f32", "ttt"))
-    monkeypatch.setitem(sys.modules, "jax", None)
-    assert not hasattr(module, "jax")
-    with pytest.raises(AttributeError, match=r"^best_kernels\.jax cannot be used here: it needs JAX: import of jax"):
-        module.jax  # noqa: B018

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import itertools
 import random
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +19,7 @@ from tests.call_log import logged
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Parameter, Tensor, exchange
 from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
+from tests.threads_on_gpu import in_threads
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
@@ -230,7 +229,6 @@ def test_a_launcher_goes_with_what_it_holds(compiled: ModuleType) -> None:
 def test_many_threads_at_once(compiled: ModuleType, torch: Any) -> None:
     compiled.driver.current = 0xC0
     threads, calls = 8, 400
-    problems: Any = itertools.count()
 
     def work(number: int) -> None:
         for turn in range(calls):
@@ -240,14 +238,8 @@ def test_many_threads_at_once(compiled: ModuleType, torch: Any) -> None:
             if turn % 97 == 0:
                 compiled.plans.clear()
                 compiled.starters.pop(Tensor, None)  # like a launcher that was never taught
-            next(problems)
 
-    running = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
-    for one in running:
-        one.start()
-    for one in running:
-        one.join()
-    assert next(problems) == threads * calls
+    in_threads([partial(work, number) for number in range(threads)])
 
     def told(launch: Any) -> tuple[Any, ...]:
         values = launch["arguments"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import pytest
 
 from tests.odd_calls import FAULTS, odd_calls, odd_module
 from tests.on_host import ON_HOST, STUCK
+from tests.threads_on_gpu import in_threads
 from tsm2_tune.tuner.device.emulator import entry_point, run_on_host
 from tsm2_tune.tuner.device.interface import KernelFault
 
@@ -47,11 +48,7 @@ def test_a_fault_is_raised_in_its_thread_alone(tmp_path: Path) -> None:
                 elif not (out == 90).all():
                     untold.append(f"out holds {out[0, 0]}")
 
-    threads = [threading.Thread(target=work, args=[thread]) for thread in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads([partial(work, thread) for thread in range(8)])
     assert untold == []
 
 

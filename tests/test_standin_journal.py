@@ -76,45 +76,24 @@ def test_a_line_that_is_never_finished_is_not_awaited(fakes: Path, tmp_path: Pat
     assert written_in(tmp_path).uncounted == (2, 0, 0)
 
 
-# A product; a child that makes another, and exits as programs do; the parent exits.
+# The child makes a product, and exits as programs do.
 FORKS = """
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
-int cublasCreate_v2(void **);
-int cublasDgemm_v2(void *, int, int, int, int, int, const double *, const double *, int, const double *, int,
-                   const double *, double *, int);
-static void multiply(void *handle)
-{
-    const double one = 1;
-    cublasDgemm_v2(handle, 0, 0, 6, 2, 3, &one, (double *)(1l << 40), 6, (double *)(1l << 50), 3, &one,
-                   (double *)(1l << 60), 6);
-}
-int main(void)
-{
-    void *handle;
-    int status;
-    cublasCreate_v2(&handle);
-    multiply(handle);
-    multiply(handle);
-    if (fork() == 0) {
-        multiply(handle);
-        exit(0);
-    }
-    return wait(&status) < 0 || status != 0;
-}
+import ctypes, os, sys
+from tests.cublas_program import play
+from tests.standin_calls import gemm
+driver, cublas, step = ctypes.CDLL("libcuda.so.1"), ctypes.CDLL("libcublas.so.13"), gemm("cublasDgemm_v2")
+play(cublas, driver, [step, step], [])
+if os.fork() == 0:
+    play(cublas, driver, [step], [])
+    sys.exit()
+sys.exit(os.wait()[1])
 """
 
 
 def test_a_forked_child_takes_no_times_and_counts_none_twice(fakes: Path, tmp_path: Path) -> None:
-    source, program = tmp_path / "forks.c", tmp_path / "forks"
-    source.write_text(FORKS)
-    subprocess.run(["cc", source, f"-L{fakes}", "-l:libcublas.so.13", "-l:libcuda.so.1", "-o", program], check=True)
-    journal = tmp_path / "journal"
-    journal.mkdir()
-    told = Standing(standin_path(), has_times=True).environment(journal) | {"LD_LIBRARY_PATH": str(fakes)}
-    subprocess.run([program], env=told, check=True, timeout=60)
-    (one,) = written_in(journal).seen
+    told = Standing(standin_path(), has_times=True).environment(tmp_path) | {"LD_LIBRARY_PATH": str(fakes)}
+    subprocess.run([sys.executable, "-c", FORKS], env=told, check=True, timeout=60, cwd=TESTS.parent)
+    (one,) = written_in(tmp_path).seen
     assert (one.calls, one.first_us > 0, len(one.cublas_us)) == (3, True, 1)
 
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from tests.measured_plans.helpers import before_a_driver, module_of_all, torch_in
+from tests.fake_tensors import fake_torch
+from tests.measured_plans.helpers import module_of_all
+from tests.recording_driver import recording
 
 
 @pytest.fixture(scope="module")
@@ -16,9 +21,35 @@ def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Mod
 
 @pytest.fixture
 def module(of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return before_a_driver(of_all, monkeypatch)
+    """The module before a driver that records, as `driver`; every kernel has a binary."""
+    for kept in (of_all.plans, of_all.starters, of_all.workspaces, of_all.decided):  # another test's driver
+        kept.clear()
+    driver = recording(of_all, monkeypatch)
+    driver.workspaces = True
+    monkeypatch.setattr(of_all, "is_compiled", lambda *_: True)
+    monkeypatch.setattr(of_all, "driver", driver, raising=False)
+    return of_all
 
 
 @pytest.fixture
 def torch(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    return torch_in(monkeypatch)
+    """PyTorch: `asked` are the products that it was asked for, each of which takes `takes_us`."""
+    fake = fake_torch()
+    fake.asked, fake.takes_us, fake.driver = [], 50.0, None
+
+    def addmm(c: Any, a: Any, b: Any, *, beta: Any, alpha: Any, out: Any) -> Any:
+        fake.asked.append((a, b, out, alpha, beta, fake.stream))
+        if fake.driver is not None:
+            fake.driver.now_us += fake.takes_us
+        return "another tensor of the same memory"
+
+    @contextlib.contextmanager
+    def stream(given: Any) -> Any:
+        before, fake.stream = fake.stream, 0 if given is None else given
+        yield
+        fake.stream = before
+
+    fake.addmm, fake.cuda.stream = addmm, stream
+    fake.cuda.ExternalStream = lambda handle, device: handle
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    return fake

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
-import pytest
-
 from tests.fabricated import device_array, imported, trial, tuning_run
-from tests.fake_tensors import Tensor, fake_torch
-from tests.recording_driver import recording
+from tests.fake_tensors import Tensor
 from tsm2_tune.generator.families.resident_b import ResidentBFmaRingConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -40,45 +35,6 @@ def module_of_all(folder: Path) -> ModuleType:
             tried = trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=4)
             store.add_trial(tuning_run(sms=132), tried)
         return imported(export(store, "module"), folder)
-
-
-def before_a_driver(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module before a driver that records, as `driver`; every kernel has a binary."""
-    for kept in (
-        module.plans,
-        module.starters,
-        module.workspaces,
-        module.decided,
-    ):  # another test's driver
-        kept.clear()
-    driver = recording(module, monkeypatch)
-    driver.workspaces = True
-    monkeypatch.setattr(module, "is_compiled", lambda *_: True)
-    monkeypatch.setattr(module, "driver", driver, raising=False)
-    return module
-
-
-def torch_in(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """PyTorch: `asked` are the products that it was asked for, each of which takes `takes_us`."""
-    fake = fake_torch()
-    fake.asked, fake.takes_us, fake.driver = [], 50.0, None
-
-    def addmm(c: Any, a: Any, b: Any, *, beta: Any, alpha: Any, out: Any) -> Any:
-        fake.asked.append((a, b, out, alpha, beta, fake.stream))
-        if fake.driver is not None:
-            fake.driver.now_us += fake.takes_us
-        return "another tensor of the same memory"
-
-    @contextlib.contextmanager
-    def stream(given: Any) -> Any:
-        before, fake.stream = fake.stream, 0 if given is None else given
-        yield
-        fake.stream = before
-
-    fake.addmm, fake.cuda.stream = addmm, stream
-    fake.cuda.ExternalStream = lambda handle, device: handle
-    monkeypatch.setitem(sys.modules, "torch", fake)
-    return fake
 
 
 def arrays(m: int = M, n: int = N, k: int = K, *, order: str = "F") -> list[Any]:
