@@ -127,6 +127,8 @@ def test_what_the_short_way_declines_is_timed_once_too(
     torch.empty_strided = lambda *_, **__: tensors()[2]
     a, b, out = tensors()
     once(module, lambda: module.gemm(a, b, None if is_made else out, measure=True, **more))
+    if "stream" in more:
+        assert {launch["stream"] for launch in module.driver.launches} == {7}
 
 
 def test_a_weight_that_requires_a_gradient_is_timed_once_too(module: ModuleType, slow: SimpleNamespace) -> None:
