@@ -92,6 +92,7 @@ def audited() -> None:
         "audit.db", trial(400, NARROW, registers=30), trial(500, WIDE, resources=loaded, spill_bytes=8),
         trial(500, Tsm2Config("v3", 1024, 8, 4), registers=72, problem=SHAPES[0]),
         trial(600, Tsm2Config("v3", 1024, 16, 32), registers=64, problem=SHAPES[0]),
+        trial(510, Tsm2Config("v3", 1024, 8, 4), registers=72, problem=SHAPES[2]),
     )  # fmt: skip
 
 

@@ -19,16 +19,13 @@ from tests.fabricated import (
     FAKE_CODE,
     GPU,
     PROBLEM,
-    host_run,
     measurement,
-    plain_sql,
     trial,
     tuning_run,
     vendor_measurement,
 )
 from tests.on_host import ON_HOST
 from tsm2_tune.cli import main
-from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import support_source
@@ -38,7 +35,6 @@ from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.interface import Device
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.measure.l2_state import L2_SIZES, L2Flush
-from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import IN_FINALS, Binary, Cache, Final, Trial
 
@@ -116,10 +112,6 @@ def test_the_host_knows_one_state() -> None:
         assert gpu.cache(asked) is asked
         assert host.cache(asked) is Cache.CLEAN
         assert host.caches(asked, IN_FINALS) == (Cache.CLEAN,)
-
-
-def test_another_state_is_another_measurement() -> None:
-    assert len({basis("nvcc", "", cache) for cache in Cache}) == len(Cache)
 
 
 # --- What is stored ---
@@ -214,14 +206,6 @@ def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
     assert store.full_verdict(row, ["yesterday", "today, dirty"]) is None
 
 
-@pytest.mark.parametrize("table", ["trial", "measurement"])
-def test_a_state_that_is_none_is_refused(store: Store, path: Path, table: str) -> None:
-    store.add_trial(RUN, timed(500))
-    plain_sql(path, f"UPDATE {table} SET cache = 'cold' WHERE id = 1")
-    with pytest.raises(StoreError, match="cache = 'cold'"):
-        store.trial(1)
-
-
 def test_a_vendors_time_of_another_state_is_not_beside_ours(store: Store, path: Path) -> None:
     store.add_trial(RUN, timed(500))
     store.add_final(RUN, in_both((C128, 450, 500), vendor=(600, 750)), *DIRTY_TODAY)
@@ -232,23 +216,6 @@ def test_a_vendors_time_of_another_state_is_not_beside_ours(store: Store, path: 
 
 
 # --- What is said ---
-
-
-@pytest.fixture
-def both(store: Store) -> Store:
-    """A problem that was searched dirty, with a final beside cuBLAS, and one that was searched clean alone."""
-    store.add_trial(RUN, timed(500))
-    store.add_final(RUN, in_both((C128, 450, 500), vendor=(540, 750)), *DIRTY_TODAY)
-    store.add_trial(RUN, timed(300, C128, Cache.CLEAN, problem=Problem(20480, 8, 20480, "f32")))
-    return store
-
-
-def test_a_line_about_a_winner_names_the_state(both: Store, store: Store) -> None:
-    (row,) = both.best(cache=Cache.DIRTY)
-    assert "500.0 us dirty, " in str(row)
-    store.add_trial(host_run(), trial(700, C128))
-    (row,) = store.best(device="Some CPU")
-    assert "700.0 us, " in str(row)  # an emulated kernel's time is of no L2
 
 
 def run(*arguments: str) -> Any:

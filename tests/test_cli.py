@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from tests.command import TUNE, refused, run
-from tests.fabricated import plain_sql
 from tsm2_tune.api.parse import LARGE
 from tsm2_tune.generator import families, problem
 from tsm2_tune.generator.device.cards import PROFILES
@@ -141,6 +140,7 @@ OP = "expected two of the letters n, t"
         (("best", "--db", "a.db", "--db", "b.db"), "--db given 2 times: it takes one value"),
         (("--shapes", "8x8x8", "--pairs", "--no-pairs"), "--pairs and --no-pairs given 2 times: it takes one value"),
         (("export", "-o", "a.py", "--output", "b.py"), "--output given 2 times: it takes one value"),
+        (("run", "--pretuned", "--db=x.db", "--", "true"), "--pretuned and --db each choose the kernels"),
         # a stray word
         (("export", "x.py", "-o", "-"), "name it with --output, as --output x.py"),
         (("show", "1", "x.db"), "name it with --db, as --db x.db"),
@@ -168,17 +168,6 @@ def test_of_a_long_argument_its_ends_are_quoted(before: tuple[str, ...]) -> None
     assert len(result.output) < 900
 
 
-def test_what_is_no_database_of_this_version_is_left_alone(database: str, tmp_path: Path) -> None:
-    plain_sql(Path(database), "PRAGMA user_version = 999")
-    notes = tmp_path / "notes.txt"
-    notes.write_text("precious notes, long enough to be no empty database" * 40)
-    for path, said in ((Path(database), "newer"), (notes, str(notes))):
-        before = path.read_bytes()
-        for arguments in (TUNE, ("best",)):
-            assert said in refused(*arguments, path=path)
-        assert path.read_bytes() == before
-
-
 def test_a_device_that_was_not_tuned_is_named(database: str) -> None:
     for command in (["best"], ["export", "--format", "csv", "--output", "-"]):
         result = run(*command, "--db", database, "--device", "NVIDIA B200")
@@ -200,12 +189,6 @@ def test_an_export_follows_links_and_writes_into_pipes(database: str, tmp_path: 
     reader.join()
     assert pipe.is_fifo()
     assert read == [target.read_text()]
-
-
-def test_an_output_that_cannot_be_written(database: str, tmp_path: Path) -> None:
-    result = run("export", "--db", database, "--format", "csv", "--output", str(tmp_path / "no" / "t.csv"))
-    assert result.exit_code == 2
-    assert "no/t.csv" in result.output
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])

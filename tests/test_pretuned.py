@@ -99,11 +99,6 @@ def test_the_bench_verifies_winners_searches_nothing_and_writes_the_text(tmp_pat
     assert said.output.endswith(f"wrote {output}: 1 winners, 1 of them verified in full\n")
     assert plain_sql(database, "SELECT count(*), count(full_verdict) FROM trial") == [(1, 1)]
     assert "calls right" in output.read_text()
-    plain_sql(database, "PRAGMA foreign_keys = OFF")
-    plain_sql(database, "UPDATE run SET device_name = 'GPU'")
-    plain_sql(database, "UPDATE trial SET device_name = 'GPU'")
-    said = CliRunner().invoke(bench.main, [str(database), *text])
-    assert (said.exit_code, "run this where its winners were tuned" in said.stderr) == (2, True)
 
 
 # Programs
@@ -239,13 +234,6 @@ def test_without_a_compiler_or_a_gpu_the_program_runs_as_it_is(
     assert done.returncode == 7
     if "borrows" not in done.stderr and "compiling" not in done.stderr:  # a GPU answers here
         assert done.stderr == f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
-
-
-@pytest.mark.parametrize("other", ["--db=x.db", "--library=x.so"])
-def test_kernels_are_from_one_place(other: str) -> None:
-    said = run("run", "--pretuned", other, "--", "true")
-    assert said.exit_code == 2
-    assert f"--pretuned and {other.partition('=')[0]} each choose the kernels" in said.stderr
 
 
 @pytest.mark.host

@@ -133,8 +133,10 @@ def test_the_command_writes_a_page(path: Path, tmp_path: Path) -> None:
     result = run("report", "--db", str(tried(path)), "--output", str(output))
     assert (result.exit_code, result.output) == (0, f"wrote {output}\n")
     Page(output.read_text(encoding="utf-8"))
-    printed = run("report", "--db", str(path), "--output", "-")
-    assert printed.output.startswith("<!DOCTYPE html>")
+    printed = run("report", str(path), "--title", "Node 7", "--note", "<b>", "--output", "-").output
+    assert printed.startswith("<!DOCTYPE html>")
+    assert "<h1>Node 7</h1>" in printed
+    assert "&lt;b&gt;" in printed
     exported = tsm2_tune.report(path, products="20480x16x20480", compare=path)
     assert exported.files == ()
     assert OTHER.text not in str(exported.text)
@@ -153,13 +155,6 @@ def test_without_the_package_one_sentence_says_what_to_install(
 
 
 @pytest.mark.usefixtures("without_charts")
-def test_the_command_takes_a_title_and_a_note(path: Path) -> None:
-    printed = run("report", str(tried(path)), "--title", "Node 7", "--note", "<b>", "--output", "-")
-    assert "<h1>Node 7</h1>" in printed.output
-    assert "&lt;b&gt;" in printed.output
-
-
-@pytest.mark.usefixtures("without_charts")
 @pytest.mark.parametrize("text", [7, "\0", "\ud800"])
 def test_a_title_that_a_page_cannot_hold_is_refused(path: Path, text: object) -> None:
     with pytest.raises(tsm2_tune.InputError, match="title = "):
@@ -173,9 +168,6 @@ def test_a_title_that_a_page_cannot_hold_is_refused(path: Path, text: object) ->
         (("--db", "none.db"), "no database none.db: tune first"),
         (("--db", "empty.db"), "empty.db holds no results yet"),
         (("--db", "untried.db"), "untried.db has no trial yet: tune first"),
-        (("--db", "text.db"), "text.db is not a SQLite database"),
-        (("--db", "foreign.db"), "foreign.db is "),
-        (("--db", "newer.db"), "newer.db "),
         (("--db", "good.db", "--compare", "none.db"), "no database none.db"),
         (("--db", "good.db", "--compare", "foreign.db"), "foreign.db is "),
         (("--db", "good.db", "--shapes", "8x8x8"), "no trial of 10 matches: good.db has"),
@@ -185,8 +177,6 @@ def test_a_title_that_a_page_cannot_hold_is_refused(path: Path, text: object) ->
             ("--db", "good.db", "--compare", "newer.db", "--output", "newer.db"),
             "cannot write newer.db: it is part of the database newer.db",
         ),
-        (("--db", "good.db", "--output", "none/report.html"), "cannot write "),
-        (("--db", "good.db", "--output", "folder"), "cannot write "),
         (("--db", "text.db", "--output", "none/report.html"), "cannot write none/report.html: its folder does not"),
         (("--db", "good.db", "--output", ""), "the name of the file to write is empty"),
     ],
@@ -197,7 +187,6 @@ def test_what_cannot_be_reported_is_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("empty.db").touch()
-    Path("folder").mkdir()
     Path("text.db").write_text("no database, but long enough to be taken for the head of one" * 20)
     database_of("untried.db")
     tried(Path("good.db"))
