@@ -1,4 +1,4 @@
-"""PyTorch's own tensors, which a GPU is pretended for, as operands of a module: also tests/tensors_on_gpu.py."""
+"""The real PyTorch with an exported module, on a GPU that is pretended; tests/tensors_on_gpu.py has more tensors."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ from typing import Any
 
 import pytest
 
+from tests.fabricated import GPU, module_of
 from tests.modules import launched_on
+from tests.pretended_gpu import pretend
+from tests.torch_checks import CHECKS, is_untouched, trials_of_all
+from tests.torch_programs import PROGRAMS
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 @pytest.fixture
 def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch, whose CPU tensors describe their memory as those of a GPU do."""
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     described = torch.Tensor.__cuda_array_interface__.fget
 
     class OnGpu:
@@ -60,8 +65,20 @@ def test_other_tensors_of_pytorch(module: ModuleType, real: Any, recwarn: pytest
 
 
 def test_a_cpu_tensor_is_no_operand(module: ModuleType) -> None:
-    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
     x = torch.ones(3, 3, dtype=torch.complex64)
     for tensor in (x, x.mH):
         with pytest.raises(TypeError, match=r"^a: expected a device array .* got Tensor"):
             module.gemm(tensor, x)
+
+
+@pytest.fixture(scope="module")
+def real_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    return module_of(tmp_path_factory.mktemp("module"), *trials_of_all(GPU, "9.0", 132))
+
+
+@pytest.mark.filterwarnings("ignore")  # warnings of Inductor
+@pytest.mark.parametrize("check", CHECKS | PROGRAMS)
+def test_products_are_pytorchs(real_module: ModuleType, monkeypatch: pytest.MonkeyPatch, check: str) -> None:
+    pretend(real_module, monkeypatch)
+    torch.set_num_threads(1)  # enough for this size: other tests share the machine
+    is_untouched((CHECKS | PROGRAMS)[check], real_module, "cpu")
