@@ -86,13 +86,17 @@ class Place:
 
     def processes(self) -> dict[int, list[str]]:
         """Number and command of all that was started here and still runs, whoever its parent is by now."""
-        mark = f"{MARK}={self.mark}".encode()
+        mark, tmpdir = (
+            f"{MARK}={self.mark}".encode(),
+            f"TMPDIR={self.folder}/".encode(),
+        )  # compilers have only the latter
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
                 continue
             try:
-                if mark in (entry / "environ").read_bytes().split(b"\0"):
+                variables = (entry / "environ").read_bytes().split(b"\0")
+                if any(one == mark or one.startswith(tmpdir) for one in variables):
                     command = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                     found[int(entry.name)] = command
             except OSError:
@@ -101,7 +105,7 @@ class Place:
 
     def files(self) -> list[str]:
         """Temporary files, and what compilers work in."""
-        working = (self.folder / "cache").rglob("compiling-*")
+        working = (self.folder / "cache").glob("**/working/*")
         return [str(path.relative_to(self.folder)) for path in (*(self.folder / "tmp").iterdir(), *working)]
 
     def trials(self) -> set[tuple[object, ...]]:
@@ -127,7 +131,9 @@ def is_worker(command: Sequence[str]) -> bool:
 
 
 def is_compiler(command: Sequence[str]) -> bool:
-    return bool(command) and Path(command[0]).name.startswith(OF_COMPILERS)
+    """Whether it compiles a kernel, in a folder of the cache."""
+    is_part = bool(command) and Path(command[0]).name.startswith(OF_COMPILERS)
+    return is_part and any("/working/" in part for part in command)
 
 
 KINDS: dict[str, Callable[[Sequence[str]], bool]] = {"main": is_main, "worker": is_worker, "compiler": is_compiler}
@@ -138,7 +144,8 @@ def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kil
     done = Counter[str]()
     with ended(place.start()) as process:
         for _ in range(kills):
-            wait_for_stage(place, process, rng.choice(STAGES))
+            stage = rng.choice(STAGES)
+            wait_for_stage(place, process, max(stage, 0) if what == "compiler" else stage)  # a compiler of kernels
             until = time.monotonic() + rng.uniform(0, most_seconds)
             while time.monotonic() < until and process.poll() is None:
                 time.sleep(0.01)

@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 
 import tsm2_tune
+from tests.command import run
 from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.simulated import DEVICE, SHAPES, TARGET, Simulated
 from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.html import trial_list as page
+from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results.merge.serializer import LINES, LINES_OF_2, TIME_OF_3
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
@@ -47,6 +50,24 @@ def test_a_search_stores_its_strategy_and_what_is_no_search_none(store: Store, p
     found = {row.problem: row.strategy for row in store.best(device=DEVICE)}
     assert found == {SHAPES[0]: "random", SHAPES[1]: None}
     assert plain_sql(path, f"{OF_SPACE} ORDER BY id") == [(1, "all tried"), (None, None)]
+
+
+def test_exports_and_show_tell_it(stored: Path) -> None:
+    exported = tsm2_tune.export(stored, format="json").text
+    assert [row["strategy"] for row in json.loads(exported or "")["best"]] == ["optuna:tpe"]
+    assert json.loads(run("show", "1", "--json", "--db", str(stored)).stdout)["strategy"] == "optuna:tpe"
+
+
+def test_the_report_has_a_column_of_it_where_it_is_known(stored: Path) -> None:
+    def rows() -> list[dict[str, object]]:
+        with Store.open(stored, create=False) as store:
+            return page.listed(contents(store, None, lambda problem: True, None).trials)[0]
+
+    known = rows()
+    assert [row["strategy"] for row in known] == ["optuna:tpe"]
+    assert "strategy" in page.heads(known)
+    plain_sql(stored, "UPDATE trial SET strategy = NULL")
+    assert "strategy" not in page.heads(rows())
 
 
 def test_a_text_of_trials_carries_it_and_one_of_before_has_none(stored: Path, tmp_path: Path) -> None:
