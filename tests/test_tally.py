@@ -186,6 +186,24 @@ def test_the_budget_bounds_it_with_what_earlier_runs_spent() -> None:
     assert told_after(1.0, spent, *three, options=Options(budget_seconds=60.0)) == 17.0
 
 
+def test_it_counts_down_between_events_and_after_the_end_nothing_changes() -> None:
+    now = [0.0]
+    tally = Tally(Options(), 1, lambda: now[0])
+    tally.update(started(configurations=13))
+    for number in (1, 2, 3):
+        now[0] += 1.0
+        tally.update(TrialStored(trial(total_seconds=1.0), number))
+    assert tally.remaining_seconds == 10.0
+    now[0] += 4.0
+    assert tally.remaining_seconds == 6.0
+    now[0] += 40.0
+    assert tally.remaining_seconds == 0.0
+    tally.update(ended())
+    for event in (TrialStored(trial(1.0), 1), FinalStored(final((configuration(), 1.0))), ended()):
+        tally.update(event)
+    assert (tally.turns, list(tally.ended), tally.remaining_seconds) == ({}, [PROBLEM], 0.0)
+
+
 def test_runs_that_share_problems_halve_it() -> None:
     now = [0.0]
     tally = Tally(Options(), 11, lambda: now[0])
