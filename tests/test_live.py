@@ -17,7 +17,7 @@ from rich.console import Console
 
 from tests.fabricated import PROBLEM, trial
 from tests.servers import wait_until
-from tsm2_tune.console import run_progress
+from tsm2_tune.console import run_progress, tables
 from tsm2_tune.console import search_progress as progress
 from tsm2_tune.console.search_progress import SearchProgress
 from tsm2_tune.generator.problem import Problem
@@ -64,6 +64,11 @@ def test_the_lines_of_progress_are_whole(width: int) -> None:
     last = printed(console).rpartition("0/12")[2].split()  # Live draws it again and again
     assert last[:1] == ["problems"]
     assert {PROBLEM.text, "131/12800", "left,", "finals", "123456.7", "13.6", "GB/s,", "0", "%", "floor"} <= set(last)
+
+
+def test_a_console_is_as_wide_as_its_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "30")
+    assert tables.console(stderr=True).width == 30
 
 
 def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> None:

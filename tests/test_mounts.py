@@ -66,11 +66,8 @@ def test_the_mount_that_a_file_is_on_decides(
 ) -> None:
     mounted(monkeypatch, tmp_path, *mounts_there)
     assert network_of(Path("/data/own/results.db")) == kind
-
-
-def test_a_name_with_a_space_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    mounted(monkeypatch, tmp_path, ("/my\\040share", "nfs"))
-    assert network_of(Path("/my share/results.db")) == "nfs"
+    mounted(monkeypatch, tmp_path, *((at.replace("own", "own\\040one"), kind) for at, kind in mounts_there))
+    assert network_of(Path("/data/own one/results.db")) == kind
 
 
 @pytest.mark.parametrize(

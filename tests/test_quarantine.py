@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -43,7 +43,11 @@ WITHOUT = {"verdict": None, "measurement": None, "limits": LIMITS}
 
 
 def searched(
-    store: Store, problems: Sequence[Problem], times: Mapping[tuple[str, Problem], float], **options: Any
+    store: Store,
+    problems: Sequence[Problem],
+    times: Mapping[tuple[str, Problem], float],
+    faulting: Collection[str] = (),
+    **options: Any,
 ) -> tuple[list[tuple[str, Problem]], list[ProblemEnded]]:
     """Search these for BAD and GOOD; what was tried, and how each problem ended."""
     spaces = [
@@ -53,7 +57,7 @@ def searched(
         for one in problems
     ]
     device = Simulated(store, times)
-    device.options = Options(**options)
+    device.options, device.faulting = Options(**options), set(faulting)
     events = list(tune_problems(spaces, device, store, make_strategy=exhaustive, families=("tsm2",)))
     return device.tried, [one for one in events if isinstance(one, ProblemEnded)]
 
@@ -134,14 +138,7 @@ def test_a_fault_in_the_full_verification_counts_alone(outcome: Outcome) -> None
 
 def test_a_winner_that_faults_in_the_full_verification_is_left_out(store: Store) -> None:
     times = BOTH | {(BAD.text, FIRST): 50.0}
-
-    device = Simulated(store, times)
-    device.faulting = {BAD.text}
-    space = SearchSpace(
-        FIRST, PROFILES["h200"], ("tsm2",), [candidate_of(c, FIRST, PROFILES["h200"]) for c in (BAD, GOOD)], (), ()
-    )
-    *_, ended = tune_problems([space], device, store, families=("tsm2",))
-    assert isinstance(ended, ProblemEnded)
+    _, (ended,) = searched(store, (FIRST,), times, faulting=[BAD.text])
     assert ended.winner is not None
     assert ended.winner.config == GOOD.text
     tried, _ = searched(store, (SECOND,), BOTH)

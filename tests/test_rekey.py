@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,59 +41,41 @@ def source(edit: Edit) -> KernelSource:
     return replace(made, text=edit(made.text))
 
 
-@pytest.fixture
-def texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, session_cache: None) -> Path:
-    """A folder with the text of one trial. The commit before is what is here."""
-
-    @contextmanager
-    def here(commit: str) -> Iterator[Path]:
-        yield rekey.ROOT
-
-    monkeypatch.setattr(pretuned, "FOLDER", tmp_path)
-    monkeypatch.setattr(rekey, "checked_out", here)
-    return tmp_path
-
-
-def rekeyed(texts: Path, monkeypatch: pytest.MonkeyPatch, measured: Edit, now: Edit) -> tuple[int, list[str], str]:
-    """Status, lines and the trial's digest then, by the edits of what was measured, and of what is made now."""
-    known = source(measured).digest[:SOURCE_DIGITS]
-    trial: list[Any] = ["trial", PROBLEM, CONFIG, known, *[None] * 9, []]
-    path = texts / "card.jsonl"
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in (HEAD, trial)))
-    monkeypatch.setattr(rekey, "rendered_now", lambda subject: source(now))
-    said = CliRunner().invoke(rekey.main, ["--before", "COMMIT"])
-    head, line = path.read_text().splitlines()
-    assert (head, json.loads(line)[: rekey.SOURCE]) == (json.dumps(HEAD), trial[: rekey.SOURCE])
-    return said.exit_code, said.output.splitlines(), json.loads(line)[rekey.SOURCE]
-
-
 @needs_nvcc
-def test_a_kernel_of_the_same_machine_code_has_the_new_digest(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    becomes = source(renamed).digest[:SOURCE_DIGITS]
-    assert rekeyed(texts, monkeypatch, str, renamed) == (
-        0, ["card: 1 trials rekeyed, 0 as they were, 0 left"], becomes
-    )  # fmt: skip
-    assert rekeyed(texts, monkeypatch, renamed, renamed) == (
-        0, ["card: 0 trials rekeyed, 1 as they were, 0 left"], becomes
-    )  # fmt: skip
-
-
-@needs_nvcc
+@pytest.mark.usefixtures("session_cache")
 @pytest.mark.parametrize(
-    ("measured", "now", "reason"),
+    ("measured", "now", "status", "counts", "reason"),
     [
-        (str, added_up_otherwise, "other instructions"),
-        (renamed, added_up_otherwise, "what was measured is not what that commit makes"),
+        (str, renamed, 0, "1 trials rekeyed, 0 as they were, 0 left", ""),
+        (renamed, renamed, 0, "0 trials rekeyed, 1 as they were, 0 left", ""),
+        (str, added_up_otherwise, 1, "0 trials rekeyed, 0 as they were, 1 left", "other instructions"),
+        (
+            renamed,
+            added_up_otherwise,
+            1,
+            "0 trials rekeyed, 0 as they were, 1 left",
+            "what was measured is not what that commit makes",
+        ),
     ],
 )
-def test_any_other_is_left_and_told(
-    texts: Path, monkeypatch: pytest.MonkeyPatch, measured: Edit, now: Edit, reason: str
+def test_only_kernels_of_the_same_machine_code_have_new_digests(
+    measured: Edit, now: Edit, status: int, counts: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    status, (line, last), digest = rekeyed(texts, monkeypatch, measured, now)
-    assert (status, last) == (1, "card: 0 trials rekeyed, 0 as they were, 1 left")
-    assert line.startswith(f"card: {CONFIG} {PROBLEM}: ")
-    assert line.endswith(reason)
-    assert digest == source(measured).digest[:SOURCE_DIGITS]
+    """Of a text with one trial. The commit before is what is here; the others are left and told."""
+    digests = [source(edit).digest[:SOURCE_DIGITS] for edit in (measured, now)]
+    trial: list[Any] = ["trial", PROBLEM, CONFIG, digests[0], *[None] * 9, []]
+    path = tmp_path / "card.jsonl"
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in (HEAD, trial)))
+    monkeypatch.setattr(pretuned, "FOLDER", tmp_path)
+    monkeypatch.setattr(rekey, "checked_out", lambda _: nullcontext(rekey.ROOT))
+    monkeypatch.setattr(rekey, "rendered_now", lambda _: source(now))
+    said = CliRunner().invoke(rekey.main, ["--before", "COMMIT"])
+    *told, last = said.output.splitlines()
+    assert (said.exit_code, last) == (status, f"card: {counts}")
+    assert told == ([f"card: {CONFIG} {PROBLEM}: {reason}"] if reason else [])
+    head, line = path.read_text().splitlines()
+    assert (head, json.loads(line)[: rekey.SOURCE]) == (json.dumps(HEAD), trial[: rekey.SOURCE])
+    assert json.loads(line)[rekey.SOURCE] == digests[0 if reason else 1]
 
 
 def test_a_commit_that_git_does_not_know_is_told() -> None:
