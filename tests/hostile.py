@@ -113,6 +113,21 @@ OF_NAME: dict[str, Values] = {
     "flat_splits": integers(1, MOST_INT),
     "sms": integers(1, 65536),
 }  # fmt: skip
+NULLABLE = frozenset(
+    f"{table}.{name}"
+    for table, names in {
+        "lease": "config suspect",
+        "measurement": "final final_stamp slowed sm_clock_mhz summary_of",
+        "quarantine": "run_limit_seconds",
+        "run": "sms",
+        "trial": "blocks_per_sm compile_limit_seconds first_basis full_verdict guideline_broken local_bytes registers"
+        " rows_per_block run_limit_seconds search_ended smem_bytes space_configurations spill_bytes splits strategy"
+        " verdict_correct verdict_detail verdict_worst_ratio verified_code",
+        "vendor_measurement": "final final_stamp slowed sm_clock_mhz summary_of",
+        "best": "registers smem_bytes strategy",
+    }.items()
+    for name in names.split()
+)
 OTHER_TYPES: dict[type, tuple[Any, ...]] = {
     str: (b"", b"\xff\xfe", 7, 1.5, ["a"], {}),
     int: ("", "7", "x", 1.5, math.nan, b"", [1], {}),
@@ -135,10 +150,15 @@ def values_of(column: Column[Any]) -> Values:
     return OF_NAME.get(column.name, OF_TYPE[column.type.python_type])
 
 
+def has_null(column: Column[Any]) -> bool:
+    """Whether the column may be NULL: one of a table is in NULLABLE, and all of joined rows may be."""
+    return column.table is None or str(column) in NULLABLE
+
+
 def wrong_of(column: Column[Any]) -> tuple[Any, ...]:
     """Return values that no row of this program has in the column: out of its domain, or of another type."""
     kind = column.type.python_type
-    null = () if column.nullable else (None,)
+    null = () if has_null(column) else (None,)
     return (*values_of(column).wrong, *OF_JSON.get(column.name, ()), *OTHER_TYPES[kind], *null)
 
 
@@ -156,7 +176,7 @@ def altered(column: Column[Any], stored: Any) -> tuple[Any, ...]:
     if isinstance(stored, int | float) and found:
         near = (stored + 1, stored - 1, 2 * stored, stored / 2 if isinstance(stored, float) else 0)
         found = (*found, *(one for one in near if found[0] <= one <= found[-1]))
-    null = (None,) if column.nullable else ()
+    null = (None,) if has_null(column) else ()
     return tuple(one for one in (*found, *null) if one != stored)
 
 

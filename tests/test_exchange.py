@@ -16,9 +16,11 @@ from tests.fabricated import GPU, PROBLEM
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.results.exchange.document_parser import parse_document, parse_file
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
-from tsm2_tune.tuner.results.exchange.entry import NAME, Entry
+from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
+from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.trial import Cache
 
 # Written files
@@ -52,6 +54,16 @@ def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
     told = found["metadata"]
     assert (told["timeunit"], told["device_name"], told["toolkit"]) == ("milliseconds", GPU, "nvcc 13.0")
     assert (told["problem"], told["l2_before_each_sample"]) == (PROBLEM.text, "clean")
+
+
+def test_members_that_older_versions_lack_are_left_out_if_they_are_null() -> None:
+    found, lacking = record_of(entry()), {"first_basis", "space_configurations", "search_ended"}
+    for one in found["trials"]:
+        assert {column.name for column in own_columns(schema.trial)} - one.keys() == lacking
+    for one in found["rounds"][0]["timed"]:
+        lacking = {"slowed"} if "slowed" not in one else set()
+        assert {column.name for column in own_columns(schema.measurement)} - one.keys() == lacking
+        assert one.get("slowed", 2) == 2
 
 
 def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:

@@ -26,7 +26,19 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.hostile import COLUMNS, MOST_INT, OF_JSON, OF_NAME, TABLES, Edit, altered, run_on, values_of, wrong_of
+from tests.hostile import (
+    COLUMNS,
+    MOST_INT,
+    OF_JSON,
+    OF_NAME,
+    TABLES,
+    Edit,
+    altered,
+    has_null,
+    run_on,
+    values_of,
+    wrong_of,
+)
 from tests.tampering import SKINNY, TARGET, YESTERDAY
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.measure.timing import median_interval
@@ -51,7 +63,7 @@ CHECKED: tuple[Column[Any], ...] = (
 
 @pytest.mark.parametrize("column", CHECKED, ids=str)
 def test_a_column_has_the_values_of_its_domain_and_no_others(column: Column[Any]) -> None:
-    for value in (*values_of(column).right, *([None] if column.nullable else [])):
+    for value in (*values_of(column).right, *([None] if has_null(column) else [])):
         assert checked({column.name: value}, [column]) == {column.name: value}
     texts = OF_JSON.get(column.name, ())  # which are texts of the column, but of no right object
     for value in (one for one in wrong_of(column) if one not in texts):

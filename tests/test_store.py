@@ -246,3 +246,11 @@ def test_the_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
         " gbytes_per_s > 0, percent_of_floor, low_us, high_us, ties, stale FROM best",
     )
     assert rows == [(GPU, "tsm2", "nn", "f32", 20480, 16, 20480, 128, 500.0, 1, 80.0, 499.0, 501.0, 1, 0)]
+
+
+def test_a_long_sentence_is_cut_off_where_it_is_stored(path: Path) -> None:
+    most = 2**14
+    with Store.open(path, create=True) as store:
+        number = store.add_trial(tuning_run(), trial(500.0, detail="x" * (most + 1), full_verdict="y" * (most + 1)))
+        found = store.trial(number).trial
+    assert (found.detail, found.full_verdict) == ("x" * most, "y" * most)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, cast, select, update
+from sqlalchemy import Connection, bindparam, select, update
 
 from tsm2_tune.errors import StoreError, shown
 from tsm2_tune.tuner.results import (
@@ -26,37 +26,6 @@ from tsm2_tune.tuner.search.resume import Retries
 
 _LAST_ROUND = queries.last_round(queries.OF_PROBLEM).add_columns(queries.NEWEST_FINAL)
 _FINALIST = select(schema.trial.c.id).where(queries.TRIED, schema.trial.c.config == bindparam("config"))
-
-
-def _most(column: Any, value: float | None) -> ColumnElement[Any]:
-    """Return the SQL expression for the larger of the column and the value."""
-    new = cast(value, column.type)
-    return case((column > new, column), else_=new)
-
-
-def gives_place(connection: Connection, trial_id: int, retries: Retries) -> bool:
-    """Return whether a new trial replaces the stored trial. `retries` determines which stored trials are repeated."""
-    with records.reading(trial_id):
-        row = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
-        return retries.includes(trial_id, Outcome(row["outcome"]), nested_of(TimeLimits, row), row["total_seconds"])
-
-
-def replace_trial(connection: Connection, trial_id: int, values: Mapping[str, Any]) -> None:
-    """Replace the values of the trial's row, and delete the trial's measurements.
-
-    If the stored trial timed out, the row gets the larger of the old and the new time limits, and the sum of the old
-    and the new duration.
-    """
-    forget.remove_measurements(connection, [trial_id])
-    column = schema.trial.c
-    timed_out = column.outcome == Outcome.TIMED_OUT.value
-    seconds = values["total_seconds"] + case((timed_out, column.total_seconds), else_=0.0)
-    most = {
-        name: case((timed_out, _most(column[name], values[name])), else_=cast(values[name], column[name].type))
-        for _, name, _ in fields_of(TimeLimits)
-    }
-    row = update(schema.trial).where(column.id == trial_id)
-    connection.execute(row.values({**values, **most, "total_seconds": seconds}))
 
 
 class Kept(NamedTuple):
@@ -101,17 +70,34 @@ def _add_trial(
         **records.trial_values(trial),
         "stamp": logical_clock.next_trial_stamp(connection),
     }
-    present = found(connection, schema.trial, key)
-    if present is None:
+    trial_id = found(connection, schema.trial, key)
+    if trial_id is None:
         trial_id = added(connection, schema.trial, values)
-    elif gives_place(connection, present, retries):
-        trial_id = present
-        replace_trial(connection, present, values)
-    else:
-        return Kept(present, is_new=False)
+    elif not _replace(connection, trial_id, values, retries):
+        return Kept(trial_id, is_new=False)
     if trial.measurement is not None:
         add_measurement(connection, trial_id, trial.measurement, run_id=run_id, round_=0, floor_us=trial.floor_us)
     return Kept(trial_id, is_new=True)
+
+
+def _replace(connection: Connection, trial_id: int, values: dict[str, Any], retries: Retries) -> bool:
+    """Replace the values of the trial's row and delete its measurements, if `retries` says that it is repeated.
+
+    Return whether the row was replaced. If the stored trial timed out, the row gets the longer of the old and the new
+    time limits, and the sum of the old and the new duration.
+    """
+    with records.reading(trial_id):
+        old = checked(loader.row_of(connection, schema.trial, trial_id), schema.trial.columns)
+        limits, seconds = nested_of(TimeLimits, old), old["total_seconds"]
+        if not retries.includes(trial_id, Outcome(old["outcome"]), limits, seconds):
+            return False
+    if old["outcome"] == Outcome.TIMED_OUT:
+        values["total_seconds"] += seconds
+        for name in (one.column for one in fields_of(TimeLimits) if values[one.column] is not None):
+            values[name] = max(values[name], old[name] or 0.0)
+    forget.remove_measurements(connection, [trial_id])
+    connection.execute(update(schema.trial).where(schema.trial.c.id == trial_id).values(values))
+    return True
 
 
 def add_measurement(

@@ -17,7 +17,7 @@ from tsm2_tune.errors import shown
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results import logical_clock, records, vendor_measurements
 from tsm2_tune.tuner.results.domains import SHA256
-from tsm2_tune.tuner.results.merge.problem_rows import IDS
+from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import device_of, parse_problem
 from tsm2_tune.tuner.results.merge.union import (
     RUN,
@@ -219,8 +219,8 @@ def _samples(members: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _values(members: Mapping[str, Any], table: Table) -> dict[str, Any]:
-    """Return the checked values of a row of the table. Row ids (the columns in IDS) are omitted."""
-    columns = [one for one in table.columns if one.name not in IDS]
+    """Return the checked values of a row of the table, without numbers of rows and finals."""
+    columns = own_columns(table)
     return checked(_row(members, [one.name for one in columns]), columns)
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import (
+    Column,
     ColumnElement,
     Connection,
     Select,
@@ -33,6 +34,11 @@ from tsm2_tune.tuner.results.validation import Row, checked
 
 _Kernels = list[tuple[Row, Timed]]  # a trial's measurements in final comparisons, with their rows
 IDS = frozenset({"id", "run_id", "problem_id", "device_name", "trial_id", "round", "final", "final_stamp"})
+
+
+def own_columns(table: Table) -> list[Column[Any]]:
+    """Return the columns whose values do not depend on a database's numbers of rows and finals."""
+    return [one for one in table.columns if one.name not in IDS]
 
 
 def places(connection: Connection) -> list[tuple[str, Problem]]:
@@ -64,7 +70,10 @@ class Reader:
         if problem_id is None:
             return Part()
         of_part = and_(trial.c.device_name == device_name, trial.c.problem_id == problem_id)
-        measured = self._measured(of_part)
+        measured = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
+        of_trials = select(schema.measurement).join(trial).where(of_part)
+        for row, samples in self._times(schema.measurement, schema.sample, of_trials):
+            measured[row["trial_id"]].append((row, samples))
         trials, rounds = list[Tried](), list[Round]()
         for row in fetched(self._connection, select(trial).where(of_part).order_by(trial.c.id)):
             with self._reading(row["id"]):
@@ -77,15 +86,6 @@ class Reader:
     def source(self, digest: str) -> Row:
         """Return the row of the kernel source with this digest, and its text. Raise KeyError if there is none."""
         return self._one(schema.source, digest)
-
-    def _measured(self, of_part: ColumnElement[bool]) -> dict[int, list[tuple[Row, Sequence[Row]]]]:
-        """Return the rows of `measurement` by trial id, each with its samples in order."""
-        table = schema.measurement
-        samples = self._samples(schema.sample, select(table.c.id).join(schema.trial).where(of_part))
-        found = defaultdict[int, list[tuple[Row, Sequence[Row]]]](list)
-        for row in fetched(self._connection, select(table).join(schema.trial).where(of_part)):
-            found[row["trial_id"]].append((row, samples[row["id"]]))
-        return found
 
     def _round(self, row: Row, timed: Mapping[TrialKey, Timed], vendor: Mapping[str, Timed]) -> Round:
         """Return a Round with this single measurement. Rounds of the same final comparison are joined later."""
@@ -112,17 +112,17 @@ class Reader:
         run = self._run(row["run_id"])
         if run[RUN.index("device_name")] != row["device_name"]:
             raise ValueError("its run is on another device")
-        return Tried(run, _values(row, schema.trial), firsts.get(0), others), finals
+        return Tried(run, checked(row, own_columns(schema.trial)), firsts.get(0), others), finals
 
     def _vendor(self, device_name: str, problem_id: int) -> Iterator[Round]:
         """Yield each measurement of a vendor library as a Round with this single measurement."""
         table, run = schema.vendor_measurement, schema.run.c
         of_part = and_(table.c.problem_id == problem_id, run.device_name == device_name)
-        samples = self._samples(schema.vendor_sample, select(table.c.id).join(schema.run).where(of_part))
-        for row in fetched(self._connection, select(table).join(schema.run).where(of_part).order_by(table.c.id)):
+        query = select(table).join(schema.run).where(of_part).order_by(table.c.id)
+        for row, samples in self._times(table, schema.vendor_sample, query):
             with self._reading(row["id"], vendor_measurements.KIND):
-                vendor_measurements.vendor_measurement(row, samples[row["id"]])
-                yield self._round(row, {}, {row["library"]: self._timed(row, table, samples[row["id"]])})
+                vendor_measurements.vendor_measurement(row, samples)
+                yield self._round(row, {}, {row["library"]: self._timed(row, table, samples)})
 
     @contextmanager
     def _reading(self, number: int, kind: str = "trial") -> Iterator[None]:
@@ -137,16 +137,18 @@ class Reader:
                 raise
             self._tell(error)
 
-    def _samples(self, table: Table, of: Select[Any]) -> dict[int, list[Row]]:
-        """Return the samples by measurement id, in order."""
-        query = select(table).where(table.c.measurement_id.in_(of)).order_by(table.c.measurement_id, table.c.ordinal)
+    def _times(self, table: Table, samples: Table, query: Select[Any]) -> Iterator[tuple[Row, Sequence[Row]]]:
+        """Yield the rows of `table` that the query returns, each with its samples in order."""
+        of_query = samples.c.measurement_id.in_(query.with_only_columns(table.c.id).order_by(None))
         found = defaultdict[int, list[Row]](list)
-        for row in fetched(self._connection, query):
+        for row in fetched(self._connection, select(samples).where(of_query).order_by(*samples.primary_key)):
             found[row["measurement_id"]].append(row)
-        return found
+        for row in fetched(self._connection, query):
+            yield row, found[row["id"]]
 
     def _timed(self, row: Row, table: Table, samples: Sequence[Row]) -> Timed:
-        return Timed(self._run(row["run_id"]), _values(row, table), tuple(one["us"] for one in samples))
+        samples_us = tuple(one["us"] for one in samples)
+        return Timed(self._run(row["run_id"]), checked(row, own_columns(table)), samples_us)
 
     def _run(self, number: int) -> RunKey:
         if number not in self._runs:
@@ -272,15 +274,6 @@ def _ids(connection: Connection, of_part: ColumnElement[bool]) -> tuple[dict[Tri
             doubled.append(row["id"])
     connection.execute(update(trial).where(of_part).values(basis=cast(trial.c.id, Text)))
     return found, doubled
-
-
-def _values(row: Row, table: Table) -> dict[str, Any]:
-    """Return the checked values of the row. Row ids (the columns in IDS) are omitted.
-
-    Raise TypeError or ValueError for an invalid value.
-    """
-    values = checked(row, table.columns)
-    return {name: value for name, value in values.items() if name not in IDS}
 
 
 def _remove_vendor(connection: Connection, device_name: str, problem_id: int) -> None:

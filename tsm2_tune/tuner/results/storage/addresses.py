@@ -106,11 +106,6 @@ def is_bundled(name: str | PathLike[str]) -> bool:
     return os.fspath(name).lower().startswith(PREFIX)
 
 
-def without_password(name: str) -> str:
-    """Return the address without its password, for use on another machine that has its own password file."""
-    return _PASSWORD.sub(lambda found: f"{found[1]}@", name) if _SCHEME.match(name) else name
-
-
 def place_of(name: str | PathLike[str]) -> Path | Address:
     """Return the file's path or the server's address that `--db` names.
 
