@@ -346,6 +346,9 @@ def test_a_kernel_that_has_a_time_is_one_of_those_that_contend(store: Store, mon
     assert not seen[0](Contender(ResidentBFmaConfig(128, 8, 1, 8, 8, 4), at, BETWEEN[0], 1e9, 132.0))  # not asked for
 
 
+# What an exported module is given of the vendor's times between tuned shapes
+
+
 def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store, path: Path) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}

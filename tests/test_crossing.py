@@ -288,9 +288,6 @@ def test_finals_of_what_was_not_asked_for_are_left_to_its_own_run(store: Store) 
     assert [at for at, _ in device.rounds] == [SHAPES[0]]
 
 
-# Ended in the middle
-
-
 def test_what_another_run_has_taken_on_is_left_to_it(store: Store) -> None:
     won(store, *THREE[:2])
     device = Simulated(store, SLOWER)

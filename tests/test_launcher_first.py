@@ -197,6 +197,9 @@ def test_nothing_is_kept_of_first_calls(both_modules: tuple[ModuleType, ModuleTy
     assert grown < 50, "blocks of memory, of 4,600 calls"
 
 
+# A launcher that is told of all kernels starts none that it must not
+
+
 def launcher_of_all_kernels(module: ModuleType, array: Tensor, of_type: int = 0) -> Any:
     """A launcher to which every kernel is loaded where the array is. Each launch succeeds, and what it does not start
     is "plain"."""

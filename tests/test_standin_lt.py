@@ -208,6 +208,9 @@ def test_of_many_descriptors_only_the_plain_product_is_taken(
     assert (len(played.launches), by_reason(played)) == (2, {MORE: 1199})
 
 
+# Descriptors that came before are known, and others are told apart
+
+
 ASKED_TWICE = """
 import ctypes
 from tests import lt_calls
