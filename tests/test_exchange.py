@@ -179,32 +179,6 @@ def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> No
         parse_document(found)
 
 
-FOREIGN_ENTRY = {"block_size_x": 32, "time": 1.5, "times": [1.5], "compile_time": 1.0}
-FOREIGN = {
-    "cache": {
-        "device_name": GPU, "kernel_name": "tsm2", "problem_size": [4096], "tune_params_keys": ["block_size_x"],
-        "tune_params": {"block_size_x": [32]}, "objective": "time", "cache": {"32": FOREIGN_ENTRY},
-    },
-    "t4": {
-        "schema_version": "1.0.0", "metadata": {"timeunit": "milliseconds"}, "results": [
-            {"configuration": {"block_size_x": 32}, "times": {"runtimes": [1.5]}, "invalidity": "correct",
-             "correctness": 1},
-        ],
-    },
-    "empty": {},
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("foreign", FOREIGN)
-def test_files_of_other_tools_are_refused(foreign: str, tmp_path: Path) -> None:
-    file = tmp_path / "foreign.json"
-    file.write_text(json.dumps(FOREIGN[foreign], indent=2))
-    with pytest.raises(
-        InputError, match="kernels and tunables of other tools are not configurations of its families"
-    ):
-        parse_file(file)
-
-
 TEXTS: dict[str, Callable[[str], str]] = {
     "cut off": lambda text: text[: len(text) // 2],
     "cut off at the end": lambda text: text.rstrip()[:-1],
