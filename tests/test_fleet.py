@@ -181,25 +181,6 @@ def test_a_signal_counts_the_trials_that_a_lost_server_cannot_store(
 
 
 PROGRAM = """
-import sys
-from tests.quick_members import quick_members
-from tests.test_fleet import pretended, tuned
-quick_members(setattr)
-tuned(sys.argv[1], pretended("card", "card"), max_trials=None)
-"""
-
-
-def test_nothing_outlives_who_asked_for_it_and_was_killed(path: Path) -> None:
-    mark = f"TSM2_TUNE_FLEET={os.getpid()}"
-    environment = {**os.environ, "TSM2_TUNE_FLEET": str(os.getpid()), "PYTHONPATH": os.pathsep.join(sys.path)}
-    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], env=environment) as process:
-        until(lambda: path.exists() and bool(plain_sql(path, "SELECT name FROM sqlite_master WHERE name = 'best'")))
-        until(lambda: bool(plain_sql(path, "SELECT id FROM trial")))
-        process.kill()
-    assert ended_within_two_minutes(mark)
-
-
-AT_ONCE = """
 import os, signal, sys
 from tests.quick_members import quick_members
 from tests.test_fleet import pretended, tuned
@@ -209,18 +190,25 @@ class Last(fleet.RemoteExecutor):
         super().__init__(*arguments, **named)
         os.kill(os.getpid(), signal.SIGKILL)
 quick_members(setattr)
-fleet.RemoteExecutor = Last
-tuned(sys.argv[1], pretended("card", "card"))
+if sys.argv[2] == "at once":
+    fleet.RemoteExecutor = Last
+tuned(sys.argv[1], pretended("card", "card"), max_trials=None)
 """
 
 
-def test_a_run_that_was_sent_by_who_was_killed_since_does_not_begin(path: Path) -> None:
-    mark = f"TSM2_TUNE_FLEET={os.getpid()} at once"
+@pytest.mark.parametrize("when", ["at once", "after a trial"])
+def test_nothing_outlives_who_asked_for_it_and_was_killed(path: Path, when: str) -> None:
+    """A run that was sent by who was killed since does not begin."""
+    mark = f"TSM2_TUNE_FLEET={os.getpid()} {when}"
     environment = {**os.environ, "TSM2_TUNE_FLEET": mark.partition("=")[2], "PYTHONPATH": os.pathsep.join(sys.path)}
-    ended = subprocess.run([sys.executable, "-c", AT_ONCE, str(path)], env=environment, check=False)
-    assert ended.returncode == -signal.SIGKILL
-    assert ended_within_two_minutes(mark)
-    assert plain_sql(path, "SELECT id FROM trial") == []
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(path), when], env=environment) as process:
+        if when == "after a trial":
+            until(lambda: path.exists() and bool(plain_sql(path, "SELECT 1 FROM sqlite_master WHERE name = 'best'")))
+            until(lambda: bool(plain_sql(path, "SELECT id FROM trial")))
+            process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert until(lambda: not any(mark.encode() in one for one in environments()))
+    assert bool(plain_sql(path, "SELECT id FROM trial")) == (when == "after a trial")
 
 
 def until(is_so: Callable[[], bool]) -> bool:
@@ -230,11 +218,6 @@ def until(is_so: Callable[[], bool]) -> bool:
         assert time.monotonic() < end
         time.sleep(0.05)
     return True
-
-
-def ended_within_two_minutes(mark: str) -> bool:
-    """Wait until no process has this mark in its environment."""
-    return until(lambda: not any(mark.encode() in one for one in environments()))
 
 
 def environments() -> Iterator[bytes]:

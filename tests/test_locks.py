@@ -8,6 +8,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -101,25 +103,33 @@ with device_lock(target()):
             pass
 
 
-def test_who_waits_says_so_and_comes_next() -> None:
-    told, has_it, ended = list[str](), threading.Event(), threading.Event()
+@contextmanager
+def held(device: Target, seconds: float) -> Iterator[threading.Event]:
+    """A thread has the device until the event is set, or so long."""
+    has_it, ended = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with device_lock(target()):
+        with device_lock(device):
             has_it.set()
-            ended.wait(30)
+            ended.wait(seconds)
 
     holder = threading.Thread(target=hold)
     holder.start()
     has_it.wait(30)
-
-    def say(sentence: str) -> None:
-        told.append(sentence)
-        ended.set()
-
-    with device_lock(target(), say):
-        assert ended.is_set()
+    yield ended
     holder.join()
+
+
+def test_who_waits_says_so_and_comes_next() -> None:
+    told = list[str]()
+    with held(target(), 30) as ended:
+
+        def say(sentence: str) -> None:
+            told.append(sentence)
+            ended.set()
+
+        with device_lock(target(), say):
+            assert ended.is_set()
     assert told == [f"device NVIDIA H200 is in use by a run of process {os.getpid()}: waiting for its end"]
 
 
@@ -161,17 +171,7 @@ class TestCommand:
         assert not path.exists()
 
     def test_one_that_waits_goes_on(self, path: Path) -> None:
-        has_it, ended = threading.Event(), threading.Event()
-
-        def hold() -> None:
-            with device_lock(find_target("cpu")):
-                has_it.set()
-                ended.wait(1.0)
-
-        holder = threading.Thread(target=hold)
-        holder.start()
-        has_it.wait(30)
-        result = run(*TUNE, "--wait", "--db", str(path))
-        holder.join()
+        with held(find_target("cpu"), 1.0):
+            result = run(*TUNE, "--wait", "--db", str(path))
         assert result.exit_code == 0, result.output
         assert result.output.count(": waiting for its end") == 1
