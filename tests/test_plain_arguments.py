@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import tsm2_tune
 from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, measurement, trial, tuning_run
 from tsm2_tune.api import confirm
+from tsm2_tune.api import pack as api_pack
 from tsm2_tune.api import report as api_report
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
@@ -65,7 +67,12 @@ CALLS: dict[str, dict[str, Any]] = {
         **CHOSEN, "db": "results.db", "output": "report.html", "compare": "results.db", "title": "", "note": "",
     },
     "import_trials": {"source": "results.db", "db": "results.db", "on_progress": None},
+    "pack": {
+        "output": "pack.jsonl", "device": "0", "hours": 0.5, "dtype": "f32", "only": "R", "db": "results.db",
+        "wait": True, "on_event": None,
+    },
 }  # fmt: skip
+GPU_OF_PACK = SimpleNamespace(is_host=False, limits=SimpleNamespace(memory_bytes=1 << 30))
 SCALARS = [(name, one) for name, call in CALLS.items() for one, value in call.items() if value is not None]
 
 
@@ -96,6 +103,11 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
 
     monkeypatch.setattr(dask_cluster, "Cluster", stop)
     monkeypatch.setattr(confirm, "_target", lambda selection, store: stop(selection))
+    monkeypatch.setattr(api_pack, "targets_of", lambda device: [GPU_OF_PACK])
+    monkeypatch.setattr(api_pack, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    monkeypatch.setattr(api_pack, "pack_problems", lambda *arguments: arguments)
+    monkeypatch.setattr(api_pack, "_done", lambda *arguments: arguments)
+    monkeypatch.setattr(api_pack, "batches", stop)
     monkeypatch.setattr(api_report, "_bundle", lambda: str)
     monkeypatch.setattr(api_report, "_page", lambda *arguments: stop(arguments[:-1]))
 
