@@ -94,6 +94,20 @@ def test_a_device_in_use_is_refused_or_waited_for(path: Path) -> None:
     assert len(tsm2_tune.best(path)) == len(SHAPES)
 
 
+def test_an_export_measures_what_the_fewest_kernels_rest_on(path: Path) -> None:
+    for shape, family in zip(SHAPES, ("tsm2", "stream_a_fma"), strict=True):
+        tsm2_tune.tune(shape, device="cpu", db=path, family=family, max_trials=1, pairs=False)
+    events = list[Any]()
+    exported = tsm2_tune.export(path, format="json", within="1000%", on_event=events.append)
+    assert exported.text is not None
+    names = [type(event).__name__ for event in events]
+    assert (names[0], names[-1]) == ("ChoiceStarted", "KernelsChosen")
+    assert {"Narrowed", "TrialStored"} <= set(names)
+    assert all("\n" not in str(event) and not str(event).startswith(type(event).__name__) for event in events)
+    assert len({row.config for row in events[-1].selected.rows}) == 1
+    assert events[-1].unmeasured_because == ""
+
+
 def test_a_problem_without_a_winner_is_no_error(path: Path) -> None:
     result = tuned(path, run_limit=0.0001, pairs=False)
     assert [one.text for one in result.unsolved] == [f"{shape}:f32" for shape in SHAPES]

@@ -10,7 +10,10 @@ import re
 import shutil
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -20,7 +23,7 @@ from tests.fake_compilers import WRITE, binary, calls, compiled, fake, mode
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile import cache, command_limits
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder, remove_leftovers
 from tsm2_tune.tuner.results.trial import Binary, Outcome
@@ -254,6 +257,32 @@ def test_folder_removed_before_its_lock_is_made_again(binaries_folder: Path) -> 
         ended.set()
         for other in others:
             other.join()
+
+
+@pytest.mark.parametrize(("lost", "made"), [(0, True), (3, True), (19, True), (20, False)])
+def test_so_many_folders_are_tried(tmp_path: Path, lost: int, made: bool) -> None:
+    asked: list[str] = []
+
+    def ask(request: dict[str, str]) -> None:
+        asked.append(request["make"])
+        if len(asked) <= lost:
+            raise FileNotFoundError
+
+    with nullcontext() if made else pytest.raises(FileNotFoundError):
+        assert str(command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
+    assert len({*asked}) == len(asked) == min(lost + 1, 20)
+
+
+def test_a_folder_that_cannot_be_made_is_asked_for_once(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def ask(request: dict[str, str]) -> None:
+        asked.append(request["make"])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)
+    assert len(asked) == 1
 
 
 def test_a_new_folder_is_left_to_who_is_about_to_lock_it(binaries_folder: Path) -> None:

@@ -19,6 +19,7 @@ from tests.fabricated import (
     FAKE_CODE,
     GPU,
     PROBLEM,
+    host_run,
     measurement,
     trial,
     tuning_run,
@@ -187,6 +188,14 @@ def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
     (row,) = store.best()
     assert (row.config, row.median_us, row.round) == (C128.text, 480, 4)
     assert (row.vendor_us, row.clean_us, row.clean_vendor_us) == (None, 440, None)
+
+
+def test_a_line_about_a_winner_names_the_state(store: Store) -> None:
+    store.add_trial(RUN, timed(500))
+    store.add_trial(host_run(), trial(700, C128))
+    host, gpu = sorted(store.best(), key=str, reverse=True)
+    assert "500.0 us dirty, " in f"{gpu}{host}"
+    assert "700.0 us, " in f"{gpu}{host}"  # an emulated kernel's time is of no L2
 
 
 def test_a_clean_search_says_what_dirty_takes(store: Store) -> None:

@@ -195,6 +195,16 @@ def test_the_command_repeats_what_was_tuned_here(path: Path, monkeypatch: pytest
     assert all(one["remeasured_us"] > 0 and one["error"] == "" for one in told)
 
 
+def test_the_exit_status_tells_of_changes(path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
+    changed = replace(kept, now=replace(kept.before, config=B.text))
+    for every, status in (((kept,), 0), ((kept, changed), 1)):
+        monkeypatch.setattr("tsm2_tune.confirm", lambda *_, found=every, **__: found)
+        assert run("confirm", "--db", str(path)).exit_code == status
+        told = json.loads(run("confirm", "--db", str(path), "--json").output)
+        assert [one["kept"] for one in told] == [True, False][: len(every)]
+
+
 @pytest.mark.host
 @pytest.mark.usefixtures("toolchain", "session_cache", "no_driver")
 def test_a_database_without_winners_here_is_refused(path: Path, store: Store) -> None:

@@ -95,6 +95,13 @@ def test_latex_escapes_every_special_character(nasty: Winners) -> None:
         assert text.replace(" & ", "").replace(f"\\{special}", "").count(special) == 0
 
 
+def test_nothing_to_export_and_an_unknown_format(nasty: Winners) -> None:
+    with pytest.raises(InputError, match=r"nothing to export: results\.db has no winner"):
+        exported("csv", ((), {}))
+    with pytest.raises(InputError, match="unknown format 'xml': expected one of module, csv"):
+        exported("xml", nasty)
+
+
 def test_modules_leave_out_winners_not_verified_in_full(path: Path) -> None:
     other = Problem(64, 2, 64, "f64")
     database_of(path, trial(full_verdict="right in 9 calls"), trial(problem=other, full_verdict=None))

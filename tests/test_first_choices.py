@@ -82,6 +82,16 @@ def test_a_line_that_is_none_is_named(tmp_path: Path, line: str) -> None:
         measured("f32", file)
 
 
+def test_a_missing_table_has_nothing(tmp_path: Path) -> None:
+    assert measured("f32", tmp_path / "none.txt") == ()
+
+
+def test_a_table_that_is_no_text_is_named(tmp_path: Path) -> None:
+    (file := tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match=r"cannot read .*bytes\.txt"):
+        measured("f32", file)
+
+
 def test_a_configuration_of_another_version_is_left_out(tmp_path: Path) -> None:
     (file := tmp_path / "later.txt").write_text(f"{LINE} unheard_of:threads=1@380 tsm2:zeal=9@38\n", encoding="utf-8")
     (one,) = measured("f32", file)

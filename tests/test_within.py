@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import random
+from itertools import islice
 
 import pytest
 
+from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.kernel_sets import set_cover
 from tsm2_tune.tuner.export.kernel_sets.set_cover import Costs, bought, fewest
+from tsm2_tune.tuner.export.scale_launch import launches
 
 SHAPES = [Problem(1000 * number, 8, 1000, "f32") for number in range(1, 9)]
 
@@ -119,3 +122,16 @@ def test_what_serves_fewer_shapes_comes_after_what_serves_more() -> None:
 
 
 # Launches of a kernel
+
+
+# Launches of a kernel
+
+
+@pytest.mark.parametrize("name", [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()])
+def test_a_kernel_of_every_family_may_be_started_in_several_ways(name: str) -> None:
+    every = islice(FAMILIES[name].configurations(), 0, 3000, 100)
+    config = next(one for one in every if one.has_splits or "splits" not in one.launch_tunables())
+    found = list(launches(config))
+    assert config in found
+    assert len(found) > 3
+    assert {one.kernel_text for one in found} == {config.kernel_text}

@@ -245,6 +245,15 @@ def test_a_stale_winner_is_compared_with_nothing(store: Store, tmp_path: Path) -
         Tuned(store, DEVICE, SHAPES[:2], 0.03)
 
 
+def test_winners_of_another_compiler_are_not_measured_beside(store: Store) -> None:
+    store.add_trial(RUN, stored_trial(KERNELS[0], SHAPES[0], 100.0, basis="nvcc of before"))
+    tuned = Tuned(store, DEVICE, SHAPES[:1], 0.03)
+    assert tuned.winners_count()
+    tuned.keep_to(Bench(TARGET, Options(), store).basis)
+    assert not tuned.winners_count()
+    assert tuned.candidates() == {}
+
+
 def test_kernels_of_another_compiler_take_no_part(store: Store) -> None:
     """Their times at one shape say nothing of what they would take at another, compiled now."""
     of_before = StreamAFmaConfig(128, 1, 8, 8, 2, 1, 1, 1)

@@ -123,6 +123,11 @@ def test_names_may_be_as_long_as_is_allowed(length: int, tmp_path: Path) -> None
     assert path.read_text() == "kernels"
 
 
+def test_a_name_that_is_too_long_is_called_so(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="its name is too long"):
+        refuse_unwritable(tmp_path / ("k" * 256))
+
+
 def test_a_keyword_is_no_name_of_a_module(tmp_path: Path) -> None:
     path = tmp_path / "class.py"
     path.touch()
