@@ -136,6 +136,7 @@ def test_a_split_kernel_gets_partials_and_zeroed_counters(there: InProcess, plai
     zeroed = f"zero {counters:x} 9 words on 7"
     assert workspace == [f"allocate {SPLIT_BYTES}", "allocate 36", zeroed, "launch", "launch"]
     assert record.launches[0] == record.launches[1]
+    assert record.launches[0].grid == [9, 3, 1]
 
 
 def test_the_workspace_grows_and_goes_with_the_stream(there: InProcess, plain: str) -> None:
