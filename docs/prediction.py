@@ -106,7 +106,7 @@ CHOICE_TERMS: Terms = (
     ("vendor_us", "vendor_ratio * vendor_rates_us", "us"),
     ("gain", "vendor_us / predicted_us", ""),
     ("distance", "min(distances)", ""),
-    ("least_gain", "exp(CONFIDENCE * gain_error * max(distance / error_distance, 1))", ""),
+    ("least_gain", "exp(CONFIDENCE * gain_error * max(distance / NEAR_DISTANCE, 1)**2)", ""),
 )
 
 Values = dict[str, Any]
@@ -167,7 +167,7 @@ class Example:
         self.values |= {
             "read_gbytes_per_s": rates.read_gbytes_per_s, "copy_gbytes_per_s": rates.copy_gbytes_per_s,
             "gflops": rates.gflops[DTYPE], "multiprocessors": rates.multiprocessors,
-            "gain_error": rates.gain_error, "error_distance": rates.error_distance,
+            "gain_error": rates.gain_error,
             "element_bytes": DTYPES_BYTES[DTYPE], "slowdown": slowdown_with(self.values),
         }  # fmt: skip
         w = self.match.winner
@@ -289,7 +289,7 @@ def far_example(example: Example) -> str:
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
     v = example.values
-    needed = math.exp(c["CONFIDENCE"] * v["gain_error"] * max(match.distance / v["error_distance"], 1))
+    needed = math.exp(c["CONFIDENCE"] * v["gain_error"] * max(match.distance / c["NEAR_DISTANCE"], 1) ** 2)
     m, n, k = FAR_SHAPE
     return (
         f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
@@ -307,7 +307,7 @@ def all_drawn() -> dict[str, str]:
         "the product": ("m", "n", "k", "element_bytes", "has_odd_lines"),
         f"the device ({example.device}), measured": (
             "read_gbytes_per_s", "copy_gbytes_per_s", "gflops", "multiprocessors"),
-        "the pack's predictions at shapes that were left out": ("gain_error", "error_distance"),
+        "the pack's predictions at shapes that were left out": ("gain_error",),
         "the kernel's tiling": (*TILING, "n_padding"),
         "the kernel's rates, fitted to its measured times": RATES,
         "the launch": ("rows_per_block", "columns_per_block", "splits"),

@@ -39,7 +39,7 @@ class Packed:
     problems: int  # number of tuned problems in the pack
     new_problems: int  # of these, number that this call tuned
     seconds: float  # of this call's tuning
-    coverage: dict[tuple[str, str], Coverage]  # (kind, element type) -> gains over cuBLAS
+    coverage: dict[tuple[str, str], Coverage]  # (kind, element type) -> gains over cuBLAS; those of the call first
 
 
 def pack(
@@ -89,7 +89,8 @@ def pack(
     with Store.open(database, create=False) as store:
         kernels = exported_kernels(store, name)
         count = len(store.best(device=name))
-    return Packed(targets, Path(path), count, tuned, seconds, coverage(kernels))
+    asked = {(kind, name): Coverage() for kind in kinds for name in dtypes}
+    return Packed(targets, Path(path), count, tuned, seconds, asked | coverage(kernels))
 
 
 def batches(

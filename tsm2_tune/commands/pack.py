@@ -90,19 +90,24 @@ def pack(
 
 def _print(found: Packed) -> None:
     """Print the table of gains, and what the call did."""
-    from tsm2_tune.tuner.packs.coverage import Coverage, mean, share_slower
+    from tsm2_tune.tuner.packs.coverage import mean, share_slower
 
     console = tables.console()
     cells = []
-    for kind in KINDS:
-        for dtype in DTYPES:
-            one = found.coverage.get((kind, dtype), Coverage())
-            slower = share_slower(one.left_out)
-            cells.append([
-                kind, dtype, str(len(one.tuned)) if one.tuned else "-", number_text(mean(one.tuned), 2),
-                str(len(one.left_out)) if one.left_out else "-", number_text(mean(one.left_out), 2),
-                "-" if slower is None else f"{slower:.0%}", number_text(min(one.left_out, default=None), 2),
-            ])  # fmt: skip
+    for (kind, dtype), one in found.coverage.items():
+        slower = share_slower(one.left_out)
+        cells.append(
+            [
+                kind,
+                dtype,
+                str(len(one.tuned) or "-"),
+                number_text(mean(one.tuned), 2),
+                str(len(one.left_out) or "-"),
+                number_text(mean(one.left_out), 2),
+                "-" if slower is None else f"{slower:.0%}",
+                number_text(min(one.left_out, default=None), 2),
+            ]
+        )
     heads = ["kind", "type", "tuned", "x cuBLAS", "left out", "x cuBLAS", "slower", "worst"]
     tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6, 7))
     tables.print_line(console, "slower: by over 3 %, of the shapes that were left out; -: not measured")

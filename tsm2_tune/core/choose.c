@@ -322,9 +322,8 @@ static int is_vendors(const struct core_pack *pack, const struct core_choice *ch
         return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
     if (choice->reason == CORE_TUNED)
         return choice->vendor_us > 0 && choice->vendor_us < choice->us;
-    const struct core_device *device = &pack->devices[kernel->device];
-    const double farther = choice->distance / device->error_distance;
-    const double error = device->gain_error * (farther > 1 ? farther : 1);
+    const double farther = choice->distance > NEAR_DISTANCE ? choice->distance / NEAR_DISTANCE : 1;
+    const double error = pack->devices[kernel->device].gain_error * farther * farther;
     return choice->vendor_us > 0 && choice->vendor_us < exp(CONFIDENCE * error) * choice->us;
 }
 

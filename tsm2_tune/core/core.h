@@ -52,9 +52,7 @@ struct core_device {
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
     double gain_error;               /* standard error of the logarithm of a predicted gain, which is cuBLAS's predicted
-                                        time divided by the kernel's */
-    double error_distance;           /* up to this distance from measured shapes; beyond it the error grows in proportion
-                                        to the distance */
+                                        time divided by the kernel's, near measured shapes */
     uint32_t name;                   /* as the driver reports it */
     int32_t multiprocessors;
     int32_t is_host;                 /* kernels are emulated there */

@@ -34,6 +34,7 @@
 #define VENDOR_TILE_K 32.0 /* the same of k */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
 #define CONFIDENCE 0.65 /* standard errors that a predicted gain has to exceed for a kernel to be used */
+#define NEAR_DISTANCE 1.5 /* from measured shapes; beyond it the error of a predicted gain grows with the square */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 #define UNBOUNDED 0x1p60 /* larger than any extent */

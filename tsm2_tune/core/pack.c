@@ -8,7 +8,7 @@
 /* Sizes that a pack's writer relies on. */
 typedef char size_t_has_64_bits[sizeof(size_t) == 8 ? 1 : -1]; /* so that the sums of read_layout do not wrap */
 typedef char header_is_32_bytes[sizeof(struct core_header) == 32 ? 1 : -1];
-typedef char device_is_128_bytes[sizeof(struct core_device) == 128 ? 1 : -1];
+typedef char device_is_120_bytes[sizeof(struct core_device) == 120 ? 1 : -1];
 typedef char kernel_is_216_bytes[sizeof(struct core_kernel) == 216 ? 1 : -1];
 typedef char time_is_40_bytes[sizeof(struct core_time) == 40 ? 1 : -1];
 
@@ -74,8 +74,7 @@ static const char *device_fault(const struct core_pack *pack, const struct core_
         are_rates &= is_rate(device->gflops[type]);
     if (!are_rates)
         return "a device's rate is out of range";
-    if (!is_in(device->gain_error, 0, LARGEST_NUMBER) ||
-        !is_in(device->error_distance, LEAST_NUMBER, LARGEST_NUMBER))
+    if (!is_in(device->gain_error, 0, LARGEST_NUMBER))
         return "the error of a device's predicted gains is out of range";
     if (device->multiprocessors < 1 || device->multiprocessors > MOST_MULTIPROCESSORS)
         return "a device's number of multiprocessors is out of range";

@@ -41,7 +41,7 @@ class DeviceRecord(ctypes.LittleEndianStructure):
     _fields_ = (
         *((name, ctypes.c_double) for name in ("read_gbytes_per_s", "copy_gbytes_per_s")),
         ("gflops", ctypes.c_double * len(TYPES_IN_C)),
-        *((name, ctypes.c_double) for name in ("gain_error", "error_distance")),
+        ("gain_error", ctypes.c_double),
         ("name", ctypes.c_uint32),
         *((name, ctypes.c_int32) for name in ("multiprocessors", "is_host", "unused")),
     )
@@ -91,7 +91,7 @@ def _record(kind: type[RecordType], **members: Any) -> RecordType:
 class DeviceRates:
     """The measured rates of a GPU, or of the emulation on the CPU, and the error of predicted gains.
 
-    Without measurements `gain_error` and `error_distance` are typical of packs of an H100 and an H200.
+    Without measurements `gain_error` is that of a pack of an H100 with 151 tuned shapes.
     """
 
     multiprocessors: int
@@ -99,7 +99,6 @@ class DeviceRates:
     copy_gbytes_per_s: float  # bytes read plus bytes written
     gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two operations
     gain_error: float = 0.25  # standard error of log(cuBLAS's predicted time / the kernel's predicted time)
-    error_distance: float = 1.0  # distance from measured shapes beyond which the error grows
 
 
 @dataclass(frozen=True)
@@ -227,7 +226,6 @@ def _device(texts: Texts, name: str, rates: DeviceRates | None, *, is_host: bool
         copy_gbytes_per_s=rates.copy_gbytes_per_s,
         gflops=tuple(rates.gflops.get(dtype, 0.0) for dtype in TYPES_IN_C),
         gain_error=rates.gain_error,
-        error_distance=rates.error_distance,
         name=texts.offset(name),
         multiprocessors=rates.multiprocessors,
         is_host=is_host,

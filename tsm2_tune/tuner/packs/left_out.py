@@ -16,6 +16,7 @@ from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
 PRIOR_SHAPES = 10  # so many left-out shapes count as much as the error that is assumed without any
+NEAR_DISTANCE = 1.5  # as in core/model.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +99,9 @@ def with_gain_errors(
     """Return the rates with the error of predicted gains of each GPU.
 
     `gain_error` is the root mean square of the losses of gain at left-out shapes, times the square root of 2, since
-    only losses count and not gains that are larger than predicted. `error_distance` is the largest distance of a
-    left-out shape. The error assumed without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of
-    `core_of`.
+    only losses count and not gains that are larger than predicted. The core assumes that errors grow with the
+    distance from measured shapes, so losses far from them are divided by this growth. The error assumed without any
+    left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
     """
     found = defaultdict[str, list[LeftOut]](list)
     for one in left_out(kernels, device_rates):
@@ -109,7 +110,7 @@ def with_gain_errors(
 
 
 def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
-    squares = sum(max(one.log_gain_loss, 0.0) ** 2 for one in found)
-    variance = (PRIOR_SHAPES * rates.gain_error**2 + 2 * squares) / (PRIOR_SHAPES + len(found))
-    distance = max((one.distance for one in found), default=0.0)
-    return replace(rates, gain_error=math.sqrt(variance), error_distance=max(rates.error_distance, distance))
+    losses = (max(one.log_gain_loss, 0.0) / max(one.distance / NEAR_DISTANCE, 1.0) ** 2 for one in found)
+    squares = 2 * sum(loss**2 for loss in losses)
+    variance = (PRIOR_SHAPES * rates.gain_error**2 + squares) / (PRIOR_SHAPES + len(found))
+    return replace(rates, gain_error=math.sqrt(variance))
