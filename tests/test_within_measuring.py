@@ -144,6 +144,22 @@ def test_the_vendor_is_timed_beside_the_chosen_kernel(store: Store) -> None:
     assert [row.x_cublas for row in store.best()] == pytest.approx([1.01, 1.01])
 
 
+def test_a_kernel_that_is_too_slow_once_is_tried_no_further(store: Store) -> None:
+    first, second = KERNELS[:2]
+    best = zip((first, second, second, second, second), SHAPES, strict=True)
+    for config, at in best:
+        store.add_trial(RUN, stored_trial(config, at, 100.0))
+    times = {(one.text, at): 100.0 if one is second else 200.0 for one in (first, second) for at in SHAPES}
+    times |= {(first.text, SHAPES[0]): 100.0, (second.text, SHAPES[0]): 200.0}
+    device = Simulated(store, times)
+    tuned = Tuned(store, DEVICE, SHAPES, 0.03)
+    search = Search(tuned, Bench(TARGET, device.options, store, _tuner=device))
+    decided = itertools.takewhile(lambda one: not (isinstance(one, Narrowed) and one.kernels == 2), search.events())
+    list(decided)
+    assert {text for text, _ in device.tried} == {first.text, second.text}
+    assert len(device.tried) == 2
+
+
 def test_what_does_not_run_serves_nothing(store: Store) -> None:
     first, second = KERNELS[:2]
     store.add_trial(RUN, stored_trial(first, SHAPES[0], 100.0))
