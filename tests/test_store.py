@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import LoadedResources, Measurement, Outcome, Trial, Verdict
+from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
 
 RUN, ISM2, FAMILIES = tuning_run(), Ism2Config(1, 128, 4, 4, 2), ("tsm2", "ism2")
 TODAY = FAMILIES, BASIS
@@ -254,3 +255,31 @@ def test_a_long_sentence_is_cut_off_where_it_is_stored(path: Path) -> None:
         number = store.add_trial(tuning_run(), trial(500.0, detail="x" * (most + 1), full_verdict="y" * (most + 1)))
         found = store.trial(number).trial
     assert (found.detail, found.full_verdict) == ("x" * most, "y" * most)
+
+
+def test_a_repeated_trial_has_the_longer_limits_and_the_sum_of_durations(path: Path) -> None:
+    late: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "measurement": None, "full_verdict": None}
+    with Store.open(path, create=True) as store:
+        first = trial(500.0, limits=TimeLimits(60.0, 10.0), total_seconds=5.0, **late)
+        number = store.add_trial(RUN, first)
+        again = replace(first, limits=TimeLimits(30.0, 20.0), total_seconds=2.0)
+        assert store.add_trial(RUN, again) == number
+        found = store.trial(number).trial
+    assert (found.limits, found.total_seconds) == (TimeLimits(60.0, 20.0), 7.0)
+
+
+@pytest.mark.parametrize("change", ["kernel = 'another'", "threads = 64", "flat_splits = 2"])
+def test_a_stored_kernel_with_another_entry_point_or_launch_is_superseded(path: Path, change: str) -> None:
+    with Store.open(path, create=True) as store:
+        store.add_trial(RUN, trial(500.0))
+        plain_sql(path, f"UPDATE source SET {change}")
+        store.supersede(GPU, PROBLEM, BASIS)
+    assert plain_sql(path, "SELECT superseded FROM trial") == [(1,)]
+
+
+def test_only_trials_of_the_device_are_counted_as_tuned(path: Path) -> None:
+    with Store.open(path, create=True) as store:
+        for run in (RUN, tuning_run("another")):
+            store.add_trial(run, trial(500.0, is_between=True))
+        store.count_as_tuned(GPU, PROBLEM, Cache.CLEAN)
+    assert plain_sql(path, "SELECT is_between FROM trial ORDER BY id") == [(0,), (1,)]
