@@ -216,3 +216,66 @@ def test_records_have_the_layout_of_c(
     text = "".join(f'_Static_assert({fact}, "");\n' for fact in facts)
     (tmp_path / "layout.c").write_text(f'#include "core.h"\n{text}', encoding="utf-8")
     subprocess.run(["cc", "-std=c11", f"-I{CORE}", "-fsyntax-only", str(tmp_path / "layout.c")], check=True)
+
+
+# Constants of the model, each in one place
+
+CONSTANT = re.compile(r"^#define (\w+) (\d+\.\d+)\b(.*)$", re.MULTILINE)
+TEXTS_OF_C = re.compile(
+    r"/\*.*?\*/|\"(?:\\.|[^\"])*\"|'\\?.'|^typedef[^;]*;|^#include[^\n]*", re.DOTALL | re.MULTILINE
+)
+NUMBER = re.compile(r"(?<![\w.])(?:0x1p\d+|\d+(?:\.\d*)?(?:e[+-]?\d+)?)(?![\w.])")
+LARGEST_32_BIT_OFFSET = 2**31 - 2**22
+UNIT = re.compile(r"[12]e-3|1e\d+|1e-9|1\.0|0x1p\d+")  # conversions of units, bounds, and the neutral factor
+ASSIGNED = re.compile(r"^ *(\w+)(?:: \w+)? = (\d+\.\d+)\b", re.MULTILINE)  # in Python
+OTHER_MEANINGS = {"FAR", "OUTLIER_RATIO", "GAIN"}  # of timed samples, and for which kernels are added
+
+
+def constants() -> dict[str, float]:
+    """Return the constants of model.h."""
+    return {name: float(value) for name, value, _ in CONSTANT.findall((CORE / "model.h").read_text(encoding="utf-8"))}
+
+
+def numbers_in_c(text: str) -> list[str]:
+    """Return the numbers of a C text that may be constants of the model."""
+    found = NUMBER.findall(TEXTS_OF_C.sub("", text))
+    return [one for one in found if not (UNIT.fullmatch(one) or (one.isdigit() and is_plain(int(one))))]
+
+
+def is_plain(number: int) -> bool:
+    """Return whether the integer is small, a power of two, or the core's bound of offsets."""
+    return number <= 24 or number & (number - 1) == 0 or number == LARGEST_32_BIT_OFFSET
+
+
+def constants_in_python(text: str) -> set[str]:
+    """Return the names in a Python text that are a constant's of the model, or have its value and not in seconds."""
+    model, assigned = constants(), ASSIGNED.findall(text)
+    like = {name for name, value in assigned if float(value) in model.values() and not name.endswith("_SECONDS")}
+    return set(re.findall(r"\w+", text)) & model.keys() | like - OTHER_MEANINGS
+
+
+def test_constants_of_the_model_stand_once_each_with_a_comment() -> None:
+    defined = [one for path in sorted(CORE.iterdir()) for one in CONSTANT.findall(path.read_text(encoding="utf-8"))]
+    names = [name for name, *_ in defined]
+    assert len(names) == len(set(names)) == len(constants()) > 20
+    assert [name for name, _, comment in defined if "/*" not in comment] == []
+    assert {path.name: found for path in CORE.glob("*.c") if (found := numbers_in_c(path.read_text("utf-8")))} == {}
+
+
+@pytest.mark.parametrize("text", ["x = 1.2 * y;", "#define START_US 5.0", "a + 0.5", "enum { MOST = 65535 };"])
+def test_a_constant_in_a_file_of_c_would_be_found(text: str) -> None:
+    assert numbers_in_c(text)
+
+
+def test_no_constant_of_the_model_is_in_python() -> None:
+    files = [
+        path for folder in ("runtime", "tuner/export", "tuner/packs") for path in (PACKAGE / folder).rglob("*.py")
+    ]
+    found = {path.name: names for path in files if (names := constants_in_python(path.read_text(encoding="utf-8")))}
+    assert len(files) > 40
+    assert found == {}
+
+
+@pytest.mark.parametrize("text", ["START_US = 5.0", "CACHED_RATE = 1.2", "RATE: float = 1.2", "CACHED_RATE = 1.3"])
+def test_a_constant_in_python_would_be_found(text: str) -> None:
+    assert constants_in_python(text)

@@ -314,6 +314,12 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 
 /* --- The choice --- */
 
+double core_error_growth(double distance)
+{
+    const double farther = distance > NEAR_DISTANCE ? distance / NEAR_DISTANCE : 1;
+    return farther * farther;
+}
+
 /* Return whether cuBLAS is faster, or the predicted gain is too uncertain. */
 static int is_vendors(const struct core_pack *pack, const struct core_choice *choice)
 {
@@ -322,8 +328,7 @@ static int is_vendors(const struct core_pack *pack, const struct core_choice *ch
         return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
     if (choice->reason == CORE_TUNED)
         return choice->vendor_us > 0 && choice->vendor_us < choice->us;
-    const double farther = choice->distance > NEAR_DISTANCE ? choice->distance / NEAR_DISTANCE : 1;
-    const double error = pack->devices[kernel->device].gain_error * farther * farther;
+    const double error = pack->devices[kernel->device].gain_error * core_error_growth(choice->distance);
     return choice->vendor_us > 0 && choice->vendor_us < exp(CONFIDENCE * error) * choice->us;
 }
 

@@ -208,6 +208,9 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice);
 
+/* Return the factor by which the error of a predicted gain grows at this distance from measured shapes; 1 near them. */
+double core_error_growth(double distance);
+
 /* Return the predicted time of a kernel for a product that it can compute, with its best launch; 0 if
    it cannot be predicted. Set `penalized_us` to the time with a penalty for the distance from measured shapes. */
 double core_predict(const struct core_pack *pack, int index, const struct core_product *product,

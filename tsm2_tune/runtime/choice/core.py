@@ -97,6 +97,8 @@ class Core:
         self._explain.restype, self._device_index.restype = None, ctypes.c_int
         self._predict, self._rates_us = library.core_predict, library.core_rates_us
         self._predict.restype, self._rates_us.restype = ctypes.c_double, None
+        self._error_growth = library.core_error_growth
+        self._error_growth.restype = ctypes.c_double
 
     def device_index(self, name: str | None) -> int:
         """Return the index of the device with this name, OTHER_GPU for another GPU, HOST for None."""
@@ -134,6 +136,11 @@ class Core:
         outputs = ctypes.byref(rows), ctypes.byref(splits), ctypes.byref(penalized_us)
         us: float = self._predict(self._pack, kernel, ctypes.byref(product), *outputs)
         return us, rows.value, splits.value
+
+    def error_growth(self, distance: float) -> float:
+        """Return the factor by which the error of a predicted gain grows at this distance from measured shapes."""
+        found: float = self._error_growth(ctypes.c_double(distance))
+        return found
 
     def rates_us(self, kernel: int, times: ctypes.Array[CoreTime]) -> list[float]:
         """Return a kernel's times at these shapes, predicted from the device's rates alone."""

@@ -16,7 +16,6 @@ from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
 PRIOR_SHAPES = 10  # so many left-out shapes count as much as the error that is assumed without any
-NEAR_DISTANCE = 1.5  # as in core/model.h
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +29,7 @@ class LeftOut:
     predicted_vendor_us: float
     distance: float  # of the chosen kernel's nearest measured shape
     is_vendor_chosen: bool
+    error_growth: float  # factor by which errors grow at this distance
 
     @property
     def log_gain_loss(self) -> float:
@@ -82,6 +82,7 @@ def _left_out(
         match.vendor_us,
         match.distance,
         match.is_vendor_chosen,
+        core.error_growth(match.distance),
     )
 
 
@@ -110,7 +111,7 @@ def with_gain_errors(
 
 
 def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
-    losses = (max(one.log_gain_loss, 0.0) / max(one.distance / NEAR_DISTANCE, 1.0) ** 2 for one in found)
+    losses = (max(one.log_gain_loss, 0.0) / one.error_growth for one in found)
     squares = 2 * sum(loss**2 for loss in losses)
     variance = (PRIOR_SHAPES * rates.gain_error**2 + squares) / (PRIOR_SHAPES + len(found))
     return replace(rates, gain_error=math.sqrt(variance))
