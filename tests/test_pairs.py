@@ -24,7 +24,7 @@ from tsm2_tune.api.tune import TuningResult
 from tsm2_tune.console import cross_timing
 from tsm2_tune.console.cross_timing import PairProgress
 from tsm2_tune.console.eta import remaining_text
-from tsm2_tune.console.run_progress import changed_text
+from tsm2_tune.console.run_progress import changed_text, spent_text
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
@@ -214,3 +214,15 @@ def test_problems_whose_winner_is_anothers_kernel_are_named() -> None:
     assert changed("abc-", "abcd") == ()
     assert changed_text(changed("abc", "bbc")) == "1 problem got a faster kernel from another shape: 8x2x8:f32"
     assert changed_text(changed("aaaaaa", "bbbbbb")).endswith(", 11x2x8:f32, 12x2x8:f32, ...")
+
+
+def test_seconds_of_a_run_are_told_by_their_purpose() -> None:
+    searched = {"start": 2.0, "ceilings": 0.4, "search": 3.0, "compilers": 6.0, "timing": 1.2}
+    searched |= {"the final round": 0.3, "the vendor's routines": 2.0, "full verification: edges": 7.0}
+    assert (
+        spent_text(searched, {}) == "22 seconds: 2 starting, 10 searching, 2 in finals, 7 verifying winners in full"
+    )
+    assert spent_text({"search": 3.0}, {"timing": 4.0, "full verification": 1.0}) == (
+        "8 seconds: 3 searching, 5 timing kernels at other shapes"
+    )
+    assert spent_text({}, {}) == "0 seconds"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING
@@ -55,6 +55,8 @@ class RunProgress:
         self._merged = MergedEvents()
         self._started: RunStarted | None = None
         self._shown: SearchProgress | CrossTimingProgress | None = None
+        self._is_alone = True  # whether the run has one device
+        self._searched: dict[str, float] | None = None  # seconds of each phase until other shapes are timed
 
     def __enter__(self) -> RunProgress:
         return self
@@ -80,6 +82,7 @@ class RunProgress:
         elif isinstance(event, RunStarted):
             for line in self._opening(event, run):
                 print_line(self._console, line)
+            self._is_alone = not run
             if self._started is None:
                 self._started = event
                 if load := load_text():
@@ -98,6 +101,7 @@ class RunProgress:
 
             self._stack.close()
             assert self._started is not None
+            self._searched = self._started.phases.taken()
             self._shown = self._stack.enter_context(CrossTimingProgress(self._console, self._started.phases))
         if isinstance(self._shown, SearchProgress):
             self._shown.show(event, run)
@@ -111,6 +115,10 @@ class RunProgress:
         winners_table(result.winners, self._console)
         if noise := noise_text(result.winners, self._database):
             print_line(self._console, noise)
+        if self._started is not None and self._is_alone:
+            rest = self._started.phases.taken()
+            searched, pairs = (rest, {}) if self._searched is None else (self._searched, rest)
+            print_line(self._console, spent_text(searched, pairs))
         if result.winners:
             if result.target.is_host:
                 print_line(self._console, "these times are of emulated kernels, not of a GPU")
@@ -129,6 +137,30 @@ def l2_state_text(target: Target, options: Options, *, is_asked: bool) -> str:
     if is_asked and options.cache is not cache:
         return f"; --cache {options.cache} has no effect here: the host does not emulate a GPU's L2"
     return ""
+
+
+def spent_text(searched: Mapping[str, float], pairs: Mapping[str, float]) -> str:
+    """Return how the seconds of a run were spent, from the seconds of its phases.
+
+    `pairs` has the phases in which kernels are timed at other shapes.
+    """
+    seconds = dict.fromkeys(("starting", "searching", "in finals", "verifying winners in full"), 0.0)
+    for phase, each in searched.items():
+        seconds[_PURPOSES.get(phase.partition(":")[0], "searching")] += each
+    seconds["timing kernels at other shapes"] = sum(pairs.values())
+    parts = ", ".join(f"{each:.0f} {purpose}" for purpose, each in seconds.items() if each >= 0.5)
+    return f"{sum(seconds.values()):.0f} seconds{f': {parts}' if parts else ''}"
+
+
+_PURPOSES = {  # phases of a run, but for those of a search
+    "start": "starting",
+    "start of the worker": "starting",
+    "ceilings": "starting",
+    "the final round": "in finals",
+    "the vendor's libraries": "in finals",
+    "the vendor's routines": "in finals",
+    "full verification": "verifying winners in full",
+}
 
 
 def print_interrupted(count: int) -> None:
