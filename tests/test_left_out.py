@@ -21,8 +21,8 @@ def test_a_shape_is_predicted_without_its_measurements() -> None:
     assert there.predicted_us == pytest.approx(US / 2, rel=0.05)
     assert there.predicted_vendor_us == pytest.approx(US, rel=0.05)
     assert there.distance == pytest.approx(math.log(2))
-    assert there.log_gain_loss == pytest.approx(math.log(6), rel=0.05)
-    assert here.log_gain_loss == pytest.approx(-math.log(6), rel=0.1)
+    assert there.log_overestimate == pytest.approx(math.log(6), rel=0.05)
+    assert here.log_overestimate == pytest.approx(-math.log(6), rel=0.1)
 
 
 def test_the_measurement_of_a_transposed_shape_is_left_out_too() -> None:

@@ -15,7 +15,7 @@ from tsm2_tune.api.parse import MOST_HOURS, Texts, check_callable, check_named, 
 from tsm2_tune.api.tune import TuningResult, tune
 from tsm2_tune.errors import InputError, shown
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, pack_problems
-from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
@@ -36,8 +36,8 @@ class Packed:
 
     targets: tuple[Target, ...]  # the devices
     output: Path  # the written file of trials
-    problems: int  # number of tuned problems in the pack
-    new_problems: int  # of these, number that this call tuned
+    problems: int  # number of problems in the database that have a winner
+    new_problems: int  # number of problems that this call tried
     seconds: float  # of this call's tuning
     coverage: dict[tuple[str, str], Coverage]  # (kind, element type) -> gains over cuBLAS; those of the call first
 
@@ -49,14 +49,15 @@ def pack(
 ) -> Packed:  # fmt: skip
     """Tune a GPU for all products, and write the trials to a file. `tsm2-tune pack` does this.
 
-    The problems are of all kinds in `only` and all types in `dtype`, column-major and row-major, and of sizes from a
-    few microseconds to a sixteenth of the memory. They come in an order that covers all of these evenly, so the call
-    may be stopped at any time. The same call continues with further problems.
+    The problems are of all kinds in `only` and all types in `dtype`, column-major and row-major. The smallest take a
+    few microseconds, and the largest need a sixteenth of the GPU's memory. They come in an order that covers all of
+    these evenly, so the call may be stopped at any time. The same call continues with further problems.
 
     - `output`: the file of trials, such as "a100.jsonl". `import_trials` reads it, and `export` reads its database.
     - `device`: a CUDA ordinal, or several GPUs of one model, as for `tune`.
-    - `hours`: the time after which no further problem is begun.
+    - `hours`: the time after which no further batch of six problems is begun.
     - `dtype`, `only`: element types, and kinds of products: "R", "L", "T", "gram", "vector" and "wide".
+      Gram matrices have only the types of BLAS: f32, f64, c64 and c128.
     - `db`: the database; by default the name of `output`, ending in .db.
     - `wait`, `on_event`: as for `tune`.
 
@@ -89,7 +90,9 @@ def pack(
     with Store.open(database, create=False) as store:
         kernels = exported_kernels(store, name)
         count = len(store.best(device=name))
-    asked = {(kind, name): Coverage() for kind in kinds for name in dtypes}
+    asked = {
+        (kind, each): Coverage() for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram
+    }
     return Packed(targets, Path(path), count, tuned, seconds, asked | coverage(kernels))
 
 

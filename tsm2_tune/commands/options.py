@@ -374,8 +374,8 @@ def tuning_options(function: F) -> F:
             default=DEFAULT_BUDGET_SECONDS,
             show_default=True,
             metavar="TIME",
-            help="Search time for each problem, earlier runs included: seconds, 90s, 2m, 1h. 0 is no limit. Finals and"
-            " full verifications take more.",
+            help="Search time for each problem, earlier runs included: seconds, 90s, 2m, 1h. 0 is no limit."
+            " Finals and full verifications take more.",
         ),
     ):
         function = added(function)

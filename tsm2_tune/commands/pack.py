@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     type=click.FloatRange(0, MOST_HOURS, min_open=True),
     default=1.0,
     show_default=True,
-    help="Time after which no further problem is begun.",
+    help="Time after which no further batch of six problems is begun.",
 )
 @option("--dtype", "dtypes", default=",".join(DTYPES), show_default=True, metavar="TYPE,...", help="Element types.")
 @option(
@@ -108,9 +108,12 @@ def _print(found: Packed) -> None:
                 number_text(min(one.left_out, default=None), 2),
             ]
         )
-    heads = ["kind", "type", "tuned", "x cuBLAS", "left out", "x cuBLAS", "slower", "worst"]
+    heads = ["kind", "type", "tuned", "x gemm", "left out", "x gemm", "slower", "worst"]
     tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6, 7))
-    tables.print_line(console, "slower: by over 3 %, of the shapes that were left out; -: not measured")
+    tables.print_line(
+        console,
+        "x gemm: times as fast as cuBLAS's gemm; slower: by over 3 %, of the left-out shapes; -: not measured",
+    )
     each = found.seconds / found.new_problems if found.new_problems else None
     more = "" if each is None else f"; an hour more tunes about {3600 / each:.0f} problems"
     tables.print_line(

@@ -256,7 +256,7 @@ static struct core_product transposed_product(const struct core_product *product
 
 /* Return whether the transposed product's choice is better than the product's own. The predicted times are compared
    without the penalty for distance, which decides only among kernels for the same product. A kernel of the device is
-   not replaced by another device's. On a host, whose times are not compared, the nearer shape is better. */
+   not replaced by another device's. On a host no times are returned, so the choice with the nearer shape is better. */
 static int is_better(const struct core_choice *transposed, const struct core_choice *as_is, int is_host)
 {
     if (is_host)
@@ -320,7 +320,8 @@ double core_error_growth(double distance)
     return farther * farther;
 }
 
-/* Return whether cuBLAS is faster, or the predicted gain is too uncertain. */
+/* Return whether cuBLAS should compute the product. At a tuned shape the measured times decide. Without predicted times
+   (choice->us is 0) those at the kernel's own shape decide. Otherwise the predicted gain has to exceed its error. */
 static int is_vendors(const struct core_pack *pack, const struct core_choice *choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];

@@ -51,8 +51,8 @@ struct core_device {
     double read_gbytes_per_s;        /* measured; 0: unknown, then no times are predicted */
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
-    double gain_error;               /* standard error of the logarithm of a predicted gain, which is cuBLAS's predicted
-                                        time divided by the kernel's, near measured shapes */
+    double gain_error;               /* standard deviation of the error of log(predicted gain) near measured shapes;
+                                        the gain is cuBLAS's time divided by the kernel's */
     uint32_t name;                   /* as the driver reports it */
     int32_t multiprocessors;
     int32_t is_host;                 /* kernels are emulated there */

@@ -33,7 +33,7 @@
 #define VENDOR_TILE_N 32.0 /* the same of n */
 #define VENDOR_TILE_K 32.0 /* the same of k */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
-#define CONFIDENCE 0.65 /* standard errors that a predicted gain has to exceed for a kernel to be used */
+#define CONFIDENCE 0.65 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
 #define NEAR_DISTANCE 1.5 /* from measured shapes; beyond it the error of a predicted gain grows with the square */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };

@@ -1,4 +1,4 @@
-"""The problems of a pack: an endless sequence that covers regimes, element types, storage orders and sizes evenly.
+"""The problems of a pack: an endless sequence that covers kinds, element types, layouts and sizes evenly.
 
 A pack is a set of tuned kernels for a GPU model. Its kernels also compute shapes between those that were tuned, so
 the tuned shapes should be spread over all sizes. The sequence may be cut anywhere.
@@ -18,12 +18,12 @@ Range = tuple[int, int]  # the least and the largest extent
 WIDE = (65, 1024)  # columns
 LARGE = (1000, 30_000)  # m and k of a large matrix times a skinny one
 LONG = (10_000, 20_000_000)
-SMALL = (1, 64)
+SMALL = (1, 64)  # narrow extents
 LONG_RATIO = 100  # k of a product of kind T is at least so many times m and n
-ROUND = 16  # every other point has extents that are multiples of this, or powers of two below
+ROUND = 16  # every other shape has multiples of this, or powers of two below it, limited to the ranges
 # Root of x^4 = x + 1. Multiples of its powers, modulo 1, fill a cube evenly: Martin Roberts, "The unreasonable
 # effectiveness of quasirandom sequences" (2018).
-RATIO = 1.2207440846057596
+PLASTIC = 1.2207440846057596
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +52,8 @@ DTYPES = ("f32", "f64", "c64", "c128", "bf16", "f16")
 def pack_problems(kinds: Sequence[str], dtypes: Sequence[str], most_bytes: int) -> Iterator[Problem]:
     """Yield different problems without end: one of each kind, element type and layout, then the next one of each.
 
-    `kinds` are names in KINDS. Matrices of a problem have at most `most_bytes` together; otherwise its longest extent
-    is shortened.
+    `kinds` are names in KINDS. Gram matrices have only the types of BLAS. If the matrices of a problem have more than
+    `most_bytes` together, the larger of m and k is halved until they fit.
     """
     yielded = set[Problem]()
     for number in count():
@@ -73,7 +73,7 @@ def pack_problems(kinds: Sequence[str], dtypes: Sequence[str], most_bytes: int) 
 def shape_of(kind: Kind, number: int) -> tuple[int, int, int]:
     """Return the extents (m, n, k) of the kind's problem with this number, from 0 on."""
     extents = [
-        _extent(least, most, (0.5 + (number + 1) / RATIO**axis) % 1, is_round=number % 2 == 0)
+        _extent(least, most, (0.5 + (number + 1) / PLASTIC**axis) % 1, is_round=number % 2 == 0)
         for axis, (least, most) in enumerate((kind.m, kind.n, kind.k), 1)
     ]
     m, n, k = extents
@@ -81,7 +81,7 @@ def shape_of(kind: Kind, number: int) -> tuple[int, int, int]:
 
 
 def _extent(least: int, most: int, share: float, *, is_round: bool) -> int:
-    """Return the extent at this share, from 0 to 1, of the logarithmic range."""
+    """Return the extent at this share, from 0 to 1, of the range's logarithms."""
     extent = round(math.exp(math.log(least) + share * math.log(most / least)))
     if is_round:
         extent = round(extent / ROUND) * ROUND if extent > ROUND else 2 ** round(math.log2(extent))
@@ -89,7 +89,7 @@ def _extent(least: int, most: int, share: float, *, is_round: bool) -> int:
 
 
 def _fitting(problem: Problem, most_bytes: int) -> Problem:
-    """Return the problem, with its longest extent halved until its matrices have at most `most_bytes` together."""
+    """Return the problem with the larger of m and k halved until its matrices have at most `most_bytes` together."""
     m, n, k = problem.m, problem.n, problem.k
     while Problem(m, n, k, problem.dtype_name, problem.op).least_bytes > most_bytes and max(m, k) > 1:
         m, k = (m // 2, k) if m >= k else (m, k // 2)

@@ -98,7 +98,7 @@ class DeviceRates:
     read_gbytes_per_s: float
     copy_gbytes_per_s: float  # bytes read plus bytes written
     gflops: dict[str, float]  # element type -> rate; a fused multiply-add counts as two operations
-    gain_error: float = 0.25  # standard error of log(cuBLAS's predicted time / the kernel's predicted time)
+    gain_error: float = 0.25  # standard deviation of the error of log(cuBLAS's time / the kernel's), both predicted
 
 
 @dataclass(frozen=True)

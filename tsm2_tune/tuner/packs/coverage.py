@@ -1,4 +1,4 @@
-"""How much faster than cuBLAS a pack is: at the shapes that were tuned, and at shapes that were left out."""
+"""Gains of an exported module over cuBLAS's GEMM: at tuned shapes, and at tuned shapes that are left out in turn."""
 
 from __future__ import annotations
 
@@ -11,28 +11,32 @@ from tsm2_tune.generator.pack_shapes import kind_of
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
-from tsm2_tune.tuner.packs.left_out import left_out
+from tsm2_tune.tuner.packs.left_out import left_out, vendor_us
 
-SLOWER = 1 / 1.03  # a gain below this is a loss
+SLOWER = 1 / 1.03  # with a smaller gain a kernel is slower than cuBLAS
 
 
 @dataclass(slots=True)
 class Coverage:
-    """Gains over cuBLAS's gemm of a module with the pack's kernels. A gain is 1 if the module calls cuBLAS."""
+    """Gains of a module: the time of cuBLAS's GEMM divided by the kernel's, or 1 if the module calls cuBLAS."""
 
     tuned: list[float] = field(default_factory=list)  # at tuned shapes
-    left_out: list[float] = field(default_factory=list)  # at tuned shapes that were left out of the pack
+    left_out: list[float] = field(default_factory=list)  # at tuned shapes, each left out of the kernels and times
 
 
 def coverage(kernels: ExportedKernels) -> dict[tuple[str, str], Coverage]:
     """Return (kind, element type) -> gains. Kinds are those of `generator/pack_shapes.py`.
 
-    A tuned shape without a measured time of cuBLAS is left out.
+    A tuned shape is skipped if cuBLAS was not measured there or its result was wrong.
     """
     found = defaultdict[tuple[str, str], Coverage](Coverage)
-    for winner in {_shape(kernel.winner): kernel.winner for kernel in kernels.kernels}.values():
-        if winner.vendor_us is not None and not winner.on_host:
-            found[_cell(winner)].tuned.append(max(winner.vendor_us / winner.median_us, 1.0))
+    fastest = dict[tuple[str, Problem], Winner]()
+    for winner in sorted((kernel.winner for kernel in kernels.kernels), key=lambda one: one.median_us):
+        fastest.setdefault((winner.device, _problem(winner)), winner)
+    for winner in fastest.values():
+        us = vendor_us(winner)
+        if us is not None and not winner.on_host:
+            found[_cell(winner)].tuned.append(max(us / winner.median_us, 1.0))
     for one in left_out(kernels.kernels, kernels.device_rates):
         gain = 1.0 if one.is_vendor_chosen else one.vendor_us / one.kernel_us
         found[_cell(one.winner)].left_out.append(gain)
@@ -49,9 +53,9 @@ def share_slower(gains: Sequence[float]) -> float | None:
     return sum(gain < SLOWER for gain in gains) / len(gains) if gains else None
 
 
-def _shape(winner: Winner) -> tuple[str, str, str, int, int, int]:
-    return winner.device, winner.dtype, winner.op, winner.m, winner.n, winner.k
+def _problem(winner: Winner) -> Problem:
+    return Problem(winner.m, winner.n, winner.k, winner.dtype, winner.op)
 
 
 def _cell(winner: Winner) -> tuple[str, str]:
-    return kind_of(Problem(winner.m, winner.n, winner.k, winner.dtype, winner.op)), winner.dtype
+    return kind_of(_problem(winner)), winner.dtype

@@ -1,7 +1,7 @@
-"""The error of predicted gains, from shapes that are left out of the measurements.
+"""The error of predicted gains, from tuned shapes that are left out of the measurements, one at a time.
 
-The gain of a kernel is the time of cuBLAS divided by the time of the kernel. For each tuned shape, a pack without the
-measurements of this shape predicts the gain of the kernel that it chooses, and the measured times say what it is.
+The gain of a kernel is the time of cuBLAS's GEMM divided by the kernel's time. If a tuned shape is left out, the
+other kernels of its type and op predict the gain of the kernel that they choose. The measured times say what it is.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ PRIOR_SHAPES = 10  # so many left-out shapes count as much as the error that is 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """The choice of a pack for a tuned shape without the measurements of this shape. Times are in microseconds."""
+    """The choice for a tuned shape, by kernels and times without this shape and its transpose. Times are in us."""
 
-    winner: Winner  # at the shape
+    winner: Winner  # a kernel that was tuned for the shape
     kernel_us: float  # measured time of the chosen kernel at the shape
     predicted_us: float
     vendor_us: float  # measured time of cuBLAS's gemm at the shape
     predicted_vendor_us: float
-    distance: float  # of the chosen kernel's nearest measured shape
+    distance: float  # to the chosen kernel's nearest measured shape: Euclidean, of the logarithms of m, n and k
     is_vendor_chosen: bool
     error_growth: float  # factor by which errors grow at this distance
 
     @property
-    def log_gain_loss(self) -> float:
+    def log_overestimate(self) -> float:
         """The logarithm of the predicted gain divided by the measured gain."""
         return math.log(self.predicted_vendor_us / self.predicted_us * self.kernel_us / self.vendor_us)
 
@@ -40,19 +40,24 @@ class LeftOut:
 def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> Iterator[LeftOut]:
     """Yield the choice for each tuned shape of the kernels for GPUs.
 
-    A shape is left out of the result if cuBLAS or the chosen kernel was not measured there, or if no other kernel can
-    compute it. Raise the errors of `core_of`.
+    A shape is skipped if cuBLAS or the chosen kernel was not measured there, if cuBLAS's result was wrong, or if no
+    other kernel can compute it. Raise the errors of `core_of`.
     """
     alike = defaultdict[tuple[str, str, str], list[MeasuredKernel]](list)
     for kernel in kernels:
         if not kernel.winner.on_host:
             alike[kernel.winner.device, kernel.winner.dtype, kernel.winner.op].append(kernel)
-    for of_op in alike.values():
-        tuned = {_shape(kernel): kernel.winner for kernel in of_op if kernel.winner.vendor_us is not None}
+    for group in alike.values():
+        tuned = {_shape(kernel): kernel.winner for kernel in group if vendor_us(kernel.winner) is not None}
         for shape, winner in tuned.items():
-            found = _left_out(winner, shape, of_op, device_rates)
+            found = _left_out(winner, shape, group, device_rates)
             if found is not None:
                 yield found
+
+
+def vendor_us(winner: Winner) -> float | None:
+    """Return the time of cuBLAS's GEMM at the winner's shape; None if it was not measured or its result was wrong."""
+    return winner.vendor_us if winner.vendor_right else None
 
 
 def _shape(kernel: MeasuredKernel) -> Shape:
@@ -71,14 +76,15 @@ def _left_out(
     chooser = Chooser([kernel.winner for kernel in others], core)
     match = chooser.match(Layout.of_op(winner.dtype, shape, winner.op), winner.device)
     chosen = next(kernel for kernel in others if kernel.winner is match.winner)
-    kernel_us = next((time[-1] for time in chosen.times if tuple(time[:3]) == match.extents), None)
-    if kernel_us is None or match.expected_us is None or match.vendor_us is None or winner.vendor_us is None:
+    kernel_us = next((us for *at, _, _, us in chosen.times if tuple(at) == match.extents), None)
+    measured_vendor_us = vendor_us(winner)
+    if kernel_us is None or match.expected_us is None or match.vendor_us is None or measured_vendor_us is None:
         return None
     return LeftOut(
         winner,
         kernel_us,
         match.expected_us,
-        winner.vendor_us,
+        measured_vendor_us,
         match.vendor_us,
         match.distance,
         match.is_vendor_chosen,
@@ -88,21 +94,20 @@ def _left_out(
 
 def _without(kernel: MeasuredKernel, shapes: Collection[Shape]) -> MeasuredKernel:
     """Return the kernel without its times, and cuBLAS's times, at these shapes."""
-    times, vendor_times = (
-        [time for time in every if tuple(time[:3]) not in shapes] for every in (kernel.times, kernel.vendor_times)
-    )
+    # A time begins with m, n and k.
+    times = [time for time in kernel.times if tuple(time[:3]) not in shapes]
+    vendor_times = [time for time in kernel.vendor_times if tuple(time[:3]) not in shapes]
     return replace(kernel, times=times, vendor_times=vendor_times)
 
 
 def with_gain_errors(
     kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
 ) -> dict[str, DeviceRates]:
-    """Return the rates with the error of predicted gains of each GPU.
+    """Return the rates of each GPU with the error of predicted gains, `gain_error`.
 
-    `gain_error` is the root mean square of the losses of gain at left-out shapes, times the square root of 2, since
-    only losses count and not gains that are larger than predicted. The core assumes that errors grow with the
-    distance from measured shapes, so losses far from them are divided by this growth. The error assumed without any
-    left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
+    It is the root mean square of the overestimates of log(gain) at left-out shapes, times the square root of 2, since
+    underestimates count as 0. An overestimate far from measured shapes is divided by the growth that the core assumes
+    there. The error assumed without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
     """
     found = defaultdict[str, list[LeftOut]](list)
     for one in left_out(kernels, device_rates):
@@ -111,7 +116,6 @@ def with_gain_errors(
 
 
 def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
-    losses = (max(one.log_gain_loss, 0.0) / one.error_growth for one in found)
-    squares = 2 * sum(loss**2 for loss in losses)
+    squares = 2 * sum((max(one.log_overestimate, 0.0) / one.error_growth) ** 2 for one in found)
     variance = (PRIOR_SHAPES * rates.gain_error**2 + squares) / (PRIOR_SHAPES + len(found))
     return replace(rates, gain_error=math.sqrt(variance))

@@ -21,7 +21,9 @@ from tsm2_tune.tuner.results.validation import domain_of
 @dataclass(frozen=True, slots=True)
 @plain
 class BestRow:
-    """The fastest kernel (winner) of one problem on one device: a row of the view `best`."""
+    """The fastest kernel (winner) of one problem on one device: a row of the view `best`, with
+    vendor times that the store adds.
+    """
 
     device: str  # the driver's name of it
     family: str  # the kernel family, such as stream_a_fma
@@ -134,12 +136,12 @@ best = Table(
 
 # The winners: one row for each device name, op, dtype, m, n, k and L2 cache state (column `cache`).
 #
-# current    trials that are not superseded and have the family's newest basis for the device, problem and state. The
+# known      trials that are not superseded and have the family's newest basis for the device, problem and state. The
 #            newest basis is the basis of the trial with the greatest stamp (logical_clock.py). If the compiler or a
 #            kernel's code changes, older trials stay in the table but can no longer win.
-# contender  a current trial with a correct result, with each of its measurements in its L2 cache state.
+# contender  a known trial with a correct result, with each of its measurements in its L2 cache state.
 # racing     the newest measurement of each contender: from its last final comparison, or else its first. The
-#            leader has the least median, so a faster trial can win that took part in no final comparison.
+#            leader has the least median, so a trial that took part in no final comparison can win.
 # placed     the ties: trials measured in the leader's round whose confidence interval overlaps the leader's
 #            interval, and whose median is at most 5 % over the leader's. The winner is the first of them by
 #            registers, then by shared memory, then by the configuration's text.

@@ -93,7 +93,7 @@ ROUTINE = words(r"cublas[A-Za-z0-9]{1,40}( #[1-9][0-9]{0,2})?")
 SHA256, KEY = words(r"[0-9a-f]{64}"), words(r"[0-9a-f]{16}")
 KEYS = words(rf"[0-9a-f]{{16}}( [0-9a-f]{{16}}){{0,{MOST_PARAGRAPHS - 1}}}")
 CODES = words(r"[0-9a-f]{64} [0-9a-f]{64}")  # one digest for each index width
-# Values that a device can launch. A trial has the values of its loaded kernel, and 0 if they are unknown.
+# Values that a device can launch, and its number of multiprocessors. Columns are NULL if a value is unknown.
 THREADS = integers(1, 1024)  # per block, on every CUDA device
 SMEM_BYTES = integers(0, 232448)  # per block: 227 KiB, the most of any CUDA device
 SPLITS, SMS = integers(1, 65535), integers(1, 65536)

@@ -46,7 +46,7 @@ RECEIPT = Table(
 )
 ENCODING = "UTF8"
 
-schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.COUNTS  # needs the imported dialect
+schema.newest_of_family.dialect_kwargs["postgresql_where"] = schema.IS_IN_FORCE  # needs the imported dialect
 
 
 def found_version(connection: Connection, place: str) -> int:

@@ -174,13 +174,13 @@ trial = Table(
     ForeignKeyConstraint(["run_id", "device_name"], ["run.id", "run.device_name"]),
 )
 
-# The condition of the index that finds the newest basis of a family on a device, on which it depends whether a winner
-# is stale. The index begins with columns that other queries do not name, so that SQLite does not use it for them.
-COUNTS = trial.c.superseded == sqlalchemy.text("0")
+# A winner is stale if its basis (the digest of compiler, flags and L2 state) is not the newest of its family on the
+# device. This index finds the newest basis. It begins with `cache`, so that SQLite uses it for no other query.
+IS_IN_FORCE = trial.c.superseded == sqlalchemy.text("0")
 newest_of_family = Index(
     "newest_of_family",
     *(trial.c[name] for name in ("cache", "device_name", "family", "stamp", "basis")),
-    sqlite_where=COUNTS,
+    sqlite_where=IS_IN_FORCE,
 )
 newest_stamp = Index("newest_stamp", trial.c.stamp)
 
@@ -190,7 +190,7 @@ measurement = Table(
     column("id", domains.ID, primary_key=True),
     column("trial_id", domains.ID, ForeignKey("trial.id")),
     column("run_id", domains.ID, ForeignKey("run.id")),  # the run that measured, maybe later than the trial's run
-    # 0: the search's measurement. 1, 2, ...: final comparisons, with a round for each L2 cache state.
+    # 0: the search's measurement. 1, 2, ...: rounds of final comparisons, one for each L2 cache state.
     # -1, -2, ...: searches' measurements from imported databases.
     column("round", domains.ROUND),
     column("median_us", domains.TIME_US),
@@ -215,7 +215,7 @@ sample = Table(
     sqlite_with_rowid=False,
 )
 
-# Times of vendor libraries in a final comparison, which is identified by problem, run and number of the round.
+# Times of vendor libraries in a round of a final comparison, which problem, run and number of the round identify.
 vendor_measurement = Table(
     "vendor_measurement",
     metadata,

@@ -30,12 +30,13 @@ from tsm2_tune.tuner.results.storage.retry import POOL_TIMEOUT_SECONDS
 LEAST_FREE_BYTES = 1 << 20  # a disk with less free space counts as full
 BUSY_TIMEOUT_SECONDS = 30.0  # how long to wait for another program's lock
 MOST_VALUE_BYTES = 1 << 20  # limit for a value and for a row; the longest value, a kernel's text, has 60 KB
-# Limit for the steps of SQLite's virtual machine in a transaction. The view, the longest query, takes one step for
-# each byte of a file of 100,000 trials. Pages that refer to each other in a cycle would take steps without end.
+# Limit for the steps of SQLite's virtual machine in a transaction. The view, the longest query, takes about one step
+# for each byte of a file of 100,000 trials, a fiftieth of the limit. Pages that refer to each other in a cycle would
+# take steps without end.
 STEPS, STEPS_PER_BYTE = 10**8, 50
 STEPS_AT_A_TIME = 10**5
-# Limit for the bytes that a query returns. They exceed the file's size only if tables are joined, or if rows share
-# pages, which no file of this program does.
+# Limit for the bytes that a query returns; a row counts ROW_BYTES more. They exceed the file's size only if tables
+# are joined, or if rows share pages, which no file of this program does.
 READ_BYTES, READ_PER_BYTE, ROW_BYTES = 1 << 20, 4, 100
 UNWRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_FULL)
 LIMITS = {
