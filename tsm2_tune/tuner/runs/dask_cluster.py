@@ -8,6 +8,7 @@ The calling process and the workers exchange JSON. Dask itself unpickles its own
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import uuid
@@ -204,6 +205,8 @@ class Cluster:
         worker = next(one for one in self._processes if _name(one) == name)
         process = self._processes.pop(worker)
         lost = "its worker failed: see its log" if process.is_over else "its worker is lost"
+        if not is_complete:  # the next check asks at once whether the scheduler is lost too
+            self._looked_at = self._checked_at = -math.inf
         process.channel.is_lost = True
         process.future.cancel()
         self._done.add(worker)
