@@ -29,6 +29,7 @@ from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.store import Store
 
 RUN = tuning_run()
+GOLDEN = Path(__file__).parent / "golden"
 TODAY = ("tsm2", "ism2"), BASIS
 C128, C256 = configuration(128), configuration(256)
 
@@ -116,6 +117,16 @@ READING = (
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("tables", sorted(GOLDEN.glob("schema_*.sql")), ids=lambda one: one.stem)
+def test_files_of_recorded_schemas_are_migrated(path: Path, tables: Path) -> None:
+    """A changed table, index or view needs a migration. Record the schema before the change: its file stays."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(tables.read_text(encoding="utf-8"))
+    with Store.open(path, create=False) as store:
+        assert store.devices() == ()
+    assert plain_sql(path, "PRAGMA user_version") == [(schema_versions.version(),)]
+
+
 @pytest.mark.parametrize("version", [schema_versions.OLDEST, schema_versions.version()])
 def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
     version: int, path: Path, monkeypatch: pytest.MonkeyPatch

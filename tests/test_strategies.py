@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -21,6 +22,7 @@ from tsm2_tune.generator.space.order import ordered
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
+from tsm2_tune.tuner.search.compile_queue import CompileQueue
 from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
 from tsm2_tune.tuner.search.strategies.model import FIRST, Model
@@ -107,6 +109,27 @@ def test_what_has_no_time_teaches_nothing() -> None:
     candidates = sorted(SPACE.kept, key=lambda one: float(candidate_times_us([one])[0]))[:40]
     assert failed(candidates)[:FIRST] == [one.config.text for one in candidates[:FIRST]]
     assert sorted(failed(candidates)) == sorted(one.config.text for one in candidates)
+
+
+def test_candidates_of_a_far_slower_family_wait_without_being_compiled() -> None:
+    """Few of them are compiled before one is tried, once no other candidate remains."""
+    slow = {one.config.text for one in SPACE.kept if one.config.family == "tsm2"}
+    search, compiled = Search(made("model")), set[str]()
+
+    def start_compiler(candidate: Candidate) -> tuple[Any, Any]:
+        compiled.add(candidate.config.text)
+        compiling = Future[object]()
+        compiling.set_result(None)
+        return None, compiling
+
+    queue, tried = CompileQueue(search, start_compiler, 3), list[str]()
+    while (taken := queue.take()) is not None:
+        tried.append(taken[0].config.text)
+        assert len(compiled) - len(tried) <= 12
+        us = time_us(taken[0].config) * (100 if tried[-1] in slow else 1)
+        search.tell(TrialResult(taken[0].config, us, is_right=True))
+    assert sorted(tried) == sorted(one.config.text for one in SPACE.kept)
+    assert slow.issuperset(tried[-len(slow) + FIRST :])
 
 
 @pytest.mark.parametrize("name", [*OWN, pytest.param("optuna:tpe", marks=pytest.mark.slow)])

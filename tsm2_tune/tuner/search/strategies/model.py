@@ -102,6 +102,7 @@ class Model(Strategy):
         self._expected = Expectation(first, others[more:MOST])
         self._last = islice(others, MOST, None)
         self._waiting = deque[Candidate]()
+        self._is_waiting_over = False  # whether no candidate remains but those that wait
         self._template = (
             next(chain(first, others), None) if late else None
         )  # any candidate of the problem; its config is replaced
@@ -126,7 +127,8 @@ class Model(Strategy):
 
     def is_postponed(self, candidate: Candidate) -> bool:
         own = self._least_us.get(candidate.config.family)
-        return own is not None and own > FAR_BEHIND * min(self._least_us.values())
+        is_behind = own is not None and own > FAR_BEHIND * min(self._least_us.values())
+        return is_behind and not self._is_waiting_over
 
     def _take(self, config: KernelConfig, us: float) -> None:
         """Store the time of a correct configuration. It replaces an earlier time."""
@@ -142,12 +144,16 @@ class Model(Strategy):
 
         Return None if no candidate remains.
         """
-        for candidate in self._queue:
+        while (candidate := self._next()) is not None:
             if not self.is_postponed(candidate):
                 return candidate
             self._waiting.append(candidate)
-        found = self._expected.fastest() or next(self._last, None)
-        return found or (self._waiting.popleft() if self._waiting else None)
+        self._is_waiting_over = True
+        return self._waiting.popleft() if self._waiting else None
+
+    def _next(self) -> Candidate | None:
+        """Return the next candidate, whether or not it should wait; None if no candidate remains."""
+        return next(self._queue, None) or self._expected.fastest() or next(self._last, None)
 
     def _late(self) -> Candidate | None:
         """Return an untried variant of one of the LEADING fastest candidates; None if there is none."""

@@ -37,7 +37,7 @@ class Strategy(ABC):
     @abstractmethod
     def ask(self) -> Candidate | None:
         """Return the next candidate. Return None if the strategy has no candidate until more results are passed to
-        `tell`.
+        `tell`. In the end every candidate is returned, slow ones last.
         """
 
     def tell(self, result: TrialResult) -> None:
@@ -45,7 +45,10 @@ class Strategy(ABC):
         return
 
     def is_postponed(self, candidate: Candidate) -> bool:
-        """Return whether a candidate that `ask` has returned should now wait until no other candidate remains."""
+        """Return whether a candidate that `ask` has returned should now wait until no other candidate remains.
+
+        It is asked when the candidate is compiled. Once `ask` returns only candidates that should wait, return False.
+        """
         return False
 
 
