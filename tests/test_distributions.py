@@ -88,7 +88,7 @@ def test_a_bare_checkout_and_a_distribution_have_the_same_version(
     assert said == message_from_bytes(distributions.metadata("METADATA"))["Version"] == tsm2_tune.__version__
 
 
-def test_the_source_distribution_is_small_and_has_documentation_and_examples(distributions: Distributions) -> None:
+def test_the_source_distribution_is_small_and_documented(distributions: Distributions) -> None:
     assert distributions.source.stat().st_size <= installed.MOST_BYTES
     names = distributions.sources
     assert BINARIES not in names

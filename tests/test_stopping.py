@@ -44,7 +44,7 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", SIGNALS)
-def test_each_signal_raises_what_ctrl_c_does_and_a_second_one_does_not_disturb_the_end(number: int) -> None:
+def test_each_signal_ends_a_run_as_ctrl_c_does(number: int) -> None:
     ended = []
 
     @contextmanager
