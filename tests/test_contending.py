@@ -366,7 +366,7 @@ def logs(problem: Problem) -> tuple[float, ...]:
     return tuple(map(math.log, (problem.m, problem.n, problem.k)))
 
 
-def test_of_the_vendor_between_a_module_is_given_what_libraries_start(store: Store, path: Path) -> None:
+def test_of_the_vendor_elsewhere_a_module_is_given_what_libraries_start(store: Store, path: Path) -> None:
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
     before = known_of(store, winners).vendor

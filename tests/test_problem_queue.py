@@ -236,9 +236,7 @@ def test_a_device_without_a_problem_asks_for_those_of_others_seldom(store: Store
     assert len(asked) < 5 * len(SHAPES)
 
 
-def test_candidates_that_are_put_back_late_are_tried(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_candidates_that_are_put_back_late_are_tried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     has_none, has_left, steps = threading.Event(), threading.Event(), list[int]()
     leave, tune = ProblemQueue._leave, Fabricating.tune
 

@@ -31,6 +31,7 @@ from tsm2_tune.console.tables import console
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.space import SearchSpace
+from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -202,6 +203,21 @@ def test_the_fastest_right_routine_stands_beside_the_winner(
     assert (row.vendor_us, row.vendor_right, row.x_cublas) == beside
     (winner,) = imported(exported("module", ((row,), sources_of(store, [row]))), tmp_path).WINNERS
     assert (winner.vendor_us, winner.vendor_routine, winner.vendor_version) == in_a_module
+
+
+def test_vendor_times_of_tuned_shapes_without_an_exported_winner_count(store: Store) -> None:
+    """Such a winner is not verified in full, say. A winner's own shape is not repeated."""
+    beside_vendor(store, GEMM)
+    elsewhere = replace(PROBLEM, m=2 * PROBLEM.m)
+    for config in (C128, C256):
+        store.add_trial(RUN, trial(900, config, problem=elsewhere))
+    timed = final((C128, 900), (C256, 950), problem=elsewhere, vendor=(vendor_measurement(960.0),))
+    store.add_final(RUN, timed, *TODAY)
+    here = {row.trial_id: store.trial(row.trial_id) for row in store.best() if row.problem == PROBLEM}
+    every = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
+    assert len(every) == 2
+    assert list(known_of(store, here).vendor.values()) == [((elsewhere.m, elsewhere.n, elsewhere.k, 960.0),)]
+    assert known_of(store, every).vendor == {}
 
 
 def test_only_the_vendor_of_the_winners_round_counts(store: Store) -> None:

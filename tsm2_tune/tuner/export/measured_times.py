@@ -61,7 +61,7 @@ def known_of(store: Store, winners: Mapping[int, TrialRecord], *, vendor: bool =
         device, of_run = run.identity.name, _rates(run)
         if of_run is not None and of_runs.get(device, "") <= run.started_at:
             rates[device], of_runs[device] = of_run, run.started_at
-    between = vendor_between(store, winners, of_gemm=True) if vendor else {}
+    between = vendor_elsewhere(store, winners, of_gemm=True) if vendor else {}
     return Known(tilings, rates, dict(_elsewhere(store, winners)), between)
 
 
@@ -114,19 +114,27 @@ def _alike(winners: Mapping[int, TrialRecord]) -> dict[tuple[str, str, str], dic
     return found
 
 
-def vendor_between(store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool) -> dict[int, VendorElsewhere]:
-    """Return the vendor's times at shapes between tuned shapes. The key is the trial id of the nearest winner.
+def vendor_elsewhere(
+    store: Store, winners: Mapping[int, TrialRecord], *, of_gemm: bool
+) -> dict[int, VendorElsewhere]:
+    """Return the vendor's times at all measured shapes but the winners' own. The key is the id of the nearest winner.
 
-    With `of_gemm`, the times are those of cuBLAS's GEMM. Without it, they are those of the faster library, cuBLAS or
-    cuBLASLt. Times of wrong results are excluded.
+    These are shapes between tuned shapes, and tuned shapes whose winners are not among these. With `of_gemm`, the
+    times are those of cuBLAS's GEMM. Without it, they are those of the faster library, cuBLAS or cuBLASLt. Times of
+    wrong results are excluded.
     """
     found: dict[int, list[tuple[int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():
         for cache in sorted({trial.cache for trial in alike.values()}):
             places = {trial_id: trial.problem for trial_id, trial in alike.items() if trial.cache is cache}
             kind = next(iter(places.values()))
-            for row in store.best(device=device, cache=cache, alike=kind, between=True):
+            tuned, between = (
+                store.best(device=device, cache=cache, alike=kind, between=one) for one in (False, True)
+            )
+            for row in (*tuned, *between):
                 p = row.problem
+                if p in places.values():
+                    continue
                 us, is_right = (row.cublas_us, row.cublas_right) if of_gemm else (row.vendor_us, row.vendor_right)
                 if us is not None and is_right:
                     nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]

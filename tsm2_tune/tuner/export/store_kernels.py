@@ -10,7 +10,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.runtime.elements import SAME
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
-from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_between
+from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_elsewhere
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
@@ -41,7 +41,7 @@ def exported_kernels(
         )
     rows = with_between(store, lambda sentence: None, verified_in_full(rows, tell))
     winning = store.winning(rows)
-    known, fastest = known_of(store, winning), vendor_between(store, winning, of_gemm=False)
+    known, fastest = known_of(store, winning), vendor_elsewhere(store, winning, of_gemm=False)
     kernels = [measured_kernel(row, winning[row.trial_id].trial.source, known) for row in rows]
     with_fastest_vendor = [
         _with_fastest_vendor(kernel, row, fastest.get(row.trial_id, ()))
