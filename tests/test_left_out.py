@@ -34,7 +34,15 @@ def test_the_measurement_of_a_transposed_shape_is_left_out_too() -> None:
     assert there.distance == pytest.approx(math.log(2))
 
 
-@pytest.mark.parametrize("kernels", [pair()[:1], [replace(one, times=()) for one in pair()]])
+@pytest.mark.parametrize(
+    "kernels",
+    [
+        pair()[:1],
+        [replace(one, times=()) for one in pair()],
+        [replace(one, winner=replace(one.winner, vendor_right=0)) for one in pair(3 * US)],
+    ],
+    ids=["one shape", "no times", "wrong results of cuBLAS"],
+)
 def test_without_measurements_the_error_is_the_prior(kernels: list[MeasuredKernel]) -> None:
     assert with_gain_errors(kernels, {GPU: RATES}) == {GPU: RATES}
 

@@ -6,7 +6,9 @@ import math
 from collections import Counter
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import tsm2_tune
@@ -97,13 +99,15 @@ def test_means_and_shares_need_gains() -> None:
         ({"hours": math.nan}, "above 0"),
         ({"only": "S"}, "unknown only 'S'"),
         ({"dtype": "tf32"}, "unknown dtype 'tf32'"),
+        ({"dtype": ["bf16", "f16"], "only": "gram"}, "Gram matrices have only the types f32, f64, c64, c128"),
+        ({"db": "a.jsonl"}, "it is part of the database"),
         ({"device": "cpu"}, "a pack is of a GPU"),
     ],
 )
 @pytest.mark.host
 def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], words: str) -> None:
     named = {"output": "a.jsonl", "device": "cpu"} | arguments
-    named["output"] = tmp_path / str(named["output"])
+    named |= {name: tmp_path / str(value) for name, value in named.items() if name in ("output", "db")}
     with pytest.raises(InputError, match=words):
         tsm2_tune.pack(**named)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
@@ -122,3 +126,10 @@ def test_kinds_are_told_by_the_extents() -> None:
         "T",
         "wide",
     ]
+
+
+@pytest.mark.host
+@pytest.mark.parametrize("dtype", ["float32", "F32", np.float32, ["f64", np.float32]])
+def test_types_are_named_as_for_tuning(tmp_path: Path, dtype: Any) -> None:
+    with pytest.raises(InputError, match="a pack is of a GPU"):
+        tsm2_tune.pack(tmp_path / "a.jsonl", dtype=dtype, device="cpu")

@@ -29,7 +29,7 @@ from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.store import Store
 
 RUN = tuning_run()
-GOLDEN = Path(__file__).parent / "golden"
+SCHEMAS = Path(__file__).parent / "schemas"
 TODAY = ("tsm2", "ism2"), BASIS
 C128, C256 = configuration(128), configuration(256)
 
@@ -117,7 +117,7 @@ READING = (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("tables", sorted(GOLDEN.glob("schema_*.sql")), ids=lambda one: one.stem)
+@pytest.mark.parametrize("tables", sorted(SCHEMAS.glob("*.sql")), ids=lambda one: one.stem)
 def test_files_of_recorded_schemas_are_migrated(path: Path, tables: Path) -> None:
     """A changed table, index or view needs a migration. Record the schema before the change: its file stays."""
     with closing(sqlite3.connect(path)) as connection:

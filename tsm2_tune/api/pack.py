@@ -11,9 +11,19 @@ from pathlib import Path
 
 from tsm2_tune.api.devices import Devices, targets_of
 from tsm2_tune.api.export import TRIALS, export
-from tsm2_tune.api.parse import MOST_HOURS, Texts, check_callable, check_named, file_name, texts
-from tsm2_tune.api.tune import TuningResult, tune
-from tsm2_tune.errors import InputError, shown
+from tsm2_tune.api.parse import (
+    MOST_HOURS,
+    ElementTypes,
+    Texts,
+    canonical_dtype,
+    check_callable,
+    check_named,
+    dtype_texts,
+    file_name,
+    texts,
+)
+from tsm2_tune.api.tune import tune
+from tsm2_tune.errors import InputError, StoreError, shown
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, pack_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real
@@ -21,8 +31,8 @@ from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
 from tsm2_tune.tuner.packs.coverage import Coverage, coverage
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.events import Event
-from tsm2_tune.tuner.written_files import refuse_unwritable
+from tsm2_tune.tuner.runs.events import Event, Noted
+from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable
 
 BUDGET_SECONDS = 4.0  # for the search of one problem
 BATCH = 6  # problems of a run; then other kernels are timed at their shapes
@@ -37,13 +47,13 @@ class Packed:
     targets: tuple[Target, ...]  # the devices
     output: Path  # the written file of trials
     problems: int  # number of problems in the database that have a winner
-    new_problems: int  # number of problems that this call tried
+    new_problems: int  # number of problems for which this call found a winner
     seconds: float  # of this call's tuning
     coverage: dict[tuple[str, str], Coverage]  # (kind, element type) -> gains over cuBLAS; those of the call first
 
 
 def pack(
-    output: str | PathLike[str], *, device: Devices = None, hours: float = 1.0, dtype: Texts = DTYPES,
+    output: str | PathLike[str], *, device: Devices = None, hours: float = 1.0, dtype: ElementTypes = DTYPES,
     only: Texts = tuple(KINDS), db: str | PathLike[str] | None = None, wait: bool = False,
     on_event: Callable[[Event], object] | None = None,
 ) -> Packed:  # fmt: skip
@@ -67,33 +77,42 @@ def pack(
     path = file_name("output", output)
     if not str(path).endswith(".jsonl"):
         raise InputError(f"output = {shown(str(output))}: a pack is a file of trials; name one that ends in .jsonl")
-    refuse_unwritable(path)
-    database = file_name("db", f"{str(path).removesuffix('.jsonl')}.db" if db is None else db)
-    kinds, dtypes = _names("only", only, tuple(KINDS)), _names("dtype", dtype, DTYPES)
+    database = file_name("db", f"{path.removesuffix('.jsonl')}.db" if db is None else db)
+    refuse_database(path, database)
+    refuse_unwritable(path, is_ordinary=True)
+    kinds, dtypes = (
+        _names("only", only, tuple(KINDS)),
+        _names("dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES),
+    )
+    asked = {
+        (kind, each): Coverage() for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram
+    }
+    if not asked:
+        raise InputError(f"no problem: Gram matrices have only the types {', '.join(FMA_DTYPES)}")
     end = time.monotonic() + 3600 * _hours(hours)
     targets = targets_of(device)
     if any(target.is_host for target in targets):
         raise InputError("a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing")
-    limits = targets[0].limits
-    problems = pack_problems(kinds, dtypes, int(MEMORY_SHARE * limits.memory_bytes))
+    name = targets[0].identity.name
+    if any(target.identity.name != name for target in targets):
+        raise InputError("a pack is of one GPU model, and these devices are of several: name those of one model")
+    tell = on_event or (lambda event: None)
+    problems = pack_problems(kinds, dtypes, int(MEMORY_SHARE * targets[0].limits.memory_bytes))
     start, tuned = time.monotonic(), 0
-
-    def tune_batch(batch: Sequence[Problem]) -> TuningResult:
-        return tune(batch, device=targets, db=database, budget=BUDGET_SECONDS, wait=wait, on_event=on_event)
-
-    for batch in batches(problems, _done(str(database), targets[0]), end):
-        targets = tune_batch(batch).targets
-        tuned += len(batch)
+    for batch in batches(problems, _done(database, name), end):
+        result = tune(batch, device=targets, db=database, budget=BUDGET_SECONDS, wait=wait, on_event=on_event)
+        targets = result.targets
+        tuned += len(batch) - len(result.unsolved) - len(result.unfinished)
     seconds = time.monotonic() - start
     export(database, format=TRIALS, output=path)
-    name = targets[0].identity.name
     with Store.open(database, create=False) as store:
-        kernels = exported_kernels(store, name)
         count = len(store.best(device=name))
-    asked = {
-        (kind, each): Coverage() for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram
-    }
-    return Packed(targets, Path(path), count, tuned, seconds, asked | coverage(kernels))
+        try:
+            gains = coverage(exported_kernels(store, name))
+        except (InputError, StoreError) as error:  # the trials are written, but no module can be exported
+            tell(Noted(f"no gains: {error}"))
+            gains = {}
+    return Packed(targets, Path(path), count, tuned, seconds, asked | gains)
 
 
 def batches(
@@ -105,12 +124,13 @@ def batches(
         yield tuple(islice(left, BATCH))
 
 
-def _done(database: str, target: Target) -> frozenset[Problem]:
-    """Return the problems of the database whose winners were timed beside cuBLAS and verified in full."""
-    if not Path(database).exists():
-        return frozenset()
-    with Store.open(database, create=False) as store:
-        rows = store.best(device=target.identity.name)
+def _done(database: str, device: str) -> frozenset[Problem]:
+    """Return the problems of the database whose winners were timed beside cuBLAS and verified in full.
+
+    The database is created if it is missing.
+    """
+    with Store.open(database, create=True) as store:
+        rows = store.best(device=device)
     return frozenset(row.problem for row in rows if row.verified_in_full and not row.stale and row.round > 0)
 
 
