@@ -29,7 +29,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
-from tests.tampering import good_database
+from tests.tampering import YESTERDAY, good_database
 from tsm2_tune.console import tables
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Verdict
@@ -119,7 +119,7 @@ def test_what_takes_its_time_says_how_much_is_left(monkeypatch: pytest.MonkeyPat
 
 def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
     ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, basis, when in ((ours, BASIS, "2026-05-05"), (theirs, "yesterday", "2026-04-04")):
+    for path, basis, when in ((ours, BASIS, "2026-05-05"), (theirs, YESTERDAY, "2026-04-04")):
         database_of(path, trial(500 if path == ours else 400, C128, basis=basis), run=EARLY)
         ended(path, f"{when}T00:00:00+00:00")
     tsm2_tune.import_trials(theirs, ours)

@@ -53,6 +53,27 @@ def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_pa
         tsm2_tune.import_trials("x\0y", ours)
 
 
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ("verdict_correct = 0", "trial 1 is ok, but has no right result or time"),
+        ("outcome = 'wrong-result'", "trial 1 has a right result and is wrong"),
+        ("basis = '=1+1'", "trial 1 has a basis that is not a digest"),
+        ("cache = 'warm'", "trial 1 has its time in another state of the L2"),
+    ],
+)
+def test_a_trial_that_contradicts_itself_replaces_none(
+    two_databases: tuple[Path, Path], change: str, sentence: str
+) -> None:
+    ours, theirs = two_databases
+    before = [row.config for row in tsm2_tune.best(ours)]
+    plain_sql(theirs, f"UPDATE trial SET {change} WHERE id = 1")
+    said = run("import", str(theirs), "--db", str(ours))
+    assert (said.exit_code, said.stdout) == (2, "")
+    assert sentence in said.stderr
+    assert [row.config for row in tsm2_tune.best(ours)] == before
+
+
 def test_a_full_disk_is_named_by_its_folder(
     two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:

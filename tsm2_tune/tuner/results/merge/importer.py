@@ -9,12 +9,17 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from sqlalchemy import select
+
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.maintenance.integrity import CONTRADICTIONS
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, Writer, places
 from tsm2_tune.tuner.results.merge.union import Part, Tried, conflicts, union
+from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.addresses import command_on
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, repeated
 from tsm2_tune.tuner.results.validation import Row
@@ -76,8 +81,22 @@ def merge(into: Into, other: Database, show: Show) -> Imported:
             return Reader(connection).source(digest)
 
     with _of(other):
+        _refuse_contradictions(other)
         parts, faulty = list(_parts(other)), quarantine.entries(other)
     return merge_parts(into, parts, source, show, faulty)
+
+
+def _refuse_contradictions(database: Database) -> None:
+    """Raise StoreError if a trial contradicts itself: an outcome of it would replace that of a sound trial."""
+    path = str(database.path)
+    with database.transaction() as connection:
+        for what, is_so in CONTRADICTIONS.items():
+            number = connection.execute(select(schema.trial.c.id).where(is_so).limit(1)).scalar()
+            if number is not None:
+                raise StoreError(
+                    f"{path} is damaged, trial {number} {what}: `{command_on('db check', path)}` lists what is wrong;"
+                    " restore a copy of it, or remove these trials"
+                )
 
 
 def merge_parts(
