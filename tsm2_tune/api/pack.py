@@ -96,7 +96,6 @@ def pack(
     name = targets[0].identity.name
     if any(target.identity.name != name for target in targets):
         raise InputError("a pack is of one GPU model, and these devices are of several: name those of one model")
-    tell = on_event or (lambda event: None)
     problems = pack_problems(kinds, dtypes, int(MEMORY_SHARE * targets[0].limits.memory_bytes))
     start, tuned = time.monotonic(), 0
     for batch in batches(problems, _done(database, name), end):
@@ -106,13 +105,17 @@ def pack(
     seconds = time.monotonic() - start
     export(database, format=TRIALS, output=path)
     with Store.open(database, create=False) as store:
-        count = len(store.best(device=name))
-        try:
-            gains = coverage(exported_kernels(store, name))
-        except (InputError, StoreError) as error:  # the trials are written, but no module can be exported
-            tell(Noted(f"no gains: {error}"))
-            gains = {}
-    return Packed(targets, Path(path), count, tuned, seconds, asked | gains)
+        count, gains = len(store.best(device=name)), asked | _gains(store, name, on_event or (lambda event: None))
+    return Packed(targets, Path(path), count, tuned, seconds, gains)
+
+
+def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[tuple[str, str], Coverage]:
+    """Return the gains of a module with the device's kernels; {} with a note if no module can be exported."""
+    try:
+        return coverage(exported_kernels(store, device))
+    except (InputError, StoreError) as error:
+        tell(Noted(f"no gains: {error}"))
+        return {}
 
 
 def batches(
