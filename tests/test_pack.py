@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count, islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,15 +17,22 @@ import pytest
 
 import tsm2_tune
 from tests.command import refused
+from tests.fabricated import final, vendor_measurement
 from tests.predicted import GPU, PLAIN, RATES, measured, pair
+from tests.simulated import RUN, TODAY, stored_trial
 from tsm2_tune.api.pack import BATCH, batches
 from tsm2_tune.errors import InputError
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, kind_of, pack_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.space.space import search_space
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.packs.coverage import coverage, mean, share_slower
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+from tsm2_tune.tuner.results.store import Store
 
-GIB = 2**30
+GIB, H200 = 2**30, PROFILES["h200"]
 EVERY = list(islice(pack_problems(tuple(KINDS), DTYPES, 8 * GIB), 2000))
 
 
@@ -133,3 +144,34 @@ def test_kinds_are_told_by_the_extents() -> None:
 def test_types_are_named_as_for_tuning(tmp_path: Path, dtype: Any) -> None:
     with pytest.raises(InputError, match="a pack is of a GPU"):
         tsm2_tune.pack(tmp_path / "a.jsonl", dtype=dtype, device="cpu")
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("toolchain", "session_cache")
+def test_a_pack_is_tuned_continued_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that takes 100 us for each problem, where cuBLAS takes 200."""
+    module, device = sys.modules["tsm2_tune.api.pack"], Target("0", H200, RUN.identity, Toolchain.__new__(Toolchain))
+    tuned = list[Problem]()
+
+    def tune(batch: Sequence[Problem], *, db: str, **_: object) -> SimpleNamespace:
+        tuned.extend(batch)
+        with Store.open(db, create=False) as store:
+            for problem in batch:
+                config = next(iter(search_space(problem, H200).kept)).config
+                trial = replace(stored_trial(config, problem, 100.0), full_verdict="right", basis=TODAY)
+                store.add_trial(RUN, trial)
+                vendor = (vendor_measurement(200.0),)
+                store.add_final(RUN, final((config, 100.0), problem=problem, vendor=vendor), (config.family,), TODAY)
+        return SimpleNamespace(targets=(device,), unsolved=(), unfinished=())
+
+    monkeypatch.setattr(module, "targets_of", lambda _: (device,))
+    monkeypatch.setattr(module, "tune", tune)
+    monkeypatch.setattr(module, "batches", lambda *given: islice(batches(*given), 1))
+    output = tmp_path / "a.jsonl"
+    for problems in (6, 12):
+        found = tsm2_tune.pack(output, dtype="f32", only="L")
+        assert (found.problems, found.new_problems) == (problems, 6)
+        assert found.coverage["L", "f32"].tuned == [2.0] * problems
+    assert tuned == list(islice(pack_problems(["L"], ["f32"], H200.memory_bytes // 16), 12))
+    with Store.open(tmp_path / "new.db", create=True):
+        assert tsm2_tune.import_trials(output, tmp_path / "new.db").trials == 12
