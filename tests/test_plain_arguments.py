@@ -72,7 +72,9 @@ CALLS: dict[str, dict[str, Any]] = {
         "wait": True, "on_event": None,
     },
 }  # fmt: skip
-GPU_OF_PACK = SimpleNamespace(is_host=False, limits=SimpleNamespace(memory_bytes=1 << 30))
+GPU_OF_PACK = SimpleNamespace(
+    is_host=False, identity=SimpleNamespace(name="H100"), limits=SimpleNamespace(memory_bytes=1 << 30)
+)
 SCALARS = [(name, one) for name, call in CALLS.items() for one, value in call.items() if value is not None]
 
 
