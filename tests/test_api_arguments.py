@@ -1,4 +1,4 @@
-"""What the Python API and the command refuse, each in one sentence that names the argument."""
+"""The Python API and the command refuse arguments in one sentence that names the argument."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def test_a_trial_that_contradicts_itself_replaces_none(
 def test_a_full_disk_is_named_by_its_folder(
     two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That of the copy, or that of the database."""
+    """The folder of the copy, or the folder of the database."""
     ours, theirs = two_databases
     connect = sqlite3.connect
     sentences = {

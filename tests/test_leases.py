@@ -82,7 +82,7 @@ class Machine(Database):
 
 @dataclass
 class Row:
-    """What a row of the table of leases should have."""
+    """The expected values of a row of the table of leases."""
 
     owner: str
     expires_at: float

@@ -28,8 +28,8 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.packs.coverage import coverage, mean, share_slower
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+from tsm2_tune.tuner.packs.gains import gains_of, mean, share_slower
 from tsm2_tune.tuner.results.store import Store
 
 GIB, H200 = 2**30, PROFILES["h200"]
@@ -88,7 +88,7 @@ def test_batches_end_with_the_time_and_leave_out_what_is_done() -> None:
 
 def test_gains_are_of_tuned_shapes_and_of_shapes_left_out() -> None:
     lost = measured(PLAIN, (4096, 1, 4096), 20.0, vendor_us=10.0)
-    found = coverage(ExportedKernels((*pair(), lost), (), {GPU: RATES}))
+    found = gains_of(ExportedKernels((*pair(), lost), (), {GPU: RATES}))
     assert found.keys() == {("R", "f32"), ("vector", "f32")}
     assert found["R", "f32"].tuned == pytest.approx([2.0, 2.0])
     assert found["R", "f32"].left_out == pytest.approx([2.0, 2.0])
@@ -171,7 +171,7 @@ def test_a_pack_is_tuned_continued_and_written(tmp_path: Path, monkeypatch: pyte
     for problems in (6, 12):
         found = tsm2_tune.pack(output, dtype="f32", only="L")
         assert (found.problems, found.new_problems) == (problems, 6)
-        assert found.coverage["L", "f32"].tuned == [2.0] * problems
+        assert found.gains["L", "f32"].tuned == [2.0] * problems
     assert tuned == list(islice(pack_problems(["L"], ["f32"], H200.memory_bytes // 16), 12))
     with Store.open(tmp_path / "new.db", create=True):
         assert tsm2_tune.import_trials(output, tmp_path / "new.db").trials == 12

@@ -1,4 +1,4 @@
-"""What commands print, compared whole with transcripts."""
+"""Snapshots: the whole output of commands is compared with transcripts."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def source(edit: Edit) -> KernelSource:
 def test_only_kernels_of_the_same_machine_code_have_new_digests(
     measured: Edit, now: Edit, status: int, counts: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a text with one trial. The commit before is what is here; the others are left and told."""
+    """The text has one trial, and the commit before is the present one. Other kernels are left, with the reason."""
     digests = [source(edit).digest[:SOURCE_DIGITS] for edit in (measured, now)]
     trial: list[Any] = ["trial", PROBLEM, CONFIG, digests[0], *[None] * 9, []]
     path = tmp_path / "card.jsonl"

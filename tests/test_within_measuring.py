@@ -170,7 +170,7 @@ def test_what_does_not_run_serves_nothing(store: Store) -> None:
 
 @pytest.mark.parametrize("trouble", ["wrong", "interrupted"])
 def test_what_is_not_verified_in_full_is_not_chosen(store: Store, trouble: str) -> None:
-    """What is wrong never is; what the machine interrupted is verified by the next run."""
+    """A wrong kernel is never chosen. The next run verifies a kernel whose verification was interrupted."""
     both, first, second = KERNELS[:3]
     times = {(both.text, at): 101.0 for at in SHAPES[:2]}
     times |= {(first.text, SHAPES[0]): 100.0, (first.text, SHAPES[1]): 200.0}

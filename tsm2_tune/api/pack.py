@@ -29,7 +29,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
-from tsm2_tune.tuner.packs.coverage import Coverage, coverage
+from tsm2_tune.tuner.packs.gains import Gains, gains_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Event, Noted
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable
@@ -49,7 +49,7 @@ class Packed:
     problems: int  # number of problems in the database that have a winner
     new_problems: int  # number of problems for which this call found a winner
     seconds: float  # of this call's tuning
-    coverage: dict[tuple[str, str], Coverage]  # (kind, element type) -> gains over cuBLAS; those of the call first
+    gains: dict[tuple[str, str], Gains]  # by kind and element type; those that the call asked for come first
 
 
 def pack(
@@ -75,17 +75,15 @@ def pack(
     """
     check_callable("on_event", on_event)
     path = file_name("output", output)
-    if not str(path).endswith(".jsonl"):
-        raise InputError(f"output = {shown(str(output))}: a pack is a file of trials; name one that ends in .jsonl")
+    if not path.endswith(".jsonl"):
+        raise InputError(f"output = {shown(path)}: a pack is a file of trials; name one that ends in .jsonl")
     database = file_name("db", f"{path.removesuffix('.jsonl')}.db" if db is None else db)
     refuse_database(path, database)
     refuse_unwritable(path, is_ordinary=True)
-    kinds, dtypes = (
-        _names("only", only, tuple(KINDS)),
-        _names("dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES),
-    )
+    kinds = _names("only", only, tuple(KINDS))
+    dtypes = _names("dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES)
     asked = {
-        (kind, each): Coverage() for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram
+        (kind, each): Gains() for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram
     }
     if not asked:
         raise InputError(f"no problem: Gram matrices have only the types {', '.join(FMA_DTYPES)}")
@@ -109,10 +107,10 @@ def pack(
     return Packed(targets, Path(path), count, tuned, seconds, gains)
 
 
-def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[tuple[str, str], Coverage]:
+def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[tuple[str, str], Gains]:
     """Return the gains of a module with the device's kernels; {} with a note if no module can be exported."""
     try:
-        return coverage(exported_kernels(store, device))
+        return gains_of(exported_kernels(store, device))
     except (InputError, StoreError) as error:
         tell(Noted(f"no gains: {error}"))
         return {}

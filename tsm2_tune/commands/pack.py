@@ -90,11 +90,11 @@ def pack(
 
 def _print(found: Packed) -> None:
     """Print the table of gains, and what the call did."""
-    from tsm2_tune.tuner.packs.coverage import mean, share_slower
+    from tsm2_tune.tuner.packs.gains import mean, share_slower
 
     console = tables.console()
     cells = []
-    for (kind, dtype), one in found.coverage.items():
+    for (kind, dtype), one in found.gains.items():
         slower = share_slower(one.left_out)
         cells.append(
             [

@@ -21,8 +21,9 @@ from tsm2_tune.tuner.results.validation import domain_of
 @dataclass(frozen=True, slots=True)
 @plain
 class BestRow:
-    """The fastest kernel (winner) of one problem on one device: a row of the view `best`, with
-    vendor times that the store adds.
+    """The fastest kernel (winner) of one problem on one device: a row of the view `best`.
+
+    The fields with a default are no columns of the view. The store adds them.
     """
 
     device: str  # the driver's name of it

@@ -17,19 +17,19 @@ SLOWER = 1 / 1.03  # with a smaller gain a kernel is slower than cuBLAS
 
 
 @dataclass(slots=True)
-class Coverage:
+class Gains:
     """Gains of a module: the time of cuBLAS's GEMM divided by the kernel's, or 1 if the module calls cuBLAS."""
 
     tuned: list[float] = field(default_factory=list)  # at tuned shapes
     left_out: list[float] = field(default_factory=list)  # at tuned shapes, each left out of the kernels and times
 
 
-def coverage(kernels: ExportedKernels) -> dict[tuple[str, str], Coverage]:
+def gains_of(kernels: ExportedKernels) -> dict[tuple[str, str], Gains]:
     """Return (kind, element type) -> gains. Kinds are those of `generator/pack_shapes.py`.
 
     A tuned shape is skipped if cuBLAS was not measured there or its result was wrong.
     """
-    found = defaultdict[tuple[str, str], Coverage](Coverage)
+    found = defaultdict[tuple[str, str], Gains](Gains)
     fastest = dict[tuple[str, Problem], Winner]()
     for winner in sorted((kernel.winner for kernel in kernels.kernels), key=lambda one: one.median_us):
         fastest.setdefault((winner.device, _problem(winner)), winner)
