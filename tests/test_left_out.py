@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import replace
+from random import Random
 
 import pytest
 
-from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, core, measured, pair, product
-from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
+from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, Shape, core, measured, pair, product
+from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, Times
 from tsm2_tune.tuner.packs.left_out import left_out, with_gain_errors
 
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
@@ -23,6 +26,40 @@ def test_a_shape_is_predicted_without_its_measurements() -> None:
     assert there.distance == pytest.approx(math.log(2))
     assert there.log_overestimate == pytest.approx(math.log(6), rel=0.05)
     assert here.log_overestimate == pytest.approx(-math.log(6), rel=0.1)
+
+
+def test_a_left_out_shape_is_predicted_as_by_a_pack_without_it() -> None:
+    """Every shape of a pack in turn: its kernels, times and times of cuBLAS, and those of its transpose."""
+    random = Random(1)
+    shapes = [(m, n, k) for m, n in ((64, 8), (8, 64), (16, 16)) for k in (10_000, 1_000_000)]
+
+    def us() -> float:
+        return random.uniform(10, 1000)
+
+    kernels = [
+        measured(PLAIN, own, us(), *((shape, us()) for shape in shapes if shape != own), op="tn", vendor_us=us(),
+                 vendor_times=[(shape, us()) for shape in shapes if shape != own])
+        for own in shapes for _ in range(2)
+    ]  # fmt: skip
+    for m, n, k in shapes:
+        hidden = ((m, n, k), (n, m, k))
+        others = [
+            replace(one, times=_outside(one.times, hidden), vendor_times=_outside(one.vendor_times, hidden))
+            for one in kernels
+            if (one.winner.m, one.winner.n, one.winner.k) not in hidden
+        ]
+        asked = Layout.of_op("f32", (m, n, k), "tn").for_core()
+        expected = core(*others).choose(asked, GPU)
+        asked.is_left_out = 1
+        found = core(*kernels).choose(asked, GPU)
+        assert kernels[found.kernel].winner == others[expected.kernel].winner
+        assert (found.us, found.vendor_us, found.distance, found.measured_us, found.is_vendors) == (
+            expected.us, expected.vendor_us, expected.distance, expected.measured_us, expected.is_vendors
+        )  # fmt: skip
+
+
+def _outside(times: Times, shapes: Collection[Shape]) -> Times:
+    return [time for time in times if tuple(time[:3]) not in shapes]
 
 
 def test_the_measurement_of_a_transposed_shape_is_left_out_too() -> None:

@@ -22,6 +22,18 @@ struct candidates {
     int c_order; /* -1: any */
 };
 
+static int is_own_shape(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
+{
+    return kernel->m == m && kernel->n == n && kernel->k == k;
+}
+
+/* Return whether the kernel is not used, because its own shape is left out. */
+static int is_left_out(const struct core_kernel *kernel, const struct core_product *product)
+{
+    return product->is_left_out && (is_own_shape(kernel, product->m, product->n, product->k) ||
+                                    is_own_shape(kernel, product->n, product->m, product->k));
+}
+
 /* Return whether the kernel can compute the product with C in this order; -1: in any order. */
 static int can_compute(const struct core_pack *pack, int index, const struct core_product *product, int c_order)
 {
@@ -30,7 +42,7 @@ static int can_compute(const struct core_pack *pack, int index, const struct cor
            product->ld[CORE_B][kernel->orders[CORE_B]] != 0 && kernel->conjugates[0] == product->conjugates[0] &&
            kernel->conjugates[1] == product->conjugates[1] && (product->is_gram || !kernel->is_gram) &&
            (product->makes_c || product->ld[CORE_C][kernel->orders[CORE_C]] != 0) &&
-           (c_order < 0 || kernel->orders[CORE_C] == c_order || kernel->is_gram);
+           (c_order < 0 || kernel->orders[CORE_C] == c_order || kernel->is_gram) && !is_left_out(kernel, product);
 }
 
 /* Advance `index` to the next candidate, from -1 to the first. Return false after the last. */
@@ -102,11 +114,6 @@ static double distance_between(const int64_t shape[3], const struct core_product
     return log_distance(m, n, k, 0);
 }
 
-static int is_own_shape(const struct core_kernel *kernel, const struct core_product *product)
-{
-    return kernel->m == product->m && kernel->n == product->n && kernel->k == product->k;
-}
-
 /* Return whether kernel a comes before b if they are equally near, or have equal predicted times. */
 static int comes_before(const struct core_pack *pack, int a, int b)
 {
@@ -130,8 +137,9 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
     double nearest_distance = HUGE_VAL;
     choice->kernel = -1;
     for (int index = -1; next_candidate(candidates, &index);) {
-        const int is_own = is_own_shape(&pack->kernels[index], candidates->product);
-        const double distance = is_own ? 0 : own_distance(pack, index, candidates->product);
+        const struct core_product *product = candidates->product;
+        const int is_own = is_own_shape(&pack->kernels[index], product->m, product->n, product->k);
+        const double distance = is_own ? 0 : own_distance(pack, index, product);
         if (choice->kernel < 0 || distance < nearest_distance ||
             (distance == nearest_distance && comes_before(pack, index, choice->kernel))) {
             choice->kernel = index;
@@ -224,7 +232,7 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
     const int nearest = choice.kernel, is_host = pack->devices[candidates.device].is_host;
     choice.reason = CORE_NEAREST;
     choice.is_of_other_device = !is_host && candidates.device != device;
-    if (is_own_shape(&pack->kernels[nearest], product)) {
+    if (is_own_shape(&pack->kernels[nearest], product->m, product->n, product->k)) {
         choice.reason = CORE_TUNED;
         choice.us = is_host ? 0 : pack->kernels[nearest].us;
         choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;

@@ -159,6 +159,7 @@ struct core_product {
     int32_t is_gram; /* B is A transposed, in the same memory */
     int32_t makes_c; /* C is allocated after the choice, in the kernel's order, and ld[CORE_C] is ignored. Kernels with
                         a column-major C are preferred, unless m or n is 1 */
+    int32_t is_left_out; /* kernels and times of this shape (m, n, k) and of its transpose (n, m, k) are not used */
 };
 
 enum core_reason {

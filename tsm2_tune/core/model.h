@@ -65,6 +65,7 @@ struct work {
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double has_odd_lines; /* 1 if A, or B (C for a kernel with has_vectors_of_c), has odd lines; else 0 */
+    int is_left_out; /* as in core_product */
 };
 
 /* Return the product as a kernel computes it; as cuBLAS computes it on the kernel's device in the kernel's storage

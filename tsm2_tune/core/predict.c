@@ -65,6 +65,7 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     work.m = m, work.n = n, work.k = k;
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
     work.has_odd_lines = is_odd;
+    work.is_left_out = product->is_left_out;
     const double read = m * k + (pack->kernels[index].is_gram ? 0 : k * n), written = m * n;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
     const double us_of_written = larger(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
@@ -350,10 +351,20 @@ static double distance_to_point(const struct core_point *point, const struct wor
     return log_distance(m, n, k, ODD_LINES_APART * odd * odd);
 }
 
+/* Return whether the point is not used, because it was measured at a shape that is left out. */
+static int is_unused(const struct core_point *point, const struct work *work)
+{
+    return work->is_left_out && point->log_k == work->log_k &&
+           ((point->log_m == work->log_m && point->log_n == work->log_n) ||
+            (point->log_m == work->log_n && point->log_n == work->log_m));
+}
+
 /* Add a point. Its weight is the reciprocal cube of its distance + DISTANCE_OFFSET. A short time consists mostly of
    its start, so the logarithm of its ratio is reduced for a longer time: fully for the share of the start. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double rates_us)
 {
+    if (is_unused(point, work))
+        return;
     const double distance = distance_to_point(point, work), offset_distance = distance + DISTANCE_OFFSET;
     const double weight = 1 / (offset_distance * offset_distance * offset_distance);
     const double without_start = point->rates_us - START_US; /* body and partial sums */
@@ -369,7 +380,8 @@ uint32_t nearest_point(const struct core_pack *pack, int index, const struct wor
     const struct core_point *points = &pack->points[pack->derived[index].first_point];
     uint32_t nearest = 0;
     for (uint32_t i = 1; i <= pack->kernels[index].time_count; ++i)
-        if (distance_to_point(&points[i], work) < distance_to_point(&points[nearest], work))
+        if (!is_unused(&points[i], work) &&
+            distance_to_point(&points[i], work) < distance_to_point(&points[nearest], work))
             nearest = i;
     return nearest;
 }

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tsm2_tune.runtime.choice.choose import Chooser, Layout, Shape
+from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.runtime.choice.core import NO_KERNEL, Core
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
@@ -48,11 +49,9 @@ def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devic
         if not kernel.winner.on_host:
             alike[kernel.winner.device, kernel.winner.dtype, kernel.winner.op].append(kernel)
     for group in alike.values():
-        tuned = {_shape(kernel): kernel.winner for kernel in group if vendor_us(kernel.winner) is not None}
-        for shape, winner in tuned.items():
-            found = _left_out(winner, shape, group, device_rates)
-            if found is not None:
-                yield found
+        core = core_of(group, device_rates)
+        of_shapes = {(w.m, w.n, w.k): w for w in (kernel.winner for kernel in group) if vendor_us(w) is not None}
+        yield from filter(None, (_left_out(winner, group, core) for winner in of_shapes.values()))
 
 
 def vendor_us(winner: Winner) -> float | None:
@@ -60,44 +59,26 @@ def vendor_us(winner: Winner) -> float | None:
     return winner.vendor_us if winner.vendor_right else None
 
 
-def _shape(kernel: MeasuredKernel) -> Shape:
-    return kernel.winner.m, kernel.winner.n, kernel.winner.k
-
-
-def _left_out(
-    winner: Winner, shape: Shape, kernels: Iterable[MeasuredKernel], device_rates: Mapping[str, DeviceRates]
-) -> LeftOut | None:
-    m, n, k = shape
-    hidden = (shape, (n, m, k))  # a kernel for the transposed product may have the same op
-    others = [kernel for kernel in kernels if _shape(kernel) not in hidden]
-    if not others:
+def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> LeftOut | None:
+    product = Layout.of_op(winner.dtype, (winner.m, winner.n, winner.k), winner.op).for_core()
+    product.is_left_out = 1
+    choice, measured_vendor_us = core.choose(product, winner.device), vendor_us(winner)
+    if choice.reason == NO_KERNEL or measured_vendor_us is None or not choice.us or not choice.vendor_us:
         return None
-    core = core_of([_without(kernel, hidden) for kernel in others], device_rates)
-    chooser = Chooser([kernel.winner for kernel in others], core)
-    match = chooser.match(Layout.of_op(winner.dtype, shape, winner.op), winner.device)
-    chosen = next(kernel for kernel in others if kernel.winner is match.winner)
-    kernel_us = next((us for *at, _, _, us in chosen.times if tuple(at) == match.extents), None)
-    measured_vendor_us = vendor_us(winner)
-    if kernel_us is None or match.expected_us is None or match.vendor_us is None or measured_vendor_us is None:
+    times = kernels[choice.kernel].times
+    kernel_us = next((us for *at, _, _, us in times if at == [choice.m, choice.n, choice.k]), None)
+    if kernel_us is None:
         return None
     return LeftOut(
         winner,
         kernel_us,
-        match.expected_us,
+        choice.us,
         measured_vendor_us,
-        match.vendor_us,
-        match.distance,
-        match.is_vendor_chosen,
-        core.error_growth(match.distance),
+        choice.vendor_us,
+        choice.distance,
+        bool(choice.is_vendors),
+        core.error_growth(choice.distance),
     )
-
-
-def _without(kernel: MeasuredKernel, shapes: Collection[Shape]) -> MeasuredKernel:
-    """Return the kernel without its times, and cuBLAS's times, at these shapes."""
-    # A time begins with m, n and k.
-    times = [time for time in kernel.times if tuple(time[:3]) not in shapes]
-    vendor_times = [time for time in kernel.vendor_times if tuple(time[:3]) not in shapes]
-    return replace(kernel, times=times, vendor_times=vendor_times)
 
 
 def with_gain_errors(
