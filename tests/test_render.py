@@ -77,9 +77,23 @@ def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, pro
         shapes = {"m": 7, "n": 7, "k": 5}, {"m": 64, "n": 64, "k": 10**8}
     else:
         shapes = {"m": 7, "n": 3, "k": 5}, {"m": 10**8, "n": 64, "k": 64}
-    small, large = (render(replace(problem, **shape), config) for shape in shapes)
+    small, large = (_rendered_anew(replace(problem, **shape), config) for shape in shapes)
     assert small.text == large.text
     assert (small.defines, large.defines) == (("INDEX_BITS=32",), ("INDEX_BITS=64",))
+
+
+@pytest.mark.parametrize(("config", "problem"), SOURCES, ids=map(spelling, SOURCES))
+def test_one_text_serves_all_launches(config: KernelConfig, problem: Problem) -> None:
+    launches = {name: 3 for name in config.launch_tunables() if name != "splits" or config.has_splits}
+    other = replace(config, **launches)
+    assert other.kernel_text == config.kernel_text
+    assert _rendered_anew(problem, other).text == _rendered_anew(problem, config).text
+
+
+def _rendered_anew(problem: Problem, config: KernelConfig) -> KernelSource:
+    """Return the kernel, rendered although its text may be cached."""
+    rendering._text.cache_clear()
+    return render.__wrapped__(problem, config)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +110,7 @@ def test_a_text_is_filled_once_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(rendering, "filled", counted)
     render.cache_clear()
-    rendering._kernel_text.cache_clear()
+    rendering._text.cache_clear()
     config = Tsm2Config("v3", 128, 8, 4)
     made = [render(Problem(m, 8, k, "f32"), config) for m in (64, 4096, 2**20) for k in (16, 1024)]
     assert len(calls) == len({one.text for one in made}) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
@@ -59,6 +59,31 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """Return the CUDA text and the launch of a configuration. The text is the same for every shape."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
+    return KernelSource(
+        kernel=config.family,
+        text=_text(_Kernel(config.kernel_text, problem.op, problem.dtype_name, config, problem)),
+        defines=index_defines(problem.index_bits),
+        launch=family.launch(config, problem),
+        dtype_name=problem.dtype_name,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Kernel:
+    """The facts that determine a kernel's text, and a configuration and a problem that have them."""
+
+    kernel_text: str
+    op: str
+    dtype_name: str
+    config: KernelConfig = field(compare=False)
+    problem: Problem = field(compare=False)
+
+
+@lru_cache(maxsize=TEXTS_AT_HAND)
+def _text(kernel: _Kernel) -> str:
+    """Return the rendered template of the kernel's family. It is cached for all shapes and launches."""
+    config, problem = kernel.config, kernel.problem
+    family = family_named(config.family)
     values = {
         "about": family.summary,
         **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
@@ -71,21 +96,8 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
         "conjugated_a": problem.conjugated[0],
         "conjugated_b": problem.conjugated[1],
     }
-    return KernelSource(
-        kernel=config.family,
-        text=_kernel_text(config.family, **values),
-        defines=index_defines(problem.index_bits),
-        launch=family.launch(config, problem),
-        dtype_name=problem.dtype_name,
-    )
-
-
-@lru_cache(maxsize=TEXTS_AT_HAND, typed=True)
-def _kernel_text(family_name: str, /, **values: Any) -> str:
-    """Return the rendered template of a family. It is cached for all shapes, since no value depends on the shape."""
-    family = family_named(family_name)
-    constants = Constants.of(family.config_type, values)
-    return with_headers(filled(family.template, {**values, "constants": constants}, OF_KERNELS))
+    values["constants"] = Constants.of(family.config_type, values)
+    return with_headers(filled(family.template, values, OF_KERNELS))
 
 
 def support_source(dtype_names: Collection[str] = tuple(DTYPES)) -> str:

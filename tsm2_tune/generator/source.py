@@ -11,7 +11,7 @@ from tsm2_tune.generator.config import Launch
 
 SUPPORT_THREADS = 256  # threads of a block of the tuner's own kernels
 SPARSE_TERMS = 32  # nonzeros in a row or column of a sparse operand, so the most nonzero products in a sum
-TEXTS_AT_HAND = 512  # cached texts; each has 30 kB and takes milliseconds to render
+TEXTS_AT_HAND = 2048  # cached texts; each has 30 kB and takes milliseconds to render; a pack has over a thousand
 INDEX_BITS = (32, 64)  # possible widths of a kernel's index type
 MOST_PLACED = 4  # the most matrices that one of the tuner's kernels takes: A, B, C and a workspace
 REFERENCE_BLOCKS_PER_SM = 2  # launch bound of the kernels that compute reference results; it limits their registers
