@@ -7,14 +7,14 @@ the record that contains an object of the class. If there is None instead of the
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields
 from enum import Enum
 from functools import cache
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, cast, get_args, get_origin, get_type_hints
 
-from sqlalchemy import Column, Table
+from sqlalchemy import Table
 
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.problem import Problem
@@ -38,20 +38,37 @@ class Field(NamedTuple):
     name: str
     column: str
     kind: Any  # its type, without None
+    load: Callable[[Any], Any] | None  # makes its value of a column's; None: they are equal
 
 
 def values_of(record: Any, table: Table) -> dict[str, Any]:
     """Return the values of the record's fields that are columns of the table. Long sentences are cut off."""
     found: dict[str, Any] = {}
-    for name, column, kind in fields_of(type(record)):
+    for name, columns, is_nested, most_characters in _stored_fields(cast(Hashable, type(record)), table):
         value = getattr(record, name)
-        if kind in NESTED:
-            own = fields_of(kind) if value is None else ()
-            found |= {one.column: None for one in own if one.column in table.c}
-            found |= {} if value is None else values_of(value, table)
-        elif column in table.c:
-            found[column] = _stored(table.c[column], value)
+        if not is_nested:
+            found[columns[0]] = _stored(value, most_characters)
+        elif value is None:
+            found |= dict.fromkeys(columns)
+        else:
+            found |= values_of(value, table)
     return found
+
+
+@cache
+def _stored_fields(kind: Hashable, table: Table) -> tuple[tuple[str, tuple[str, ...], bool, int | None], ...]:
+    """Return (name, columns, whether it is in NESTED, most characters) of each field with columns in the table."""
+    assert isinstance(kind, type)
+    found = []
+    for field in fields_of(kind):
+        is_nested = field.kind in NESTED
+        columns = tuple(
+            one.column for one in (fields_of(field.kind) if is_nested else (field,)) if one.column in table.c
+        )
+        most = None if is_nested or not columns else domain_of(table.c[field.column]).most_characters
+        if columns:
+            found.append((field.name, columns, is_nested, most))
+    return tuple(found)
 
 
 def record_of(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
@@ -59,9 +76,14 @@ def record_of(kind: type[T], values: Mapping[str, Any], **given: Any) -> T:
 
     Raise ValueError if the columns of an object within it are NULL in part, or contradict each other.
     """
-    for name, column, own in fields_of(kind):
-        if name not in given and (own in NESTED or column in values):
-            given[name] = nested_of(own, values) if own in NESTED else _loaded(own, values[column])
+    for name, column, own, load in fields_of(kind):
+        if name in given:
+            continue
+        if own in NESTED:
+            given[name] = nested_of(own, values)
+        elif column in values:
+            value = values[column]
+            given[name] = value if value is None or load is None else load(value)
     return kind(**given)
 
 
@@ -88,9 +110,8 @@ def fields_of(kind: type) -> tuple[Field, ...]:
 def _fields_of(kind: Hashable) -> tuple[Field, ...]:
     assert isinstance(kind, type)
     hints, renamed = get_type_hints(kind), RENAMED.get(kind, {})
-    return tuple(
-        Field(one.name, renamed.get(one.name, one.name), _without_none(hints[one.name])) for one in fields(kind)
-    )
+    kinds = {one.name: _without_none(hints[one.name]) for one in fields(kind)}
+    return tuple(Field(name, renamed.get(name, name), own, _load(own)) for name, own in kinds.items())
 
 
 def _without_none(hint: Any) -> Any:
@@ -98,18 +119,22 @@ def _without_none(hint: Any) -> Any:
     return others[0] if NoneType in get_args(hint) and len(others) == 1 else hint
 
 
-def _stored(column: Column[Any], value: Any) -> Any:
+def _load(kind: Any) -> Callable[[Any], Any] | None:
+    if get_origin(kind) is tuple:
+        return _pairs
+    return kind if isinstance(kind, type) and issubclass(kind, bool | Enum) else None
+
+
+def _pairs(text: str) -> tuple[tuple[str, float], ...]:
+    """Return the element types and rates in a JSON object."""
+    return tuple(rates(text).items())
+
+
+def _stored(value: Any, most_characters: int | None) -> Any:
     if isinstance(value, Enum):
         return value.value
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, tuple):  # pairs
         return json.dumps(dict(value))
-    return value[: domain_of(column).most_characters] if isinstance(value, str) else value
-
-
-def _loaded(kind: Any, value: Any) -> Any:
-    if get_origin(kind) is tuple:  # pairs: element types and rates
-        return tuple(rates(value).items())
-    is_converted = value is not None and isinstance(kind, type) and issubclass(kind, bool | Enum)
-    return kind(value) if is_converted else value
+    return value[:most_characters] if isinstance(value, str) else value
