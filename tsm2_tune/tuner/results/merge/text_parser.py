@@ -282,9 +282,10 @@ class _Reader:
         stamp = logical_clock.of_date(str(own.run[STARTED_AT])) if line["stamp"] is None else line["stamp"]
         stored |= checked({"stamp": stamp}, [columns.stamp])
         place, tried = (device, problem), Tried(own.run, stored, own)
-        _once(self._trials[place], tried.key, tried)
+        key = tried.key
+        _once(self._trials[place], key, tried)
         for at, timed in finals:
-            _once(self._members(place, at, timed)[0], tried.key, timed)
+            _once(self._members(place, at, timed)[0], key, timed)
 
     def _read_vendor(self, line: dict[str, Any]) -> None:
         ratio = math.inf if line["verdict_worst_ratio"] is None else line["verdict_worst_ratio"]

@@ -165,7 +165,8 @@ def part_of(trials: Iterable[Tried], rounds: Iterable[Round]) -> Part:
     """
     every, finals = dict[TrialKey, Tried](), dict[str, Round]()
     for tried in trials:
-        every[tried.key] = _join_tries(every[tried.key], tried) if tried.key in every else tried
+        key = tried.key
+        every[key] = _join_tries(every[key], tried) if key in every else tried
     for one in rounds:
         finals[one.final] = _joined(finals[one.final], one) if one.final in finals else one
     return Part(every, sorted(finals.values(), key=lambda one: (one.stamp, one.final)))
