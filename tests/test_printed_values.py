@@ -27,7 +27,7 @@ MARKS = ("\\", "??/", "*/", "/*", "//", '"', "#", "{", "}", "`", "$", "@", "!")
 def _nothing_at_hand() -> None:
     """No text that was made before takes the place of one that a test asks for."""
     render.cache_clear()
-    rendering._kernel_text.cache_clear()
+    rendering._text.cache_clear()
 
 
 @pytest.mark.slow
