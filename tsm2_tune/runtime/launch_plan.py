@@ -61,7 +61,7 @@ class Slot:
         self.legacy_workspace: tuple[int, int] | None = None
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
-        pointers = map(first.__add__, plan.places)
+        pointers = [first + place for place in plan.places]
         WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *pointers)
         self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
         self.set_factors(plan, None, None)
@@ -81,7 +81,7 @@ class Plan:
     """A product's loaded kernel and its launch configuration, to be launched with any addresses, alpha and beta."""
 
     __slots__ = (
-        "alignment_mask", "context", "context_number", "function", "head", "is_complex", "kernel",
+        "alignment_mask", "checked", "context", "context_number", "function", "head", "is_complex", "kernel",
         "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape",
         "out_strides", "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
@@ -115,6 +115,7 @@ class Plan:
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
         self.alignment_mask = product.dtype.itemsize - 1  # address bits that are 0 for an aligned array
         self.spans = tuple([x.span_bytes for x in product.given])
+        self.checked = tuple([x.address for x in product.given])  # addresses of the last arrays that may be launched
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)
         self.slots = [Slot(self)]

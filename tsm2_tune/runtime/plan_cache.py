@@ -22,6 +22,7 @@ Found = tuple[Any, int, int, int, int]  # a cached plan or None; addresses of a,
 LookUp = Callable[..., Found]
 Starter = Callable[..., Any]
 NOTHING: Found = (None, 0, 0, 0, 0)
+NO_GUARD = (None, None, 0)
 PLAIN = (type(None), int, float)  # types of alpha and beta that need no check
 NO_CONJUGATES = (False, False)
 MOST_PLANS = 4096  # most entries in the cache
@@ -97,13 +98,10 @@ def starter_of(
             out, at = new_out(plan, a, on)
             if out is None:
                 return None
-        else:
-            of_a, of_b, of_out = plan.spans
-            end = at + of_out
-            if (pa < end and at < pa + of_a) or (pb < end and at < pb + of_b):  # `overlaps`, inlined
+        elif (addresses := (pa, pb, at)) != plan.checked:
+            if (pa | pb | at) & plan.alignment_mask or overlaps(pa, pb, at, plan.spans):
                 return None
-            if (pa | pb | at) & plan.alignment_mask:
-                return None
+            plan.checked = addresses
         plan.start(pa, pb, at, alpha, beta, handle, a)
         return out
 
@@ -163,30 +161,30 @@ def torch_look_up(torch: Any) -> LookUp:
 
     It first compares the tensors with those of the last product of as many elements.
     """
-    kinds, guard = torch_kinds(torch), torch_guard(torch)
+    kinds, guard = {*torch_kinds(torch)}, torch_guard(torch)
 
     def look_up(a: Any, b: Any, out: Any, asked: Any) -> Found:
         try:
-            pa, pb = a.data_ptr(), b.data_ptr()
-            at, tensors = (0, (a, b)) if out is None else (out.data_ptr(), (a, b, out))
+            pa, pb, at = a.data_ptr(), b.data_ptr(), 0 if out is None else out.data_ptr()
         except RuntimeError:  # a tensor without memory of its own, such as a sparse one
             return NOTHING
         if not (pa and pb and (at or out is None)):
             return NOTHING
         sizes = a.numel(), b.numel(), out is None, pa == pb, asked
-        known = plans.get(sizes)
-        if known is not None and known[0](*tensors):
-            return known[1], pa, pb, at, known[2]
+        check, plan, on = plans.get(sizes, NO_GUARD)
+        if check is not None and (check(a, b) if out is None else check(a, b, out)):
+            return plan, pa, pb, at, on
+        tensors = (a, b) if out is None else (a, b, out)
+        if not kinds.issuperset(map(type, tensors)) or (plan := plans.get(torch_key(a, b, out, asked))) is None:
+            return NOTHING
         dtype, on = a.dtype, a.get_device()
         for x in tensors:
             if (
-                type(x) not in kinds or x.dtype is not dtype or x.get_device() != on
+                x.dtype is not dtype or x.get_device() != on
                 or x.requires_grad or x.is_neg() or (x is out and dtype.is_complex and x.is_conj())
             ):  # fmt: skip
                 return NOTHING
-        plan = plans.get(torch_key(a, b, out, asked))
-        check = None if plan is None else guard(*tensors)
-        if plan is not None and check is not None:
+        if (check := guard(*tensors)) is not None:
             keep_plan(sizes, (check, plan, on))
         return plan, pa, pb, at, on
 
