@@ -22,7 +22,7 @@ def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDri
         "cubin_of": lambda *_: b"cubin",
         "torch_stream": lambda torch: lambda ordinal: 0,
         "current_stream": lambda array: 0,
-        "device_interface": lambda name, array: described(module, name, array),
+        "tensor_memory": lambda tensor: memory(module, tensor),
     }
     for name, change in changes.items():
         monkeypatch.setattr(module, name, change)
@@ -32,11 +32,12 @@ def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDri
     return driver
 
 
-def described(module: ModuleType, name: str, array: Any) -> Any:
-    """Return the array interface of a tensor on a GPU."""
-    if array.device.type != "cpu" or (typestr := module._typestr(array.dtype)) is None:
+def memory(module: ModuleType, tensor: Any) -> Any:
+    """Return what the module reads of a tensor on a GPU."""
+    of_type = module._tensor_type(tensor.dtype)
+    if tensor.device.type != "cpu" or of_type is None:
         return None
-    return module._tensor_interface(array, typestr)
+    return of_type, tensor.shape, [of_type[1].itemsize * step for step in tensor.stride()], tensor.data_ptr()
 
 
 def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream: int, array: Any) -> None:

@@ -17,14 +17,11 @@ import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import dlpack_interface, speaks_dlpack
 from tsm2_tune.runtime.arrays.protocols import Array, CupyArray, StandardArray, Tensor
+from tsm2_tune.runtime.elements import DTYPES
 
-TENSOR_TYPES = {  # PyTorch's dtype -> typestr
-    "torch.float32": "<f4",
-    "torch.float64": "<f8",
-    "torch.complex64": "<c8",
-    "torch.complex128": "<c16",
-    "torch.float16": "<f2",
-    "torch.bfloat16": "<i2",
+TENSOR_TYPES = {  # PyTorch's dtype -> key in DTYPES, and a NumPy dtype of its size
+    **{f"torch.{dtype}": (name, dtype) for name, dtype in DTYPES.items()},
+    "torch.bfloat16": ("bf16", np.dtype(np.int16)),
 }
 
 
@@ -116,16 +113,8 @@ def device_interface(name: str, array: Array) -> Any:
     `name` is the argument's name, for errors. Raise TypeError if the array's library raises an error.
     """
     try:
-        if is_torchs(array):
-            typestr = _typestr(array.dtype)
-            if typestr is not None and getattr(array, "is_cuda", False):
-                return _tensor_interface(array, typestr)
-            if array.requires_grad:  # allowed if gradients are not recorded: see TENSORS
-                array = array.detach()
-            if str(array.dtype) == "torch.bfloat16":
-                array = array.view(
-                    sys.modules["torch"].int16
-                )  # PyTorch describes bfloat16 as another type, or not at all
+        if is_torchs(array) and array.requires_grad:  # allowed if gradients are not recorded: see TENSORS
+            array = array.detach()
         if speaks_dlpack(array):
             return dlpack_interface(array)
         return getattr(array, "__cuda_array_interface__", None)
@@ -133,25 +122,23 @@ def device_interface(name: str, array: Array) -> Any:
         raise TypeError(f"{name}: a {type(array).__name__} whose memory address cannot be read: {error}") from error
 
 
-@cache
-def _typestr(dtype: Any) -> str | None:
-    """Return the NumPy typestr of a PyTorch dtype; None if no kernel has this type."""
-    return TENSOR_TYPES.get(str(dtype))
+def tensor_memory(tensor: Tensor) -> Any:
+    """Return type, shape, strides in bytes and address of a tensor. Return None if device_interface must describe it.
 
-
-def _tensor_interface(tensor: Tensor, typestr: str) -> dict[str, Any]:
-    """Return a dict like the tensor's `__cuda_array_interface__`.
-
-    This function is faster than PyTorch's property `__cuda_array_interface__`. It also works for a tensor that
+    This function takes less time than PyTorch's property `__cuda_array_interface__`. It also reads a tensor that
     requires a gradient.
     """
-    size = int(typestr[2:])
-    return {
-        "shape": tuple(tensor.shape),
-        "strides": tuple([size * elements for elements in tensor.stride()]),
-        "typestr": typestr,
-        "data": (tensor.data_ptr(), False),
-    }
+    of_type = _tensor_type(tensor.dtype)
+    if of_type is None or not getattr(tensor, "is_cuda", False):
+        return None
+    size = of_type[1].itemsize
+    return of_type, tensor.shape, [size * step for step in tensor.stride()], tensor.data_ptr()
+
+
+@cache
+def _tensor_type(dtype: Any) -> tuple[str, np.dtype[Any]] | None:
+    """Return the value in TENSOR_TYPES of a PyTorch dtype; None if no kernel has this type."""
+    return TENSOR_TYPES.get(str(dtype))
 
 
 def current_stream(array: Array) -> int | None:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
-from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, library_of
+from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, library_of, tensor_memory
 from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.elements import DTYPES, MATHS, SUMS
 
@@ -51,43 +51,45 @@ class Matrix:
         read. `name` is the argument's name, for errors.
         """
         check_plain(name, array)
-        library, is_bfloat16 = library_of(array), _is_bfloat16(array)
-        interface = device_interface(name, array)
-        on_host = interface is None
-        if on_host:
-            if not isinstance(array, np.ndarray):
-                raise TypeError(
-                    f"{name}: expected a device array (with __cuda_array_interface__ or __dlpack__) or a NumPy array,"
-                    f" got {type(array).__name__}"
-                )
-            interface = array.__array_interface__
-        elif library != "torch" and (wrong := _wrong_with(interface)):
-            raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
-        elif interface.get("mask") is not None:
-            raise TypeError(f"{name}: masked arrays are not supported")
-        if is_bfloat16 or interface["typestr"] == TYPE_OF_BFLOAT16:
-            dtype, element = array.dtype if on_host else np.dtype(interface["typestr"]), "bf16"
+        library, on_host, read_only, stream, is_conjugate = library_of(array), False, False, None, False
+        if library == "torch" and (memory := tensor_memory(array)) is not None:
+            (element, dtype), shape, strides, address = memory
+            is_conjugate = dtype.kind == "c" and array.is_conj()  # as PyTorch's x.mH
         else:
-            dtype, element = _type_of(interface["typestr"], name)
-        shape, strides = tuple(interface["shape"]), interface.get("strides")
-        is_vector = len(shape) == 1 and vector != ""
+            interface = device_interface(name, array)
+            on_host = interface is None
+            if on_host:
+                if not isinstance(array, np.ndarray):
+                    raise TypeError(
+                        f"{name}: expected a device array (with __cuda_array_interface__ or __dlpack__) or a NumPy"
+                        f" array, got {type(array).__name__}"
+                    )
+                interface = array.__array_interface__
+            elif wrong := _wrong_with(interface):
+                raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
+            elif interface.get("mask") is not None:
+                raise TypeError(f"{name}: masked arrays are not supported")
+            if interface["typestr"] == TYPE_OF_BFLOAT16 or _is_bfloat16(array):
+                element, dtype = "bf16", array.dtype if on_host else np.dtype(interface["typestr"])
+            else:
+                element, dtype = _type_of(interface["typestr"], name)
+            shape, strides, stream = tuple(interface["shape"]), interface.get("strides"), interface.get("stream")
+            address, read_only = interface["data"]
+        size, is_vector = dtype.itemsize, len(shape) == 1 and vector != ""
         if len(shape) != 2 - is_vector or (strides is not None and len(strides) != len(shape)):
-            raise ValueError(f"{name}: expected a matrix{' or a vector' if vector else ''}, got the shape {shape}")
+            what = "a matrix or a vector" if vector else "a matrix"
+            raise ValueError(f"{name}: expected {what}, got the shape {tuple(shape)}")
         if is_vector:
-            shape, strides = _as_matrix(shape, strides or (dtype.itemsize,), vector)
-        address, read_only = interface["data"]
+            shape, strides = _as_matrix(shape, strides or (size,), vector)
         if address == 0 and 0 not in shape:
             raise TypeError(f"{name}: it has no memory of its own: pass {name}.clone()")
-        if address % dtype.itemsize:
-            raise ValueError(f"{name}: its address is not a multiple of {dtype.itemsize} bytes")
+        if address % size:
+            raise ValueError(f"{name}: its address is not a multiple of {size} bytes")
         rows, columns = shape
-        strides = strides or (columns * dtype.itemsize, dtype.itemsize)  # None: row-major, without padding
-        ld = leading_dimensions(name, shape, strides, dtype.itemsize)
-        is_conjugate = library == "torch" and array.is_conj()  # as PyTorch's x.mH
+        ld = leading_dimensions(name, shape, strides or (columns * size, size), size)  # None: row-major, no padding
         return cls(
-            name, array, on_host, address, rows, columns, ld, element, dtype, read_only, interface.get("stream"),
-            is_conjugate, span_bytes(rows, columns, ld, dtype.itemsize), is_vector, library,
-            library != "torch" and speaks_dlpack(array),
+            name, array, on_host, address, rows, columns, ld, element, dtype, read_only, stream, is_conjugate,
+            span_bytes(rows, columns, ld, size), is_vector, library, library != "torch" and speaks_dlpack(array),
         )  # fmt: skip
 
     @property
@@ -158,10 +160,10 @@ def _last_word(dtype: Any) -> str:
 
 
 @cache
-def _type_of(typestr: str, name: str) -> tuple[np.dtype[Any], str]:
-    """Return the NumPy dtype of a typestr, and its key in DTYPES. `name` is the argument's name, for errors."""
+def _type_of(typestr: str, name: str) -> tuple[str, np.dtype[Any]]:
+    """Return the key in DTYPES of a typestr, and its NumPy dtype. `name` is the argument's name, for errors."""
     dtype = np.dtype(typestr)
-    return dtype, dtype_name(dtype, name)
+    return dtype_name(dtype, name), dtype
 
 
 def _as_matrix(
