@@ -273,33 +273,25 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         return Vendor("an extent is 0")
     check_place(product)
     falls_back = fallback == "vendor" and product.math is None and product.library in ("torch", "cupy")
+    reason: str | None = None
     try:
-        found = choose(product, None if product.on_host else device_of(home(product.a)[1])[0])
+        name, arch = (None, "") if product.on_host else device_of(home(product.a)[1])
+        found = choose(product, name)
+        if not falls_back:
+            return found
+        if found.is_vendor_chosen:
+            reason = found.vendor_reason
+        elif found.other_device is not None:
+            # A kernel that compiles with 32-bit indices also compiles with 64-bit indices: test one width.
+            reason = why_not_compiled(found.winner, INDEX_WIDTHS[0], arch)
+        if reason is None:
+            return found
     except (LookupError, ValueError) as error:
         if not falls_back:
             raise
-        return _logged(product, Vendor(str(error)))
-    if not falls_back:
-        return found
-    if found.is_vendor_chosen:
-        return _logged(product, Vendor(found.vendor_reason))
-    return _logged(product, _compiled_or_vendor(product, found))
-
-
-def _logged(product: Product, found: Match | Vendor) -> Match | Vendor:
-    """Log a Vendor, and return `found` unchanged. A Match is already logged by `choose`."""
-    if isinstance(found, Vendor):
-        log.debug("%s %s: %s", "x".join(map(str, product.shape)), product.name, found)
-    return found
-
-
-def _compiled_or_vendor(product: Product, found: Match) -> Match | Vendor:
-    """Return the match, or a Vendor if its kernel was tuned on another GPU and cannot be compiled for this GPU."""
-    if found.other_device is None:
-        return found
-    # A kernel that compiles with 32-bit indices also compiles with 64-bit indices: test one width.
-    why = why_not_compiled(found.winner, INDEX_WIDTHS[0], device_of(home(product.a)[1])[1])
-    return found if why is None else Vendor(why)
+        reason = str(error)
+    log.debug("%s %s: %s", "x".join(map(str, product.shape)), product.name, chosen := Vendor(reason))
+    return chosen
 
 
 def _measured(

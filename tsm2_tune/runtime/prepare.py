@@ -130,16 +130,13 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
     the host waits until their streams are done.
     """
-    others = set[int]()
+    streams = [matrix.stream for matrix in product.given]
     for matrix in product.given:
         if matrix.by_dlpack:
             let_wait(matrix.name, matrix.array, handle)
-        if matrix.stream is not None:
-            others.add(matrix.stream)
         if stream is None and not product.library:  # arrays of one library have one current stream, `handle`
-            current = current_stream(matrix.array)
-            if current is not None:
-                others.add(current)
+            streams.append(current_stream(matrix.array))
+    others = {one for one in streams if one is not None}
     others -= {0, LEGACY_STREAM} if handle in (0, LEGACY_STREAM) else {handle}
     if not others:
         return
