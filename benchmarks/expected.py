@@ -86,8 +86,8 @@ def errors(found: Sequence[Won], rates: DeviceRates) -> dict[str, list[float]]:
         if others:
             at = min(others, key=one.distance)
             p, core = one.problem, core_of([at.measured_kernel()], {"a GPU": rates})
-            product = CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name))
-            us, *best = core.predict(0, product)
+            record = bytes(CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name)))
+            us, *best = core.predict(0, record)
             launches = (one.launch.rows_per_block, one.launch.splits), best
             times = (CoreTime * 2)(*(CoreTime(p.m, p.n, p.k, 0, *launch) for launch in launches))
             own_us, best_us = core.rates_us(0, times)

@@ -147,7 +147,7 @@ class Example:
         text = next(one for one in pretuned() if one.name == CARD)
         kernels = included_kernels(text)
         self.device, self.chooser = text.device_name, kernels.chooser
-        self.match = kernels.chooser.match(Layout.of_op(DTYPE, SHAPE, "nn"), self.device)
+        self.match = kernels.chooser.match(Layout.of_op(DTYPE, SHAPE, "nn").record, self.device)
         self.number = kernels.chooser.winners.index(self.match.winner)
         self.kernel, rates = kernels.kernels[self.number], kernels.device_rates[self.device]
         launch, tiling, core = self.match.launch, self.kernel.tiling, kernels.chooser.core
@@ -285,7 +285,7 @@ def terms_table(terms: Terms, values: Values) -> str:
 def far_example(example: Example) -> str:
     """Return why cuBLAS computes a product for which a kernel is predicted to be faster."""
     c = {name: value for name, (value, _) in constants().items()}
-    match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn"), example.device)
+    match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn").record, example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
     v = example.values

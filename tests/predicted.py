@@ -44,10 +44,10 @@ def core(*kernels: MeasuredKernel, rates: DeviceRates = RATES) -> Core:
     return core_of(kernels, {GPU: rates})
 
 
-def product(shape: Shape) -> CoreProduct:
+def product(shape: Shape) -> bytes:
     """A product of column-major matrices without padding."""
     m, _, k = shape
-    return CoreProduct(*shape, lda_columns=m, ldb_columns=k, ldc_columns=m, batch_count=1, type=0)
+    return bytes(CoreProduct(*shape, lda_columns=m, ldb_columns=k, ldc_columns=m, batch_count=1, type=0))
 
 
 def core_times(*times: tuple[Shape, int, int]) -> ctypes.Array[CoreTime]:

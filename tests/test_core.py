@@ -207,6 +207,7 @@ def test_records_have_the_layout_of_c(
     tmp_path: Path, record: type[ctypes.Structure], name: str, elements: dict[str, str] | None
 ) -> None:
     facts = [f"sizeof(struct {name}) == {ctypes.sizeof(record)}"]
+    assert core_calls.PRODUCT.size == ctypes.sizeof(core_calls.CoreProduct)
     for field, kind in ((one[0], one[1]) for one in record._fields_ if elements is not None):
         member, at = (elements or {}).get(field, field), getattr(record, field)
         is_float = int(kind is ctypes.c_double)

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from tests.predicted import GPU, HERE, PLAIN, RATES, THERE, US, Shape, core, measured, pair, product
-from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel, Times
 from tsm2_tune.tuner.packs.left_out import left_out, with_gain_errors
 
@@ -48,10 +48,9 @@ def test_a_left_out_shape_is_predicted_as_by_a_pack_without_it() -> None:
             for one in kernels
             if (one.winner.m, one.winner.n, one.winner.k) not in hidden
         ]
-        asked = Layout.of_op("f32", (m, n, k), "tn").for_core()
-        expected = core(*others).choose(asked, GPU)
-        asked.is_left_out = 1
-        found = core(*kernels).choose(asked, GPU)
+        asked = Layout.of_op("f32", (m, n, k), "tn")
+        expected = core(*others).choose(asked.record, GPU)
+        found = core(*kernels).choose(core_record(*asked, is_left_out=True), GPU)
         assert kernels[found.kernel].winner == others[expected.kernel].winner
         assert (found.us, found.vendor_us, found.distance, found.measured_us, found.is_vendors) == (
             expected.us, expected.vendor_us, expected.distance, expected.measured_us, expected.is_vendors

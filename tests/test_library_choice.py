@@ -54,7 +54,7 @@ def test_a_library_tells_the_cores_choice(
     library = str(fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
     told, times, chosen = there(choices, library, calls, device), there(compared, library, calls, device), 0
     for call, (status, text, error), compared_times in zip(calls, told, times, strict=True):
-        choice = core.choose(core_product(call), device[0])
+        choice = core.choose(bytes(core_product(call)), device[0])
         if choice.reason == NO_KERNEL:
             assert (status, text) == (NOT_SUPPORTED, ""), call
             assert error.startswith(f"no {call.dtype} kernel for op "), call

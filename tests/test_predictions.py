@@ -232,7 +232,7 @@ def test_odd_lines_of_a_and_of_b_or_c_take_longer(
     tilings = [replace(LOOPING[0], odd_lines=odd_lines, has_vectors_of_c=of_c) for odd_lines in (1.0, 2.0)]
     kernels = [measured((tiling, LOOPING[1]), (64, 8, 64), 1e6, op=op) for tiling in tilings]
     found = core(*kernels, rates=DeviceRates(SMS, 1e-3, 1e-3, {}))  # the body is nearly all of the time
-    plain, slower = (found.predict(at, CoreProduct(*shape, **lds, batch_count=1))[0] for at in (0, 1))
+    plain, slower = (found.predict(at, bytes(CoreProduct(*shape, **lds, batch_count=1)))[0] for at in (0, 1))
     assert slower / plain == pytest.approx(2.0 if odd else 1.0, rel=0.05)
 
 

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
 from tsm2_tune.runtime.choice.core import (
     NO_KERNEL,
+    PRODUCT,
     TUNED,
     TYPES_IN_C,
     Core,
     CoreChoice,
-    CoreProduct,
     module_core,
 )
 from tsm2_tune.runtime.choice.winners import Match, Winner
@@ -42,7 +42,7 @@ Leading = tuple[tuple[int, int], ...]  # of a, b and, if given, out: as column-m
 
 
 class Layout(NamedTuple):
-    """All that a choice depends on, besides the device."""
+    """A product as a choice depends on it. `record` is the same for the core, and all that a choice depends on."""
 
     name: str  # element type, a name in DTYPES or MATHS
     shape: Shape
@@ -51,9 +51,10 @@ class Layout(NamedTuple):
     is_gram: bool = False  # whether b is the transpose of a, in the same memory
 
     @classmethod
-    def of(cls, product: Product) -> Layout:
-        leading = tuple([x.ld for x in product.given])
-        return cls(product.name, product.shape, leading, product.conjugates, product.is_gram)
+    def of_record(cls, record: bytes) -> Layout:
+        m, n, k, *lds, _, number, conj_a, conj_b, is_gram, makes_c, _ = PRODUCT.unpack(record)
+        leading = tuple(zip(lds[::2], lds[1::2], strict=True))[: 2 if makes_c else 3]
+        return cls(TYPES_IN_C[number], (m, n, k), leading, (bool(conj_a), bool(conj_b)), bool(is_gram))
 
     @classmethod
     def of_op(cls, name: str, shape: Shape, op: str) -> Layout:
@@ -84,15 +85,30 @@ class Layout(NamedTuple):
         is_row_major = letters[2:] == ["t"] or (letters == ["t", "t"] and not self.is_gram)  # of out, as in other ops
         return a + (SAME if self.is_gram else b) + ("t" if is_row_major else "")
 
-    def for_core(self) -> CoreProduct:
-        lds = (*self.leading[0], *self.leading[1], *(self.leading[2] if len(self.leading) > 2 else (0, 0)))
-        makes_c = len(self.leading) == 2
-        return CoreProduct(*self.shape, *lds, 1, TYPES_IN_C.index(self.name), *self.conjugates, self.is_gram, makes_c)
+    @property
+    def record(self) -> bytes:
+        return core_record(*self)
 
     @property
     def orders(self) -> tuple[str, ...]:
         """The storage orders that each matrix has: "n", "t" or "nt"."""
         return tuple("".join(order for order, ld in zip("nt", lds, strict=True) if ld) for lds in self.leading)
+
+
+def core_record(
+    name: str, shape: Shape, leading: Sequence[tuple[int, int]], conjugates: tuple[bool, bool], is_gram: bool,
+    *, is_left_out: bool = False,
+) -> bytes:  # fmt: skip
+    """Return the bytes of a CoreProduct, from the fields of a Layout and `is_left_out`."""
+    (a, b), makes_c = leading[:2], len(leading) == 2
+    c = (0, 0) if makes_c else leading[2]
+    return PRODUCT.pack(*shape, *a, *b, *c, 1, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, is_left_out)
+
+
+def record_of(product: Product) -> bytes:
+    """Return what the core is told of a product."""
+    leading = [x.ld for x in product.given]
+    return core_record(product.name, product.shape, leading, product.conjugates, product.is_gram)
 
 
 class Chooser:
@@ -104,23 +120,23 @@ class Chooser:
     def __init__(self, winners: Sequence[Winner], core: Core | None) -> None:
         self.winners, self.core = winners, core
 
-    def match(self, layout: Layout, device: str | None) -> Match:
-        """Return the kernel for the product on the GPU with this name, or on the CPU if `device` is None.
+    def match(self, record: bytes, device: str | None) -> Match:
+        """Return the kernel for a record's product on the GPU with this name, or on the CPU if `device` is None.
 
         Raise ValueError if no kernel has the product's storage orders, LookupError if none has its element type.
         """
         if self.core is None:
-            return self._tuned_match(layout, device)
-        choice = self.core.choose(layout.for_core(), device)
+            return self._tuned_match(Layout.of_record(record), device)
+        choice = self.core.choose(record, device)
         if choice.reason == NO_KERNEL:
-            raise self._no_kernel(layout, on_host=device is None)
+            raise self._no_kernel(Layout.of_record(record), on_host=device is None)
         return self._match(choice, device)
 
-    def contenders(self, layout: Layout, device: str) -> list[Match]:
+    def contenders(self, record: bytes, device: str) -> list[Match]:
         """Return the launches that are worth timing, first the one that `match` returns."""
         if self.core is None:
-            return [self._tuned_match(layout, device)]
-        return [self._match(choice, device) for choice in self.core.contenders(layout.for_core(), device)]
+            return [self._tuned_match(Layout.of_record(record), device)]
+        return [self._match(choice, device) for choice in self.core.contenders(record, device)]
 
     def _match(self, choice: CoreChoice, device: str | None) -> Match:
         assert self.core is not None
@@ -226,7 +242,7 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
     if op == GRAM:  # X^T X or X^H X, as the module's kernels
         kinds = (w.conjugates for w in WINNERS if w.is_gram and (w.dtype, w.on_host) == (layout.name, device is None))
         layout = layout._replace(conjugates=next(kinds, layout.conjugates))
-    return chooser().match(layout, device)
+    return chooser().match(layout.record, device)
 
 
 def choose(product: Product, device: str | None) -> Match:
@@ -234,7 +250,7 @@ def choose(product: Product, device: str | None) -> Match:
 
     Raise ValueError if no kernel has the product's storage orders, LookupError if none has its element type.
     """
-    return choose_by_layout(Layout.of(product), device)
+    return choose_by_record(record_of(product), device)
 
 
 def contenders(product: Product, device: str) -> list[Match]:
@@ -242,21 +258,28 @@ def contenders(product: Product, device: str) -> list[Match]:
 
     The first launch is the one that `choose` returns. The launches after it are sorted by predicted time.
     """
-    return chooser().contenders(Layout.of(product), device)
+    return chooser().contenders(record_of(product), device)
 
 
 @lru_cache(maxsize=4096)
-def choose_by_layout(layout: Layout, device: str | None) -> Match:
+def choose_by_record(record: bytes, device: str | None) -> Match:
     """Return the chosen kernel and log it. Results are cached, so that each choice is logged once."""
-    found = chooser().match(layout, device)
+    found = chooser().match(record, device)
     if log.isEnabledFor(logging.DEBUG):
+        layout = Layout.of_record(record)
         log.debug("%s %s: %s", "x".join(map(str, layout.shape)), layout.name, found)
     return found
 
 
+@cache
+def places() -> frozenset[bool]:
+    """Return whether this module has kernels for a host (True) and for GPUs (False)."""
+    return frozenset(w.on_host for w in WINNERS)
+
+
 def check_place(product: Product) -> None:
     """Raise TypeError if the arrays are on the CPU and all kernels are for GPUs, RuntimeError for the opposite."""
-    if all(w.on_host != product.on_host for w in WINNERS):
+    if product.on_host not in places():
         if product.on_host:
             raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
         raise RuntimeError(

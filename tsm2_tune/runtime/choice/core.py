@@ -9,6 +9,7 @@ import ctypes
 import errno
 import json
 import os
+import struct
 import sys
 import threading
 import warnings
@@ -41,6 +42,9 @@ class CoreProduct(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("type", "conjugates_a", "conjugates_b", "is_gram", "makes_c")),
         ("is_left_out", ctypes.c_int32),
     )
+
+
+PRODUCT = struct.Struct("10q6i")  # the same fields
 
 
 class CoreChoice(ctypes.Structure):
@@ -110,16 +114,18 @@ class Core:
             self._devices[name] = found
         return found
 
-    def choose(self, product: CoreProduct, device: str | None) -> CoreChoice:
-        """Return the kernel and its launch for a product on the GPU with this name, or on the host for None."""
-        found: CoreChoice = self._choose(self._pack, ctypes.byref(product), self.device_index(device))
+    def choose(self, record: bytes, device: str | None) -> CoreChoice:
+        """Return the kernel and its launch for a product on the GPU with this name, or on the host for None.
+
+        `record` has the bytes of the product's CoreProduct.
+        """
+        found: CoreChoice = self._choose(self._pack, record, self.device_index(device))
         return found
 
-    def contenders(self, product: CoreProduct, device: str | None) -> list[CoreChoice]:
+    def contenders(self, record: bytes, device: str | None) -> list[CoreChoice]:
         """Return the launches that are worth timing, first the one that `choose` returns."""
         found = (CoreChoice * MOST_CONTENDERS)()
-        index = self.device_index(device)
-        count = self._contenders(self._pack, ctypes.byref(product), index, found, MOST_CONTENDERS)
+        count = self._contenders(self._pack, record, self.device_index(device), found, MOST_CONTENDERS)
         return list(found[:count])
 
     def explanation(self, choice: CoreChoice, device: str | None) -> str:
@@ -128,14 +134,14 @@ class Core:
         self._explain(self._pack, ctypes.byref(choice), name, text, ctypes.c_size_t(EXPLANATION_BYTES))
         return text.value.decode(errors="replace")
 
-    def predict(self, kernel: int, product: CoreProduct) -> tuple[float, int, int]:
+    def predict(self, kernel: int, record: bytes) -> tuple[float, int, int]:
         """Return a kernel's predicted time in microseconds, and the rows per block and splits of its best launch.
 
         The time is 0 if it cannot be predicted.
         """
         rows, splits, penalized_us = ctypes.c_int32(), ctypes.c_int32(), ctypes.c_double()
         outputs = ctypes.byref(rows), ctypes.byref(splits), ctypes.byref(penalized_us)
-        us: float = self._predict(self._pack, kernel, ctypes.byref(product), *outputs)
+        us: float = self._predict(self._pack, kernel, record, *outputs)
         return us, rows.value, splits.value
 
     def error_growth(self, distance: float) -> float:

@@ -71,7 +71,7 @@ class Winner:
         return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
 
 
-@dataclass(frozen=True)
+@dataclass  # not frozen: see Matrix
 class Match:
     """The winner chosen for a product, its launch, and the times on which the choice is based."""
 

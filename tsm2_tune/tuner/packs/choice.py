@@ -119,10 +119,10 @@ def _stored_kernels(
 
 
 def _choice(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice:
-    layout = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op)
+    record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op).record
     try:
-        match = kernels.chooser.match(layout, device)
-        vendor_us = kernels.chooser_with_fastest_vendor.match(layout, device).vendor_us
+        match = kernels.chooser.match(record, device)
+        vendor_us = kernels.chooser_with_fastest_vendor.match(record, device).vendor_us
     except (LookupError, ValueError) as error:
         raise InputError(f"{place} has no kernel for {asked.text}: {error.args[0]}") from None
     reason = str(Vendor(match.vendor_reason) if match.is_vendor_chosen else match)

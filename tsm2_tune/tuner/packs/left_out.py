@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from tsm2_tune.runtime.choice.choose import Layout
+from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.core import NO_KERNEL, Core
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
@@ -60,9 +60,9 @@ def vendor_us(winner: Winner) -> float | None:
 
 
 def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> LeftOut | None:
-    product = Layout.of_op(winner.dtype, (winner.m, winner.n, winner.k), winner.op).for_core()
-    product.is_left_out = 1
-    choice, measured_vendor_us = core.choose(product, winner.device), vendor_us(winner)
+    layout = Layout.of_op(winner.dtype, (winner.m, winner.n, winner.k), winner.op)
+    record = core_record(*layout, is_left_out=True)
+    choice, measured_vendor_us = core.choose(record, winner.device), vendor_us(winner)
     if choice.reason == NO_KERNEL or measured_vendor_us is None or not choice.us or not choice.vendor_us:
         return None
     times = kernels[choice.kernel].times

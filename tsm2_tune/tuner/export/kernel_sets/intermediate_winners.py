@@ -146,9 +146,9 @@ def expected(
     core = core_of(kernels, {kernels[0].winner.device: rates})
     times, blocks = (np.empty((len(kernels), len(problems))) for _ in range(2))
     for place, p in enumerate(problems):
-        product = CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name))
+        record = bytes(CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name)))
         for at, kernel in enumerate(kernels):
-            times[at, place], rows, splits = core.predict(at, product)
+            times[at, place], rows, splits = core.predict(at, record)
             launch = replace(kernel.winner.launch, rows_per_block=rows)
             launch = launch if splits == launch.splits else launch.with_splits(splits)
             blocks[at, place] = launch.blocks(p.m, p.n)
