@@ -18,10 +18,13 @@ from tests.exchanged import tuned_database
 from tests.fabricated import plain_sql
 from tsm2_tune.commands.predict import closing_text
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.comparison import Compared
 from tsm2_tune.tuner.export.scale_launch import distance
+from tsm2_tune.tuner.packs.choice import Choice
 from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Outcome
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
@@ -141,9 +144,11 @@ def test_compare_says_why_a_kernel_has_no_time(
     path: Path, toolchain: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
-    monkeypatch.setattr(
-        comparison, "_timed", lambda _, choice, candidate: Compared(choice, candidate.config, None, "wrong: C[3, 1]")
-    )
+
+    def timed(_: object, choice: Choice, candidate: Candidate) -> Compared:
+        return Compared(choice, candidate.config, Outcome.WRONG_RESULT, None, "wrong: C[3, 1]")
+
+    monkeypatch.setattr(comparison, "_timed", timed)
     said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64")
     assert said.exit_code == 1, said.output
     assert said.stdout.splitlines()[-1] == "64x2x64:f32: wrong: C[3, 1]"

@@ -63,16 +63,17 @@ def compare(
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.tuner.device.target import default_spec, find_target
-    from tsm2_tune.tuner.export.comparison import compared
+    from tsm2_tune.tuner.export.comparison import candidate_of, compared
     from tsm2_tune.tuner.packs.choice import choices
 
     target = find_target(spec if spec is not None else default_spec())
     source = database if database is not None else _text_of(target)
     place = source if isinstance(source, str) else PREFIX + source.name
     state = target.cache(cache)
-    with ended_by_signals(ctx, place, stderr=as_json), tables.waiting("comparing"):
+    with ended_by_signals(ctx, None, stderr=as_json), tables.waiting("comparing"):
         _, chosen = choices(source, problems, partial(_device_of, target), tell)
-        found = list(compared(target, chosen, state, wait=tell if wait else None))
+        wanted = [(one, candidate_of(target, one)) for one in chosen]
+        found = list(compared(target, wanted, state, wait=tell if wait else None))
     facts = [_facts(one) for one in found]
     if as_json:
         head = {"device": target.identity.name, "l2_state": state.value, "kernels": shown_name(place)}

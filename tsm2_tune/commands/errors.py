@@ -146,17 +146,20 @@ class Refusal(click.UsageError):
 
 
 @contextmanager
-def ended_by_signals(ctx: click.Context, database: str, *, stderr: bool = False) -> Iterator[None]:
+def ended_by_signals(ctx: click.Context, database: str | None, *, stderr: bool = False) -> Iterator[None]:
     """If Ctrl-C, SIGTERM or SIGHUP ends the block, print which trials are stored and exit with 128 + the signal.
 
-    The text is printed on standard output, or on standard error if `stderr`.
+    `database` is None if the command stores nothing. The text is printed on standard output, or on standard error if
+    `stderr`.
     """
     try:
         with stoppable():
             yield
     except KeyboardInterrupt as stop:
-        name = shown_name(database)
-        if is_address(database) or os.path.exists(database):
+        name = "" if database is None else shown_name(database)
+        if database is None:
+            text = "stopped; this command stores nothing: run it again to start again"
+        elif is_address(database) or os.path.exists(database):
             lost = getattr(stop, "unstored", 0)
             but = f", but for the last {lost}, since it is unreachable" if lost else ""
             text = f"stopped; every trial that ended is in {name}{but}: run the same command again to continue"

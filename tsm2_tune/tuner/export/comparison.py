@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 
 from tsm2_tune.errors import InputError
@@ -24,7 +28,7 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 from tsm2_tune.tuner.runs.events import FinalFailure
 from tsm2_tune.tuner.search import fixed_list, session
-from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.loop import Tuner, least_ahead
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.spaces import GIB
 from tsm2_tune.tuner.verify.operands import needed_bytes
@@ -38,46 +42,59 @@ class Compared:
 
     choice: Choice
     config: KernelConfig
+    outcome: Outcome  # of the kernel's trial
     row: BestRow | None  # the times; None if the result is wrong or could not be timed
-    trouble: str = ""  # why `row` is None
+    trouble: str = ""  # why `row` is None, or lacks the vendor's time
+    has_vendor: bool = True  # whether the vendor's libraries can be used on the device
 
 
 def compared(
     target: Target,
-    choices: Sequence[Choice],
+    wanted: Iterable[tuple[Choice, Candidate]],
     state: Cache,
     *,
     wait: Callable[[str], object] | None,
+    end: float = math.inf,
 ) -> Iterator[Compared]:
     """Verify each chosen kernel, then time it alternately with cuBLAS and cuBLASLt. Yield the times of each kernel.
 
-    Before each sample the L2 cache is brought into state `state`. Trials are stored in a temporary database. `wait`
-    is called while another run uses the device. Raise the same errors as `tune`.
+    Before each sample the L2 cache is brought into state `state`. The next kernels are compiled meanwhile. No kernel
+    is begun after the time `end` of time.monotonic. Trials are stored in a temporary database. `wait` is called while
+    another run uses the device. Raise the same errors as `tune`.
     """
-    wanted = [candidate_of(target, one) for one in choices]
     options = Options(vendor=True, cache=state, final_caches=(), final_effort=EFFORT)
+    rest, compiling = iter(wanted), deque[tuple[Choice, Candidate]]()
     with ExitStack() as stack:
         stack.enter_context(device_lock(target, wait))
         work = stack.enter_context(workplace(cache.working_parent()))
         store = stack.enter_context(Store.open(Path(work.folder) / "compare.db", create=True))
         tuner = stack.enter_context(Tuner(target, options))
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
-        tuner.compile_ahead(wanted)
-        for one, candidate in zip(choices, wanted, strict=True):
-            opened = fixed_list.problem_session(one.problem, [candidate.config.family], tuner, store, started_at)
-            yield _timed(opened, one, candidate)
+        ahead = 2 * least_ahead(options.sharing, None)
+        while time.monotonic() < end:
+            for choice, candidate in islice(rest, ahead - len(compiling)):
+                tuner.expect(choice.problem)
+                tuner.compile_ahead([candidate])
+                compiling.append((choice, candidate))
+            if not compiling:
+                return
+            choice, candidate = compiling.popleft()
+            opened = fixed_list.problem_session(choice.problem, [candidate.config.family], tuner, store, started_at)
+            yield _timed(opened, choice, candidate)
 
 
 def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate) -> Compared:
     for event in opened.listed([candidate]):
         trial = event.trial
         if trial.outcome is not Outcome.OK:
-            return Compared(choice, candidate.config, None, f"{trial.outcome}: {trial.detail}")
-    trouble = "; ".join(one.detail for one in opened.finals(opened.executor) if isinstance(one, FinalFailure))
-    if not trouble and (left_out := opened.executor.left_out(choice.problem)) is not None:
-        trouble = left_out.detail
+            return Compared(choice, candidate.config, trial.outcome, None, f"{trial.outcome}: {trial.detail}")
+    trouble, has_vendor = "", True
+    for one in opened.finals(opened.executor):
+        trouble = one.detail if isinstance(one, FinalFailure) else trouble
+    if (left_out := opened.executor.left_out(choice.problem)) is not None:
+        trouble, has_vendor = trouble or left_out.detail, left_out.problem is not None
     rows = opened.store.best(problem=choice.problem, cache=opened.cache)
-    return Compared(choice, candidate.config, rows[0] if rows else None, trouble)
+    return Compared(choice, candidate.config, Outcome.OK, rows[0] if rows else None, trouble, has_vendor)
 
 
 def candidate_of(target: Target, choice: Choice) -> Candidate:
