@@ -31,9 +31,13 @@ PAGES = tuple(Path(__file__).parent / name for name in ("api.md", "cli.md"))
 REGION = re.compile(r"(<!-- drawn: (reference|commands) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 GROUPS = {  # heading -> names, in the order of the page
     "Functions": (
-        "tune", "best", "confirm", "export", "pack", "report", "import_trials", "plan_space", "problems",
+        "tune", "best", "confirm", "export", "pack", "check_pack", "report", "import_trials", "plan_space",
+        "problems",
     ),
-    "What they return": ("TuningResult", "BestRow", "Exported", "Packed", "Imported", "SearchSpace"),
+    "What they return": (
+        "TuningResult", "BestRow", "Exported", "Packed", "PackCheck", "CheckedPart", "CheckedProduct", "Imported",
+        "SearchSpace",
+    ),
     "Problems and devices": ("Problem", "Target", "DeviceIdentity", "DeviceLimits"),
     "Configurations and trials": (
         "KernelConfig", "Candidate", "Rule", "Trial", "Outcome", "Verdict", "Measurement", "Cache", "Final",

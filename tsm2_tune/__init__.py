@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tsm2_tune.api.confirm import confirm
     from tsm2_tune.api.export import Exported, export
     from tsm2_tune.api.import_trials import import_trials
-    from tsm2_tune.api.pack import Packed, pack
+    from tsm2_tune.api.pack import PackCheck, Packed, check_pack, pack
     from tsm2_tune.api.plan import plan_space, problems
     from tsm2_tune.api.report import report
     from tsm2_tune.api.tune import TuningResult, tune
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from tsm2_tune.tuner.device.target import Target
     from tsm2_tune.tuner.export.kernel_sets.pair_timing import Narrowed
     from tsm2_tune.tuner.export.kernel_sets.smallest_set import ChoiceStarted, ExportEvent, KernelsChosen
+    from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct
     from tsm2_tune.tuner.results.best_view import BestRow
     from tsm2_tune.tuner.results.merge.importer import Imported
     from tsm2_tune.tuner.results.trial import Cache, DeviceIdentity, Final, Measurement, Outcome, Trial, Verdict
@@ -63,7 +64,7 @@ _HOMES = {
     "api.best": ("best",),
     "api.confirm": ("confirm",),
     "api.import_trials": ("import_trials",),
-    "api.pack": ("Packed", "pack"),
+    "api.pack": ("PackCheck", "Packed", "check_pack", "pack"),
     "api.plan": ("plan_space", "problems"),
     "api.report": ("report",),
     "api.export": ("Exported", "export"),
@@ -82,6 +83,7 @@ _HOMES = {
     ),
     "tuner.export.kernel_sets.smallest_set": ("ChoiceStarted", "ExportEvent", "KernelsChosen"),
     "tuner.export.kernel_sets.pair_timing": ("Narrowed",),
+    "tuner.packs.check": ("CheckedPart", "CheckedProduct"),
     "tuner.results.merge.importer": ("Imported",),
     "tuner.results.best_view": ("BestRow",),
     "tuner.device.target": ("Target",),
@@ -93,6 +95,8 @@ __all__ = [
     "BestRow",
     "Cache",
     "Candidate",
+    "CheckedPart",
+    "CheckedProduct",
     "ChoiceStarted",
     "Confirmed",
     "DeviceError",
@@ -114,6 +118,7 @@ __all__ = [
     "Noted",
     "OfRun",
     "Outcome",
+    "PackCheck",
     "Packed",
     "PairMeasured",
     "PairsStarted",
@@ -139,6 +144,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "best",
+    "check_pack",
     "confirm",
     "export",
     "import_trials",

@@ -48,7 +48,7 @@ def import_trials(
     def database() -> AbstractContextManager[Database]:
         return Database.open(into, create=True)
 
-    with _named(source) as place:
+    with named_source(source) as place:
         told = parsed_trials(place, lambda share: show(READING * share))
         if told is not None:
             left_out = tuple(told.left_out.values())
@@ -68,10 +68,11 @@ def refuse_others(source: str | PathLike[str]) -> None:
     `import_trials` refuses a source that cannot be read, that another program wrote, or that a newer version of
     tsm2-tune wrote. This function does not find damaged rows.
     """
-    with _named(source) as place:
+    with named_source(source) as place:
         refuse(place)
 
 
-def _named(source: str | PathLike[str]) -> AbstractContextManager[Path | Address]:
+def named_source(source: str | PathLike[str]) -> AbstractContextManager[Path | Address]:
+    """Return a context manager of the file's path or the server's address that `source` of `import_trials` names."""
     name = file_name("source", source)
     return nullcontext(place_of(name)) if is_address(name) else pretuned.named(name)

@@ -1,4 +1,4 @@
-"""`pack`: tune a GPU model for all products, within a limit of time."""
+"""`pack`: tune a GPU model for all products, within a limit of time. `check_pack`: time what a pack chooses."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tsm2_tune.api.devices import Devices, targets_of
 from tsm2_tune.api.export import TRIALS, export
+from tsm2_tune.api.import_trials import named_source, refuse_others
 from tsm2_tune.api.parse import (
     MOST_HOURS,
     ElementTypes,
@@ -24,19 +25,27 @@ from tsm2_tune.api.parse import (
 )
 from tsm2_tune.api.tune import tune
 from tsm2_tune.errors import InputError, StoreError, shown
-from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, pack_problems
+from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, kind_of, pack_problems
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
-from tsm2_tune.generator.scalars import plain, real
+from tsm2_tune.generator.scalars import plain, real, truth
+from tsm2_tune.pretuned import PREFIX, pretuned
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
+from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, Part, checked, sample
+from tsm2_tune.tuner.packs.choice import included_kernels
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of
+from tsm2_tune.tuner.results.merge.files import opened
+from tsm2_tune.tuner.results.storage.addresses import is_bundled
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Event, Noted
+from tsm2_tune.tuner.runs.signals import interruptible
 from tsm2_tune.tuner.written_files import refuse_database, refuse_unwritable
 
 BUDGET_SECONDS = 4.0  # for the search of one problem
 BATCH = 6  # problems of a run; then other kernels are timed at their shapes
 MEMORY_SHARE = 1 / 16  # of the device's memory, at most, for the matrices of a problem
+CHECK_SECONDS = 120.0  # after which a check begins no further product
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +89,10 @@ def pack(
     database = file_name("db", f"{path.removesuffix('.jsonl')}.db" if db is None else db)
     refuse_database(path, database)
     refuse_unwritable(path, is_ordinary=True)
-    kinds = _names("only", only, tuple(KINDS))
-    dtypes = _names("dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES)
-    asked = {
-        (kind, each): Gains() for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram
-    }
-    if not asked:
-        raise InputError(f"no problem: Gram matrices have only the types {', '.join(FMA_DTYPES)}")
+    kinds, dtypes = _kinds(only), _dtypes(dtype)
+    asked = {part: Gains() for part in _parts(kinds, dtypes)}
     end = time.monotonic() + 3600 * _hours(hours)
-    targets = targets_of(device)
-    if any(target.is_host for target in targets):
-        raise InputError("a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing")
+    targets = _gpus(device)
     name = targets[0].identity.name
     if any(target.identity.name != name for target in targets):
         raise InputError("a pack is of one GPU model, and these devices are of several: name those of one model")
@@ -105,6 +107,89 @@ def pack(
     with Store.open(database, create=False) as store:
         count, gains = len(store.best(device=name)), asked | _gains(store, name, on_event or (lambda event: None))
     return Packed(targets, Path(path), count, tuned, seconds, gains)
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class PackCheck:
+    """The result of `check_pack`."""
+
+    target: Target  # the GPU on which the products were timed
+    tuned_on: str  # the name of the GPU whose kernels of the pack were checked
+    parts: dict[tuple[str, str], CheckedPart]  # by kind and element type
+    seconds: float  # of the whole call
+
+    @property
+    def products(self) -> tuple[CheckedProduct, ...]:
+        """The products of all parts."""
+        return tuple(one for part in self.parts.values() for one in part.products)
+
+
+def check_pack(
+    pack: str | PathLike[str], *, device: Devices = None, dtype: ElementTypes = DTYPES, only: Texts = tuple(KINDS),
+    wait: bool = False, on_event: Callable[[Noted | CheckedProduct], object] | None = None,
+) -> PackCheck:  # fmt: skip
+    """Time a sample of a pack's choices in turns with cuBLAS for two minutes, as `tsm2-tune pack --check FILE` does.
+
+    The GPU may be another model than the one on which the pack was tuned. The sample has products of all kinds in
+    `only` and all types in `dtype`, as far as the pack has kernels for them: tuned shapes, and other shapes near to
+    and far from these. For each product, the kernel that an exported module would choose on this GPU is verified and
+    timed with a dirty L2. A product counts as 1 x cuBLAS if the module would call cuBLAS. Nothing is stored.
+
+    - `pack`: a file of trials, a database, or trials in this package, such as "pretuned:h100".
+    - `device`: a CUDA ordinal, as for `tune`.
+    - `dtype`, `only`: as for `pack`.
+    - `wait`: as for `tune`.
+    - `on_event`: called in this thread with each product, and with notes.
+
+    Raise InputError for invalid arguments, for a file that is no pack, and for a host without a GPU. Raise
+    ToolMissing if cuBLAS is missing. Raise other errors like `import_trials` and `tune`.
+    """
+    start = time.monotonic()
+    check_callable("on_event", on_event)
+    tell: Callable[[Noted | CheckedProduct], object] = on_event or (lambda event: None)
+    source, asked, waits = file_name("pack", pack), _parts(_kinds(only), _dtypes(dtype)), truth("wait", wait)
+    refuse_others(source)
+    target, *others = _gpus(device)
+    if others:
+        raise InputError("a pack is checked on one GPU: name one")
+
+    def note(sentence: str) -> None:
+        tell(Noted(sentence))
+
+    with interruptible():
+        kernels = _kernels(source, target.identity.name, note)
+        tuned_on = kernels.kernels[0].winner.device
+        most_bytes = int(MEMORY_SHARE * target.limits.memory_bytes)
+        sampled = sample(kernels, target.identity.name, source, asked, most_bytes)
+        if not sampled:
+            raise InputError(f"{source} has no kernel of {tuned_on} for these kinds and types of products")
+        products = {part: list[CheckedProduct]() for part in sampled}
+        waiting = note if waits else None
+        for one in checked(target, sampled.values(), end=start + CHECK_SECONDS, wait=waiting, tell=note):
+            products[kind_of(one.problem), one.problem.dtype_name].append(one)
+            tell(one)
+    parts = {part: CheckedPart(tuple(ones)) for part, ones in products.items()}
+    return PackCheck(target, tuned_on, parts, time.monotonic() - start)
+
+
+def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedKernels:
+    """Return the pack's kernels for the GPU with this name, or if it has none, for the first of its GPUs.
+
+    Raise InputError if the pack has no kernel for a GPU.
+    """
+    if is_bundled(source):
+        kernels = included_kernels(next(one for one in pretuned() if PREFIX + one.name == source.lower()))
+        for sentence in kernels.notes:
+            tell(sentence)
+        return kernels
+    with named_source(source) as place, opened(place) as (database, _):
+        store = Store(database)
+        for name in sorted(store.devices(), key=lambda name: (name != device, name)):
+            kernels = exported_kernels(store, name, tell=tell)
+            if not any(kernel.winner.on_host for kernel in kernels.kernels):
+                return kernels
+    raise InputError(f"{source} has no kernel for a GPU: name a file that `tsm2-tune pack` wrote")
 
 
 def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[tuple[str, str], Gains]:
@@ -133,6 +218,30 @@ def _done(database: str, device: str) -> frozenset[Problem]:
     with Store.open(database, create=True) as store:
         rows = store.best(device=device)
     return frozenset(row.problem for row in rows if row.verified_in_full and not row.stale and row.round > 0)
+
+
+def _kinds(only: Texts) -> tuple[str, ...]:
+    return _names("only", only, tuple(KINDS))
+
+
+def _dtypes(dtype: ElementTypes) -> tuple[str, ...]:
+    return _names("dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES)
+
+
+def _parts(kinds: Sequence[str], dtypes: Sequence[str]) -> list[Part]:
+    """Return the pairs of a kind and an element type. Raise InputError if there are none."""
+    found = [(kind, each) for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram]
+    if not found:
+        raise InputError(f"no problem: Gram matrices have only the types {', '.join(FMA_DTYPES)}")
+    return found
+
+
+def _gpus(device: Devices) -> tuple[Target, ...]:
+    """Return the named GPUs. Raise InputError if one is the host."""
+    targets = targets_of(device)
+    if any(target.is_host for target in targets):
+        raise InputError("a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing")
+    return targets
 
 
 def _names(argument: str, value: Texts, known: Sequence[str]) -> tuple[str, ...]:

@@ -9,8 +9,9 @@ import click
 
 import tsm2_tune
 from tsm2_tune.api.parse import MOST_HOURS
+from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, ended_by_signals, option
-from tsm2_tune.commands.options import devices_option, wait_option
+from tsm2_tune.commands.options import devices_option, is_given, wait_option
 from tsm2_tune.commands.predict import number_text
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
@@ -18,8 +19,11 @@ from tsm2_tune.generator.pack_shapes import DTYPES, KINDS
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 if TYPE_CHECKING:
-    from tsm2_tune.api.pack import Packed
-    from tsm2_tune.tuner.runs.events import Event
+    from tsm2_tune.api.pack import PackCheck, Packed
+    from tsm2_tune.tuner.packs.check import CheckedProduct
+    from tsm2_tune.tuner.runs.events import Event, Noted
+
+NOT_WITH_CHECK = ("hours", "database", "output")
 
 
 @click.command(cls=Command)
@@ -44,12 +48,21 @@ if TYPE_CHECKING:
 @option(
     "--db", "database", default=None, metavar="FILE", help="The tuning database.  [default: OUTPUT, ending in .db]"
 )
-@option("--output", "-o", required=True, metavar="FILE", help="The file of trials, such as a100.jsonl.")
+@option("--output", "-o", default=None, metavar="FILE", help="The file of trials, such as a100.jsonl.  [required]")
+@option(
+    "--check",
+    "checked",
+    default=None,
+    metavar="FILE",
+    shell_complete=completion.importable,
+    help="Tune nothing: check a pack on this GPU, which may be another model. FILE is a file of trials, a database,"
+    " or pretuned:h100.",
+)
 @wait_option
 @click.pass_context
 def pack(
-    ctx: click.Context, spec: str | None, hours: float, dtypes: str, kinds: str, database: str | None, output: str,
-    wait: bool,
+    ctx: click.Context, spec: str | None, hours: float, dtypes: str, kinds: str, database: str | None,
+    output: str | None, checked: str | None, wait: bool,
 ) -> None:  # fmt: skip
     """Tune a GPU model for all products.
 
@@ -57,12 +70,24 @@ def pack(
     tsm2-tune pack --device 0 --hours 1 -o a100.jsonl
     tsm2-tune pack --device 0,1 --hours 8 --dtype f32,f64 -o a100.jsonl
     tsm2-tune export --db a100.db -o best_kernels.py
+    tsm2-tune pack --check pretuned:h100
 
     The command chooses the shapes: of all kinds, types and storage orders, from small to large, in an order that
     covers them evenly. So it may be stopped at any time. The same command continues with further shapes. At the end
     it writes all trials to OUTPUT, which `import` reads. It prints how much faster than cuBLAS an exported module is:
     at the shapes that were tuned, and at the same shapes if each is left out of the module.
+
+    With --check the command stores nothing. For two minutes it verifies the kernels that a module with the pack would
+    choose on this GPU, and times them in turns with cuBLAS: at tuned shapes, and near to and far from these. The last
+    column says whether to trust the pack's kernels for this kind and type here. no: a kernel failed, or the mean is
+    below 1. yes: no product is slower than cuBLAS by over 3 %. partly: some are. The exit status is 1 if a kernel
+    failed.
     """
+    if checked is not None:
+        _check(ctx, checked, spec, dtypes, kinds, wait)
+        return
+    if output is None:
+        raise click.UsageError("Missing option '--output': name the file of trials, such as -o a100.jsonl", ctx)
     from tsm2_tune.tuner.runs.events import Noted, OfRun, ProblemEnded, RunStarted
 
     console, start, ended = tables.console(), time.monotonic(), 0
@@ -119,3 +144,70 @@ def _print(found: Packed) -> None:
     tables.print_line(
         console, f"wrote {found.output}: {found.problems} problems, {found.new_problems} of them new{more}"
     )
+
+
+def _check(ctx: click.Context, pack: str, spec: str | None, dtypes: str, kinds: str, wait: bool) -> None:
+    """Check a pack and print the table. End with status 1 if a kernel failed."""
+    for one in ctx.command.params:
+        if one.name in NOT_WITH_CHECK and is_given(ctx, one.name):
+            raise click.UsageError(f"--check stores nothing and takes two minutes: leave out {one.opts[0]}", ctx)
+    name, start = shown_name(pack), time.monotonic()
+    with ended_by_signals(ctx, None), tables.waiting(f"checking {name}") as show:
+
+        def tell_event(event: Noted | CheckedProduct) -> None:
+            from tsm2_tune.api.pack import CHECK_SECONDS
+            from tsm2_tune.tuner.runs.events import Noted
+
+            if isinstance(event, Noted):
+                tell(str(event))
+            show(min((time.monotonic() - start) / CHECK_SECONDS, 1.0))
+
+        found = tsm2_tune.check_pack(pack, device=spec, dtype=dtypes, only=kinds, wait=wait, on_event=tell_event)
+    _print_check(name, found)
+    if any(one.has_failed for one in found.products):
+        ctx.exit(1)
+
+
+def _print_check(name: str, found: PackCheck) -> None:
+    from tsm2_tune.tuner.packs.gains import mean, share_slower
+
+    console = tables.console()
+    here = found.target.identity.name
+    tables.print_line(console, f"{here}, kernels of {name}, tuned on {found.tuned_on}: L2 dirty before each sample")
+    cells = []
+    for (kind, dtype), part in found.parts.items():
+        slower = share_slower(part.gains)
+        cells.append(
+            [
+                kind,
+                dtype,
+                str(len(part.gains) or "-"),
+                str(sum(not one.config for one in part.products)) if part.gains else "-",
+                number_text(mean(part.gains), 2),
+                "-" if slower is None else f"{slower:.0%}",
+                number_text(min(part.gains, default=None), 2),
+                part.trust or "-",
+            ]
+        )
+    heads = ["kind", "type", "sampled", "to cuBLAS", "x gemm", "slower", "worst", "trust"]
+    tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
+    tables.print_line(
+        console,
+        "x gemm: times as fast as cuBLAS, 1 if the module calls cuBLAS; slower: by over 3 %, of the sampled; -: not"
+        " measured",
+    )
+    tables.print_line(console, _closing(found))
+    for one in found.products:
+        if one.trouble:
+            tables.print_hanging(console, f"{one.problem.text}: {one.trouble}", 2)
+
+
+def _closing(found: PackCheck) -> str:
+    """Return a sentence: what was measured, and how to tune the parts that are not to be trusted."""
+    timed = sum(bool(one.config) and one.gain is not None for one in found.products)
+    text = f"{timed} kernels timed in {found.seconds:.0f} s"
+    doubtful = [part for part, one in found.parts.items() if one.trust in ("no", "partly")]
+    if not doubtful:
+        return f"{text}: trust every measured part"
+    kinds, dtypes = (",".join(dict.fromkeys(names)) for names in zip(*doubtful, strict=True))
+    return f"{text}; to tune what not to trust: tsm2-tune pack --only {kinds} --dtype {dtypes} -o own.jsonl"

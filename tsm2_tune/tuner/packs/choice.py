@@ -100,7 +100,7 @@ def choices(
     else:
         device, place, kernels = _stored_kernels(source, problems, device_of, tell)
     is_host = all(kernel.winner.on_host for kernel in kernels.kernels)
-    return device, [_choice(kernels, None if is_host else device, problem, place) for problem in problems]
+    return device, [choice_of(kernels, None if is_host else device, problem, place) for problem in problems]
 
 
 def _stored_kernels(
@@ -118,7 +118,11 @@ def _stored_kernels(
         return device, str(store.path), exported_kernels(store, device, problems, tell)
 
 
-def _choice(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice:
+def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice:
+    """Return the choice of a module with these kernels on the GPU with this name, or on the CPU if `device` is None.
+
+    Raise InputError, which names `place`, if no kernel can compute the problem.
+    """
     record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op).record
     try:
         match = kernels.chooser.match(record, device)

@@ -1,0 +1,347 @@
+"""Checks of a pack: what is sampled, what its products and parts say, and what the command prints."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import tsm2_tune
+from tests.command import refused, run
+from tests.fabricated import final, tuning_run, vendor_measurement
+from tests.simulated import KERNELS, RUN, SHAPES, TARGET, TODAY, stored_trial
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.export import comparison
+from tsm2_tune.tuner.export.store_kernels import exported_kernels
+from tsm2_tune.tuner.packs.check import MOST_UNSEEN, CheckedPart, CheckedProduct, Place, Sampled, sample
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Final, Outcome, Trial, VendorMeasurement
+from tsm2_tune.tuner.runs.events import Noted, VendorLeftOut
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+
+pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
+
+HERE, OTHER = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
+MODULE = "tsm2_tune.api.pack"
+Times = Callable[[Problem], tuple[float, float]]  # of the kernel and of cuBLAS
+COLUMNS = ["kind", "type", "sampled", "to", "cuBLAS", "x", "gemm", "slower", "worst", "trust"]
+
+
+@dataclass
+class World:
+    """A GPU whose kernels and cuBLAS take the given times. Each kernel takes a second of the clock."""
+
+    times: Times = lambda _: (100.0, 200.0)
+    outcomes: dict[Problem, Outcome] = field(default_factory=dict)
+    routines: tuple[VendorMeasurement, ...] = ()  # of cuBLAS and cuBLASLt, in place of a gemm with that time
+    left_out: VendorLeftOut | None = None
+    clock: float = 0.0
+    compiled: list[Problem] = field(default_factory=list)
+    timed: list[Problem] = field(default_factory=list)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
+    """The only GPU of this machine."""
+    _ = tsm2_tune.check_pack  # imports its module
+    found = World()
+
+    class Gpu(Tuner):
+        def __init__(self, target: Any, options: Options) -> None:
+            self.target, self.options, self.phases, self._ceilings = target, options, PhaseTimer(), RUN.ceilings
+
+        def __enter__(self) -> Gpu:
+            return self
+
+        def close(self) -> None: ...
+
+        def expect(self, problem: Problem) -> None: ...
+
+        def compile_ahead(self, candidates: Sequence[Any]) -> list[Any]:
+            found.compiled.extend(one.problem for one in candidates)
+            return []
+
+        def tune(self, search: Any, *_: Any) -> Iterator[Trial]:
+            for one in search:
+                found.clock += 1
+                found.timed.append(one.problem)
+                trial = stored_trial(one.config, one.problem, found.times(one.problem)[0])
+                if (outcome := found.outcomes.get(one.problem)) is not None:
+                    trial = replace(trial, outcome=outcome, detail="C[3, 1] = 2", verdict=None, measurement=None)
+                yield trial
+
+        def final(self, problem: Problem, prior: Any, *_: Any, **__: Any) -> Final | None:
+            kernel_us, vendor_us = found.times(problem)
+            vendor = () if found.left_out else found.routines or (vendor_measurement(vendor_us),)
+            timed = [(one.config, kernel_us) for one in prior.contenders if not prior.last_finalists]
+            return final(*timed, problem=problem, vendor=vendor) if timed else None
+
+        def left_out(self, problem: Problem) -> VendorLeftOut | None:
+            return found.left_out
+
+    here = SimpleNamespace(monotonic=lambda: found.clock)
+    monkeypatch.setattr(sys.modules[MODULE], "targets_of", lambda _: (TARGET,))
+    monkeypatch.setattr(sys.modules[MODULE], "time", here)
+    monkeypatch.setattr(comparison, "time", here)
+    monkeypatch.setattr(comparison, "Tuner", Gpu)
+    return found
+
+
+def packed(folder: Path, device: str = HERE, vendor_us: float = 200.0) -> Path:
+    """Return a text of trials: one kernel won five shapes, in 100 us."""
+    database, text = folder / "pack.db", folder / "pack.jsonl"
+    config, run_there = KERNELS[0], tuning_run(device)
+    with Store.open(database, create=True) as store:
+        for problem in SHAPES:
+            trial = stored_trial(config, problem, 100.0, full_verdict="right")
+            store.add_trial(run_there, trial)
+            timed = final((config, 100.0), problem=problem, vendor=(vendor_measurement(vendor_us),))
+            store.add_final(run_there, timed, (config.family,), TODAY)
+    tsm2_tune.export(database, format="trials", output=text)
+    return text
+
+
+@pytest.fixture(scope="module")
+def pack(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    return packed(tmp_path_factory.mktemp("pack"))
+
+
+# --- The sample ---
+
+
+@pytest.fixture(scope="module")
+def sampled(pack: Path) -> dict[tuple[str, str], list[Sampled]]:
+    with Store.open(pack.with_suffix(".db"), create=False) as store:
+        kernels = exported_kernels(store, HERE)
+    parts = [(kind, dtype) for dtype in ("f32", "f64") for kind in ("R", "L", "T", "vector", "wide")]
+    return sample(kernels, HERE, "pack", parts, 2**28)
+
+
+def test_parts_without_a_kernel_are_left_out(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
+    assert list(sampled) == [("R", "f32"), ("L", "f32"), ("vector", "f32"), ("wide", "f32")]
+
+
+def test_tuned_near_and_far_products_take_turns(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
+    of_r = sampled["R", "f32"]
+    assert [one.place for one in of_r[:6]] == [Place.TUNED, Place.NEAR, Place.FAR] * 2
+    tuned = {one.choice.asked for one in of_r if one.place is Place.TUNED}
+    assert tuned == {one for one in SHAPES if one.least_bytes <= 2**28} != set(SHAPES)
+    for one in of_r:
+        assert one.choice.match.is_tuned == (one.place is Place.TUNED)
+        assert (one.choice.distance > 1.5) == (one.place is Place.FAR)
+    assert {one.place for one in sampled["wide", "f32"]} <= {Place.NEAR, Place.FAR}
+
+
+def test_products_fit_and_differ(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
+    for products in sampled.values():
+        problems = [one.choice.asked for one in products]
+        assert len(set(problems)) == len(problems) >= MOST_UNSEEN
+        assert max(one.least_bytes for one in problems) <= 2**28
+
+
+# --- Products and parts ---
+
+
+def test_every_part_of_a_faster_pack_is_trusted(pack: Path, gpu: World) -> None:
+    events = list[object]()
+    found = tsm2_tune.check_pack(pack, on_event=events.append)
+    assert list(found.parts) == [("R", "f32"), ("L", "f32"), ("vector", "f32"), ("wide", "f32")]
+    assert {part.trust for part in found.parts.values()} == {"yes"}
+    assert {one.gain for one in found.products if one.config} == {2.0}
+    assert {one.gain for one in found.products if not one.config} == {1.0}
+    told = [one for one in events if isinstance(one, CheckedProduct)]
+    assert sorted(told, key=lambda one: one.problem) == sorted(found.products, key=lambda one: one.problem)
+    assert len(gpu.timed) == sum(bool(one.config) for one in told)
+    assert min(len(part.products) for part in found.parts.values()) == MOST_UNSEEN  # of those without a tuned shape
+    assert (found.target, found.tuned_on) == (TARGET, HERE)
+
+
+def test_parts_take_turns_until_the_time_ends(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 6.5)
+    found = tsm2_tune.check_pack(pack)
+    assert (len(gpu.timed), found.seconds) == (7, 7)
+    counts = [len(part.gains) for part in found.parts.values()]
+    assert max(counts) - min(counts) <= 1
+    assert len(gpu.compiled) < len({one.problem for one in tsm2_tune.check_pack(pack).products})
+
+
+def test_no_kernel_is_begun_after_the_end(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 0.0)
+    found = tsm2_tune.check_pack(pack, only="R")
+    assert (gpu.timed, found.parts["R", "f32"].trust) == ([], None)
+
+
+@pytest.mark.parametrize(
+    ("gains", "failed", "trust"),
+    [
+        ((2.0, 0.98), False, "yes"),
+        ((2.0, 0.96), False, "partly"),
+        ((1.5, 0.6), False, "no"),
+        ((2.0,), True, "no"),
+        ((), True, "no"),
+        ((), False, None),
+    ],
+)
+def test_trust_depends_on_losses_and_failures(gains: tuple[float, ...], failed: bool, trust: str | None) -> None:
+    products = [CheckedProduct(SHAPES[0], "tuned", "a kernel", 100.0, 100 * gain) for gain in gains]
+    failures = [CheckedProduct(SHAPES[0], "far", "a kernel", has_failed=True)] * failed
+    assert CheckedPart((*products, *failures)).trust == trust
+
+
+@pytest.mark.parametrize(
+    ("outcome", "trust"),
+    [(Outcome.WRONG_RESULT, "no"), (Outcome.COMPILE_FAILED, "no"), (Outcome.INTERRUPTED, "yes")],
+)
+def test_a_kernel_that_fails_is_not_trusted(pack: Path, gpu: World, outcome: Outcome, trust: str) -> None:
+    gpu.outcomes[SHAPES[0]] = outcome
+    found = tsm2_tune.check_pack(pack, only="R,L")
+    (failed,) = (one for one in found.products if one.problem == SHAPES[0])
+    assert (failed.gain, failed.trouble) == (None, f"{outcome}: C[3, 1] = 2")
+    assert [part.trust for part in found.parts.values()] == [trust, "yes"]
+
+
+GEMM, LT, GEMV = (
+    vendor_measurement(us, name)
+    for us, name in ((200, "cublasSgemm"), (150, "cublasLtMatmul #3"), (120, "cublasSgemv"))
+)
+
+
+@pytest.mark.parametrize(
+    ("routines", "gain"),
+    [
+        ((GEMM, LT), 2.0),
+        ((LT, GEMV), 1.2),
+        ((LT,), 1.5),
+        ((vendor_measurement(90, right=False),), None),
+        ((vendor_measurement(90, right=False), LT), None),
+    ],
+)
+def test_gains_are_over_gemm_or_a_faster_routine(
+    pack: Path, gpu: World, routines: tuple[VendorMeasurement, ...], gain: float | None
+) -> None:
+    gpu.routines = routines
+    found = tsm2_tune.check_pack(pack, only="R")
+    assert {one.gain for one in found.products if one.config} == {gain}
+
+
+def test_a_product_without_a_time_of_cublas_is_not_counted(pack: Path, gpu: World) -> None:
+    gpu.left_out = VendorLeftOut(SHAPES[0], "neither library has it")
+    found = tsm2_tune.check_pack(pack, only="R")
+    assert {one.gain for one in found.products if one.config} == {None}
+    assert found.parts["R", "f32"].trust == "yes"  # what is left to cuBLAS
+
+
+def test_without_cublas_nothing_is_checked(pack: Path, gpu: World) -> None:
+    gpu.left_out = VendorLeftOut(None, "libcublas not found")
+    with pytest.raises(ToolMissing, match="a pack is checked beside cuBLAS: libcublas not found"):
+        tsm2_tune.check_pack(pack)
+    assert len(gpu.timed) == 1
+
+
+def test_kernels_of_another_gpu_are_checked_here(tmp_path: Path, gpu: World) -> None:
+    found = tsm2_tune.check_pack(packed(tmp_path, OTHER), only="R")
+    assert (found.target.identity.name, found.tuned_on) == (HERE, OTHER)
+    assert found.parts["R", "f32"].trust == "yes"
+
+
+def test_what_is_left_to_cublas_is_not_timed(tmp_path: Path, gpu: World) -> None:
+    found = tsm2_tune.check_pack(packed(tmp_path, vendor_us=1.0), only="R")
+    assert (gpu.timed, {one.config for one in found.products}) == ([], {""})
+    assert len(found.products) > MOST_UNSEEN
+    assert (set(found.parts["R", "f32"].gains), found.parts["R", "f32"].trust) == ({1.0}, "yes")
+
+
+def test_nothing_is_stored(tmp_path: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = packed(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 2.5)
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    for name in (text, text.with_suffix(".db"), "pretuned:h100"):
+        events = list[object]()
+        found = tsm2_tune.check_pack(name, only="R", dtype="f32", on_event=events.append)
+        assert tuple(one for one in events if isinstance(one, CheckedProduct)) == found.products
+        assert all(isinstance(one, Noted | CheckedProduct) for one in events)
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+# --- The command ---
+
+
+def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None:
+    gpu.times = lambda problem: (100.0, 90.0 if problem == SHAPES[0] else 200.0)
+    said = run("pack", "--check", str(pack), "--only", "R,L,T")
+    assert (said.exit_code, said.stderr) == (0, "")
+    head, columns, of_r, of_l, about, closing = said.stdout.splitlines()
+    assert head == f"{HERE}, kernels of {pack}, tuned on {HERE}: L2 dirty before each sample"
+    assert columns.split() == COLUMNS
+    kind, dtype, *_, worst, trust = of_r.split()
+    assert (kind, dtype, worst, trust) == ("R", "f32", "0.90", "partly")
+    assert of_l.split()[-1] == "yes"
+    assert about.startswith("x gemm: times as fast as cuBLAS")
+    assert closing.endswith(" s; to tune what not to trust: tsm2-tune pack --only R --dtype f32 -o own.jsonl")
+
+
+def test_the_command_names_failed_kernels(pack: Path, gpu: World) -> None:
+    gpu.outcomes[SHAPES[0]] = Outcome.WRONG_RESULT
+    said = run("pack", "--check", str(pack), "--only", "R")
+    assert said.exit_code == 1
+    assert said.stdout.splitlines()[-1] == f"{SHAPES[0].text}: wrong-result: C[3, 1] = 2"
+
+
+def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 0.0)
+    said = run("pack", "--check", str(pack), "--only", "R")
+    assert said.stdout.splitlines()[2].split() == ["R", "f32", *"------"]
+    assert said.stdout.splitlines()[-1] == "0 kernels timed in 0 s: trust every measured part"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--hours", "2"), "leave out --hours"),
+        (("--db", "a.db"), "leave out --db"),
+        (("-o", "a.jsonl"), "leave out --output"),
+        (("--only", "S"), "unknown only 'S'"),
+        (("--only", "gram", "--dtype", "bf16"), "Gram matrices have only the types"),
+        (("--only", "T"), f"has no kernel of {HERE} for these kinds and types"),
+    ],
+)
+def test_contradictions_are_refused(pack: Path, gpu: World, arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused("pack", "--check", str(pack), *arguments)
+    assert gpu.timed == []
+
+
+@pytest.mark.parametrize("name", ["none.jsonl", "README.md", "pretuned:none", "h100", ""])
+def test_what_is_no_pack_is_refused(tmp_path: Path, gpu: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("README.md").write_text("text")
+    refused("pack", "--check", name)
+    assert list(tmp_path.iterdir()) == [tmp_path / "README.md"]
+
+
+def test_a_pack_is_checked_on_one_gpu(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules[MODULE], "targets_of", lambda _: (TARGET, TARGET))
+    with pytest.raises(InputError, match="on one GPU"):
+        tsm2_tune.check_pack(pack)
+
+
+def test_a_database_of_the_cpu_is_no_pack(path: Path, gpu: World) -> None:
+    tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
+    with pytest.raises(InputError, match="has no kernel for a GPU"):
+        tsm2_tune.check_pack(path)
+
+
+def test_without_an_output_nothing_is_tuned() -> None:
+    assert "Missing option '--output'" in refused("pack")
+
+
+def test_a_check_needs_a_gpu(pack: Path) -> None:
+    assert "a pack is of a GPU, and there is none here" in refused("pack", "--check", str(pack), "--device", "cpu")

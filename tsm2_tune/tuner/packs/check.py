@@ -1,0 +1,187 @@
+"""Check of a pack on the GPU that is here: time a sample of its choices in turns with cuBLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import islice, takewhile, zip_longest
+from random import Random
+from typing import Literal
+
+from tsm2_tune.errors import InputError, ToolMissing
+from tsm2_tune.generator.pack_shapes import kind_of, pack_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.scalars import plain
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.tuner.device.target import Target
+from tsm2_tune.tuner.export.comparison import Compared, candidate_of, compared
+from tsm2_tune.tuner.packs.choice import Choice, choice_of
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+from tsm2_tune.tuner.packs.gains import SLOWER, mean
+from tsm2_tune.tuner.results.best_view import BestRow
+from tsm2_tune.tuner.results.trial import Cache, Outcome
+
+MOST_UNSEEN = 32  # products of a part that were not tuned
+
+Part = tuple[str, str]  # kind of product, element type
+
+
+class Place(StrEnum):
+    """Where the pack was measured, as seen from a product."""
+
+    TUNED = "tuned"  # the product's shape was tuned
+    NEAR = "near"  # the chosen kernel was measured so near that the error of its predicted gain does not grow
+    FAR = "far"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """A product of a sample, with the choice of a module that has the pack's kernels."""
+
+    place: Place
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class CheckedProduct:
+    """A product on which a pack was checked."""
+
+    problem: Problem  # the product
+    place: str  # "tuned"; "near" or "far" from the shapes at which the kernel was measured
+    config: str  # the kernel that a module with the pack chooses; "" if it chooses cuBLAS, then nothing is timed
+    kernel_us: float | None = None  # the kernel's time; None if its result is wrong or was not timed
+    vendor_us: float | None = None  # cuBLAS's time in the same rounds; None if it was not timed or is wrong
+    has_failed: bool = False  # whether the result is wrong, or the kernel does not compile or run here
+    trouble: str = ""  # why a time is None
+
+    @property
+    def gain(self) -> float | None:
+        """cuBLAS's time divided by the kernel's; 1 if the module chooses cuBLAS; None if a time is None."""
+        if not self.config:
+            return 1.0
+        return self.vendor_us / self.kernel_us if self.vendor_us and self.kernel_us else None
+
+
+@dataclass(frozen=True, slots=True)
+@plain
+class CheckedPart:
+    """The part of a pack for one kind of product and one element type."""
+
+    products: tuple[CheckedProduct, ...]  # those of the sample that were reached in time
+
+    @property
+    def gains(self) -> tuple[float, ...]:
+        """The gains of the products, as far as they were measured."""
+        return tuple(one.gain for one in self.products if one.gain is not None)
+
+    @property
+    def trust(self) -> Literal["yes", "partly", "no"] | None:
+        """Whether to use this part on the GPU. "no" if a kernel failed or the mean gain is below 1; "yes" if no gain
+        is below 1 / 1.03; else "partly". None if nothing was measured.
+        """
+        gain = mean(self.gains)
+        if any(one.has_failed for one in self.products) or (gain is not None and gain < 1):
+            return "no"
+        if gain is None:
+            return None
+        return "partly" if min(self.gains) < SLOWER else "yes"
+
+
+def sample(
+    kernels: ExportedKernels, device: str, source: str, parts: Iterable[Part], most_bytes: int
+) -> dict[Part, list[Sampled]]:
+    """Return products of each part for which a module with these kernels has a kernel on the GPU with this name.
+
+    In turn they are a tuned shape, one near it and one far from it, as far as there are any. Tuned shapes come in
+    random order, the others in that of `pack_problems`. No product's matrices have more than `most_bytes`. A part
+    without a kernel is left out.
+    """
+    tuned = dict[Part, list[Problem]]()
+    for kernel in kernels.kernels:
+        w = kernel.winner
+        problem = Problem(w.m, w.n, w.k, w.dtype, w.op)
+        tuned.setdefault((kind_of(problem), w.dtype), []).append(problem)
+    found = {}
+    for kind, dtype in parts:
+        own = frozenset(tuned.get((kind, dtype), ()))
+        new = (one for one in pack_problems([kind], [dtype], most_bytes) if one not in own)
+        fitting = sorted(one for one in own if one.least_bytes <= most_bytes)
+        Random(0).shuffle(fitting)
+        by_place = {place: list[Sampled]() for place in Place}
+        for problem in (*fitting, *islice(new, MOST_UNSEEN)):
+            try:
+                choice = choice_of(kernels, device, problem, source)
+            except InputError:
+                continue
+            place = Place.TUNED if problem in own else _place(kernels, choice)
+            by_place[place].append(Sampled(place, choice))
+        found[kind, dtype] = list(_in_turn(by_place.values()))
+    return {part: products for part, products in found.items() if products}
+
+
+def _place(kernels: ExportedKernels, choice: Choice) -> Place:
+    core = kernels.chooser.core
+    return Place.FAR if core is not None and core.error_growth(choice.distance) > 1 else Place.NEAR
+
+
+def _in_turn(lists: Iterable[Sequence[Sampled]]) -> Iterator[Sampled]:
+    """Yield the first elements of the lists, then the second ones, and so on."""
+    return (one for turn in zip_longest(*lists) for one in turn if one is not None)
+
+
+def checked(
+    target: Target,
+    sampled: Iterable[Sequence[Sampled]],
+    *,
+    end: float,
+    wait: Callable[[str], object] | None,
+    tell: Callable[[str], object],
+) -> Iterator[CheckedProduct]:
+    """Verify the chosen kernels and time them in turns with cuBLAS, one of each list in turn, until the time `end`.
+
+    Yield each product, also if the module would choose cuBLAS. `tell` is called with a sentence about a kernel that
+    this version cannot compile. Raise ToolMissing if cuBLAS cannot be used, and the errors of `compared`.
+    """
+    every = list(_in_turn(sampled))
+    rest = iter(every)
+
+    def wanted() -> Iterator[tuple[Choice, Candidate]]:
+        for one in every:
+            if not one.choice.is_vendor_chosen:
+                try:
+                    yield one.choice, candidate_of(target, one.choice)
+                except InputError as error:
+                    tell(f"not measured: {error}")
+
+    for found in compared(target, wanted(), target.cache(Cache.DIRTY), wait=wait, end=end):
+        if not found.has_vendor:
+            raise ToolMissing(f"a pack is checked beside cuBLAS: {found.trouble}")
+        for one in rest:
+            if one.choice is found.choice:
+                yield _measured(one.place, found)
+                break
+            if one.choice.is_vendor_chosen:
+                yield _by_vendor(one)
+    yield from map(_by_vendor, takewhile(lambda one: one.choice.is_vendor_chosen, rest))
+
+
+def _by_vendor(one: Sampled) -> CheckedProduct:
+    return CheckedProduct(one.choice.asked, one.place, "")
+
+
+def _measured(place: Place, found: Compared) -> CheckedProduct:
+    has_failed = found.outcome not in (Outcome.OK, Outcome.INTERRUPTED)
+    kernel_us = None if found.row is None else found.row.median_us
+    vendor_us = None if found.row is None else _vendor_us(found.row)
+    return CheckedProduct(
+        found.choice.asked, place, found.config.text, kernel_us, vendor_us, has_failed, found.trouble
+    )
+
+
+def _vendor_us(row: BestRow) -> float | None:
+    """Return the time of cuBLAS's gemm, or of a faster routine for this product (gemv, syrk); None if it is wrong."""
+    if row.cublas_us is not None:
+        return row.cublas_us if row.cublas_right else None
+    return row.vendor_us if row.vendor_right else None
