@@ -21,6 +21,7 @@ from tsm2_tune.errors import WorkerError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.store import Store
@@ -35,6 +36,7 @@ from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ProblemHistory
 from tsm2_tune.tuner.search.strategies import exhaustive
+from tsm2_tune.tuner.worker.client import AttemptResult
 
 
 def fabricated_us(config: KernelConfig) -> float:
@@ -108,6 +110,49 @@ def test_runs_that_take_turns_tune_each_problem_once(
         [f"other runs have tuned {len(ends[0])} of the 5 problems meanwhile"],
     ]
     assert plain_sql(path, "SELECT count(*), count(DISTINCT run_id) FROM trial") == [(3 * len(SHAPES), 2)]
+    assert plain_sql(path, "SELECT * FROM lease") == []
+
+
+class Preparing(Fabricating):
+    """A device that verifies a problem's kernel in full only when the first candidates of the next one compile."""
+
+    def __init__(self, store: Store, *, is_lost: bool = False) -> None:
+        super().__init__(store)
+        self.compiled, self._is_lost = list[Problem](), is_lost
+        self._compiling = threading.Event()
+
+    def compile_ahead(self, candidates: Sequence[Candidate]) -> Any:
+        self.compiled += [one.problem for one in candidates]
+        self._compiling.set()
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        assert self._compiling.wait(30) or problem == SHAPES[-1]
+        if self._is_lost:
+            raise WorkerError("its process was lost")
+        return super().verify_in_full(problem, config)
+
+
+def test_the_next_problem_is_prepared_during_the_full_verification(store: Store) -> None:
+    spaces, executor = [space_of(3, problem) for problem in SHAPES], Preparing(store)
+    events = list(tuning(spaces, store, executor))
+    assert executor.compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
+    ends = [one for one in events if isinstance(one, ProblemEnded)]
+    assert [(one.problem, one.new_trials) for one in ends] == [(problem, 3) for problem in SHAPES]
+
+
+def test_a_problem_that_was_prepared_in_vain_is_free(store: Store, path: Path) -> None:
+    with pytest.raises(WorkerError, match="lost"):
+        list(tuning([space_of(3, problem) for problem in SHAPES], store, Preparing(store, is_lost=True)))
+    assert plain_sql(path, "SELECT * FROM lease") == []
+
+
+def test_an_error_of_the_preparation_ends_the_run(store: Store, path: Path) -> None:
+    class Refusing(Fabricating):
+        def compile_first(self, search: Candidates) -> None:
+            raise WorkerError("no room for compilers")
+
+    with pytest.raises(WorkerError, match="no room"):
+        list(tuning([space_of(3, problem) for problem in SHAPES], store, Refusing(store)))
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 

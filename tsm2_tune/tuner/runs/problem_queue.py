@@ -6,6 +6,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,6 +23,7 @@ from tsm2_tune.tuner.results.trial import Outcome
 from tsm2_tune.tuner.runs.events import Noted, ProblemEvent, ProblemLeft
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, Leases
 from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
+from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import MOST_LOST
 from tsm2_tune.tuner.search.executor import Executor
@@ -68,7 +70,8 @@ class ProblemQueue:
 
     A device takes the next problem that no other run has leased. If none is left, it joins the search of another
     device: both try candidates of the same search. The last device to leave a search ends the problem. If it fails,
-    another device takes the problem again.
+    another device takes the problem again. During the finals and the full verification of a problem, a GPU takes its
+    next problem: the search begins, and its first candidates are compiled.
 
     `searched` contains the problems' search spaces. The fastest kernels of `families` take part in finals, including
     those that earlier runs tried; by default those of all default families and of the families in the space.
@@ -97,16 +100,17 @@ class ProblemQueue:
 
     def events(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Tune problems on a device until none is left for it. Yield each event after its results are stored."""
-        while True:
-            is_alone = not any(one.devices for one in self._items)
-            if (item := self._take(at_once=is_alone)) is not None:
-                yield from self._begin(item, executor)
-            elif (item := self._join()) is not None:
-                yield from self._search(item, executor)
-            elif is_alone or self._is_stopped:
-                return
-            else:
-                time.sleep(WAIT_SECONDS)
+        with _NextProblem(self, executor) as following:
+            while True:
+                is_alone = not any(one.devices for one in self._items)
+                if (item := following.taken() or self._take(at_once=is_alone)) is not None:
+                    yield from self._begin(item, executor, following)
+                elif (item := self._join()) is not None:
+                    yield from self._search(item, executor, following)
+                elif is_alone or self._is_stopped:
+                    return
+                else:
+                    time.sleep(WAIT_SECONDS)
 
     def stop(self) -> None:
         """Give no device another problem: the run is to end early."""
@@ -180,24 +184,41 @@ class ProblemQueue:
                 return one
         return None
 
-    def _begin(self, item: _Item, executor: Executor) -> Iterator[ProblemEvent]:
-        """Begin the search of a problem, and work on it."""
+    def _begin(self, item: _Item, executor: Executor, following: _NextProblem) -> Iterator[ProblemEvent]:
+        """Work on a problem that was taken."""
+        if item.session is None and not item.is_tuned_elsewhere:
+            self._prepare(item, executor)
+        if item.session is None:
+            self._leave(item, is_done=True)
+        else:
+            yield from self._search(item, executor, following)
+
+    def prepared(self, executor: Executor) -> _Item | None:
+        """Take a problem while the device ends another one, and begin its search. Return None if none is free."""
+        item = self._take(at_once=False)
+        if item is not None:
+            self._prepare(item, executor, is_ahead=True)
+        return item
+
+    def _prepare(self, item: _Item, executor: Executor, *, is_ahead: bool = False) -> None:
+        """Begin the search of a problem that was taken. If another run has tuned the problem, note that instead.
+
+        `is_ahead` says that the device ends another problem first. Compilers for the first candidates start at once.
+        """
         try:
             if self._is_tuned_elsewhere(item, executor):
                 item.is_tuned_elsewhere = True
             else:
                 session = self._session(item, executor)
-                session.begin(self._make_strategy)
+                search = session.begin(self._make_strategy)
+                if is_ahead:
+                    executor.compile_first(search)
                 item.session = session
         except BaseException:
             self._leave(item, is_done=False)
             raise
-        if item.session is None:
-            self._leave(item, is_done=True)
-        else:
-            yield from self._search(item, executor)
 
-    def _search(self, item: _Item, executor: Executor) -> Iterator[ProblemEvent]:
+    def _search(self, item: _Item, executor: Executor, following: _NextProblem) -> Iterator[ProblemEvent]:
         """Try candidates of the search. If no other device is left at it, end the problem."""
         session, is_done = item.session, False
         assert session is not None
@@ -214,6 +235,7 @@ class ProblemQueue:
                     if is_last:
                         item.session = None  # so that no device joins
             if is_last:
+                following.prepare()
                 try:
                     yield from session.end(executor)
                 except ExecutorLost:
@@ -280,3 +302,39 @@ class ProblemQueue:
                 one = quarantine.quarantined(executor.target, problem, config, Outcome.CRASHED, detail)
                 self._store.quarantine_kernels([one])
             self._leases.clear_deaths(problem)
+
+
+class _NextProblem:
+    """Context manager that prepares the next problem of a device in a thread, while the device ends a problem.
+
+    On the CPU it prepares none, since that would disturb the timing.
+    """
+
+    def __init__(self, problems: ProblemQueue, executor: Executor) -> None:
+        self._queue, self._executor = problems, executor
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="next problem")
+        self._preparing: Future[_Item | None] | None = None
+
+    def prepare(self) -> None:
+        """Start to take and prepare a problem."""
+        if not self._executor.target.is_host:
+            with held():
+                self._preparing = self._thread.submit(self._queue.prepared, self._executor)
+
+    def taken(self) -> _Item | None:
+        """Wait for the prepared problem and return it; None if there is none. Raise the error of its preparation."""
+        item = None if self._preparing is None else self._preparing.result()
+        self._preparing = None
+        return item
+
+    def __enter__(self) -> _NextProblem:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Return a problem that was prepared, but not tuned, to the queue."""
+        with held():
+            self._thread.shutdown()
+            if self._preparing is not None and self._preparing.exception() is None:
+                item = self._preparing.result()
+                if item is not None:
+                    self._queue._leave(item, is_done=False)

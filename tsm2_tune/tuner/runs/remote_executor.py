@@ -6,6 +6,7 @@ database. If the other process dies, only the trials that it was asked for are t
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -49,7 +50,7 @@ class RemoteExecutor(Executor):
     ) -> None:
         """Ask the process at the other end of the channel to open the device. Do not wait."""
         self.options, self.phases = options, PhaseTimer()
-        self._channel = channel
+        self._channel, self._sending = channel, threading.Lock()
         self._opened: messages.Opened | None = None
         self._left_out: dict[Problem, VendorLeftOut] = {}
         self._send(messages.OpenDevice(device, options, wait))
@@ -70,6 +71,9 @@ class RemoteExecutor(Executor):
     def expect(self, problem: Problem) -> None:
         """Prepare for the problem while its search space is enumerated."""
         self._send(messages.Expect(problem))
+
+    def compile_first(self, search: Candidates) -> None:
+        """Do nothing: the process receives no candidates before it has answered the present request."""
 
     def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Have the candidates of a search tried. Yield the trial of each candidate.
@@ -154,7 +158,7 @@ class RemoteExecutor(Executor):
         return self._left_out.get(problem)
 
     def _send(self, request: messages.Request) -> None:
-        with suppress(OSError):  # the process is lost, which `_receive` reports
+        with self._sending, suppress(OSError):  # the process is lost, which `_receive` reports
             self._channel.send(request)
 
     def _await(self, kind: type[T]) -> T:

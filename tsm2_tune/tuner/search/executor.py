@@ -42,7 +42,16 @@ class Executor(Protocol):
         """The device's peak arithmetic rates and bandwidths, measured at the first access."""
 
     def expect(self, problem: Problem) -> None:
-        """Prepare for the problem while its search space is enumerated."""
+        """Prepare for the problem while its search space is enumerated.
+
+        Another thread may use the executor meanwhile.
+        """
+
+    def compile_first(self, search: Candidates) -> None:
+        """Start compilers for the first candidates of a search, if the device's process is free for that.
+
+        Another thread may use the executor meanwhile.
+        """
 
     def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = ...) -> Iterator[Trial]:
         """Compile, verify and time the candidates of a search. Yield the trial of each candidate.

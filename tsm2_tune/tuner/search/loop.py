@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import wait
 from functools import cached_property
+from itertools import islice
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.roofline import Ceilings
@@ -138,6 +139,13 @@ class Tuner(Executor):
         self._compilers.begin_support(problem.dtype_name)
         if self.target.is_host:  # a compiler would disturb the measured peak rates
             self._compilers.support(problem.dtype_name)
+
+    def compile_first(self, search: Candidates) -> None:
+        """Start compilers for the first candidates of a search."""
+        first = list(islice(search, least_ahead(self.options.sharing, search.remaining)))
+        self.compile_ahead(first)
+        for candidate in first:
+            search.put_back(candidate)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
         """Start compilers for candidates that will be tried later. Return the futures of their binaries."""
