@@ -67,9 +67,11 @@ static void check_contenders(const struct core_pack *pack, const struct core_pro
     for (int i = 0; i < count; ++i) {
         struct core_choice *one = &found[i];
         const struct core_time time = {product->m, product->n, product->k, 0, one->rows_per_block, one->splits};
-        double us;
+        const struct core_rates rates[] = {pack->kernels[one->kernel].rates, {2, 1, 0.5}};
+        double us, us_by_rates[2];
         core_rates_us(pack, one->kernel, &time, 1, &us);
-        REQUIRE(is_time(us));
+        core_us_by_rates(pack, one->kernel, &time, 1, rates, 2, us_by_rates);
+        REQUIRE(is_time(us) && is_time(us_by_rates[1]) && us_by_rates[0] == us);
         REQUIRE(one->reason != CORE_NO_KERNEL && (i == 0 || !one->is_too_large));
         REQUIRE(i < 2 || found[i - 1].us <= one->us);
         check_choice(pack, product, one);

@@ -198,7 +198,8 @@ EXTENTS = {x: f"extents[{i}]" for i, x in enumerate("mnk")}
         (core_calls.CoreTime, "core_time", {}),
         (HeaderRecord, "core_header", {}),
         (DeviceRecord, "core_device", {}),
-        (KernelRecord, "core_kernel", {}),
+        (core_calls.CoreRates, "core_rates", {}),
+        (KernelRecord, "core_kernel", {one[0]: f"rates.{one[0]}" for one in core_calls.CoreRates._fields_}),
         (TimeRecord, "core_time", {}),
         (core_calls._OpenPack, "core_pack", None),  # Python does not read its members
     ],

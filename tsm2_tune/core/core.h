@@ -59,6 +59,14 @@ struct core_device {
     int32_t unused;
 };
 
+/* The rates of a kernel. */
+struct core_rates {
+    double odd_lines; /* factor on the body if A, or B or C (has_vectors_of_c), has odd lines */
+    double arithmetic_rate; /* fraction of the device's arithmetic rate */
+    double cached_rate; /* rate of rereads, which may hit the L2, in units of CACHED_RATE times the memory rate; also
+                           the rate of rewriting C, in units of the memory rate */
+};
+
 /* A kernel, and its *own shape*: the shape for which it was exported. A *line* is a column of a column-major matrix,
    or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector load: then
    vectors of all lines but the first are not aligned. A kernel's *body* is its time without the start of the launch
@@ -69,10 +77,7 @@ struct core_kernel {
     double vendor_us; /* the time of cuBLAS at its own shape; 0: not measured, or its result was wrong */
 
     /* How it divides its work. */
-    double odd_lines; /* factor on its body if A, or B or C (has_vectors_of_c), has odd lines */
-    double arithmetic_rate; /* fraction of the device's arithmetic rate */
-    double cached_rate; /* rate of rereads, which may hit the L2, in units of CACHED_RATE times the memory rate; also
-                           the rate of rewriting C, in units of the memory rate */
+    struct core_rates rates; /* fitted to its measured times */
     int32_t resident; /* occupancy: resident blocks per multiprocessor. 0: unknown; then the choice for a product that
                          it can compute uses no predicted times, not even of other kernels */
     int32_t tile_m; /* rows of a tile of C; a block computes one or more tiles, one below the other */
@@ -221,6 +226,10 @@ double core_predict(const struct core_pack *pack, int index, const struct core_p
    shape and launch of each of `times`, whose members `us` are not read. Matrices are contiguous. 0: it cannot be
    predicted. */
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us);
+
+/* The same for a kernel with other rates: us[j * count + i] is the prediction for times[i] with rates[j]. */
+void core_us_by_rates(const struct core_pack *pack, int index, const struct core_time *times, int count,
+                      const struct core_rates *rates, int rates_count, double *us);
 
 /* Resident blocks per multiprocessor with which latency limits a kernel as much as a rate does: the memory rate, and the
    arithmetic rate. */

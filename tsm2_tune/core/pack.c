@@ -98,8 +98,8 @@ static const char *tiling_fault(const struct core_kernel *kernel)
         return "the bytes of a kernel's vectors are out of range";
     if (!is_flag(kernel->is_pipelined) || !is_flag(kernel->has_vectors_of_c))
         return "a flag of a kernel's tile is neither 0 nor 1";
-    if (!is_in(kernel->odd_lines, 1e-3, 1e3) || !is_in(kernel->arithmetic_rate, 1e-3, 1e3) ||
-        !is_in(kernel->cached_rate, 1e-3, 1e3))
+    if (!is_in(kernel->rates.odd_lines, 1e-3, 1e3) || !is_in(kernel->rates.arithmetic_rate, 1e-3, 1e3) ||
+        !is_in(kernel->rates.cached_rate, 1e-3, 1e3))
         return "a kernel's rate is out of range";
     return NULL;
 }

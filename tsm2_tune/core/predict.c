@@ -159,28 +159,28 @@ static double sums_us(const struct core_pack *pack, int index, const struct tile
     return SUMS_US + 2 / SUMS_RATE * us_per_element(pack, index) * sums;
 }
 
-/* Return the time of memory traffic: A is read for every column of tiles, B for every row of tiles (of blocks if a
-   block keeps it), and C is read and written again by every pass over k after the first. */
-static double traffic_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
-                         const struct launch *launch)
+/* Return the elements that are moved again, in units of those that are rewritten: A is read for every column of tiles,
+   B for every row of tiles (of blocks if a block keeps it), and C is read and written again by every pass over k after
+   the first. */
+static double moved_again(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
+                          const struct launch *launch)
 {
-    const struct core_kernel *kernel = &pack->kernels[index];
     const double m = work->m, n = work->n, k = work->k;
     const int keeps_b = !kernel->is_persistent && k <= extent_or_unbounded(kernel->k_of_resident_b) * launch->splits;
     const double b_reads = keeps_b ? ceil(m / launch->rows) : tiles->down;
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / extent_or_unbounded(kernel->k_per_pass)) * m * n;
-    return work->memory_us + us_per_element(pack, index) / kernel->cached_rate * (reread / CACHED_RATE + rewritten);
+    return reread / CACHED_RATE + rewritten;
 }
 
-/* Return the time of the arithmetic of whole tiles, with n and k padded. */
-static double arithmetic_us(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
+/* Return the arithmetic of whole tiles, with n and k padded, divided by the product's. */
+static double padded_arithmetic(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
 {
     const double m = work->m, n = work->n, k = work->k;
     const double n_padding = larger(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
     const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
     const double computed = tiles->down * tiles->m * padded;
-    return work->arithmetic_us / kernel->arithmetic_rate * (computed / (m * n * k));
+    return computed / (m * n * k);
 }
 
 /* Return the work of the busiest multiprocessor divided by the mean. */
@@ -232,8 +232,18 @@ static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles
     return (kernel->is_pipelined ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
 }
 
-static double body_us(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
-                      const struct launch *launch)
+/* The start, and all of the body but the kernel's fitted rates: arithmetic_rate, cached_rate, odd_lines. */
+struct body {
+    double start_us; /* with the partial sums */
+    double memory_us, arithmetic_us, serial_us; /* without the factors below; the first two as in struct work */
+    double moved_again, us_per_element; /* elements, and the time to move one */
+    double padded_arithmetic;
+    double memory_factor, arithmetic_factor;
+    double has_odd_lines;
+};
+
+static struct body body_of(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
+                           const struct launch *launch)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_derived *derived = &pack->derived[index];
@@ -242,20 +252,36 @@ static double body_us(const struct core_pack *pack, int index, const struct tile
     const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (unevenness - 1) : 1;
     const double loading = loading_blocks(kernel, tiles, work, launch, multiprocessors);
     const double busy = busy_blocks(kernel, launch, multiprocessors);
-    const double memory_slowdown = slowdown(kernel, derived->loading_blocks / loading);
-    const double arithmetic_slowdown = slowdown(kernel, derived->busy_blocks / busy);
-    const double memory = traffic_us(pack, index, tiles, work, launch) * (idle * memory_slowdown);
-    const double arithmetic = arithmetic_us(kernel, tiles, work) * (unevenness * arithmetic_slowdown);
-    const double serial = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
-    const double body = sqrt(memory * memory + arithmetic * arithmetic + serial * serial);
-    return (work->has_odd_lines != 0 ? kernel->odd_lines : 1.0) * body;
+    struct body body;
+    body.start_us = START_US + sums_us(pack, index, tiles, work, launch);
+    body.memory_us = work->memory_us, body.arithmetic_us = work->arithmetic_us;
+    body.serial_us = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
+    body.moved_again = moved_again(kernel, tiles, work, launch);
+    body.us_per_element = us_per_element(pack, index);
+    body.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
+    body.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading);
+    body.arithmetic_factor = unevenness * slowdown(kernel, derived->busy_blocks / busy);
+    body.has_odd_lines = work->has_odd_lines;
+    return body;
+}
+
+/* Return the time from the device's rates and the kernel's fitted rates. */
+static double body_rates_us(const struct body *body, const struct core_rates *rates)
+{
+    const double moved_us = body->memory_us + body->us_per_element / rates->cached_rate * body->moved_again;
+    const double memory = moved_us * body->memory_factor;
+    const double arithmetic =
+        body->arithmetic_us / rates->arithmetic_rate * body->padded_arithmetic * body->arithmetic_factor;
+    const double us = sqrt(memory * memory + arithmetic * arithmetic + body->serial_us * body->serial_us);
+    return body->start_us + (body->has_odd_lines != 0 ? rates->odd_lines : 1.0) * us;
 }
 
 /* Return the time from the device's rates alone. */
 static double launch_rates_us(const struct core_pack *pack, int index, const struct tiles *tiles,
                               const struct work *work, const struct launch *launch)
 {
-    return (START_US + sums_us(pack, index, tiles, work, launch)) + body_us(pack, index, tiles, work, launch);
+    const struct body body = body_of(pack, index, tiles, work, launch);
+    return body_rates_us(&body, &pack->kernels[index].rates);
 }
 
 /* --- Launches to try --- */
@@ -472,15 +498,22 @@ static int set_point(struct core_point *point, const struct work *work, double r
     return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
 }
 
-/* Return the time from rates alone at a measured shape, with the measured launch. Set `work`. */
-static double rates_us_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
+/* Return the body at a measured shape, with the measured launch. Set `work`. */
+static struct body body_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_product product = product_at(kernel, time->m, time->n, time->k);
     *work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, work);
     const struct launch launch = launch_of(kernel, &tiles, work, time->rows_per_block, time->splits);
-    return launch_rates_us(pack, index, &tiles, work, &launch);
+    return body_of(pack, index, &tiles, work, &launch);
+}
+
+/* Return the time from rates alone at a measured shape, with the measured launch. Set `work`. */
+static double rates_us_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
+{
+    const struct body body = body_at(pack, index, time, work);
+    return body_rates_us(&body, &pack->kernels[index].rates);
 }
 
 /* Return the kernel's time at its own shape. */
@@ -500,9 +533,19 @@ static int set_time(const struct core_pack *pack, int index, struct core_point *
 
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us)
 {
+    core_us_by_rates(pack, index, times, count, &pack->kernels[index].rates, 1, us);
+}
+
+void core_us_by_rates(const struct core_pack *pack, int index, const struct core_time *times, int count,
+                      const struct core_rates *rates, int rates_count, double *us)
+{
     struct work work;
-    for (int i = 0; i < count; ++i)
-        us[i] = is_predicted(pack, index) ? rates_us_at(pack, index, &times[i], &work) : 0;
+    memset(us, 0, (size_t)count * (size_t)rates_count * sizeof *us);
+    for (int i = 0; i < count && is_predicted(pack, index); ++i) {
+        const struct body body = body_at(pack, index, &times[i], &work);
+        for (int j = 0; j < rates_count; ++j)
+            us[(size_t)j * (size_t)count + (size_t)i] = body_rates_us(&body, &rates[j]);
+    }
 }
 
 void core_unmeasured_us(const struct core_device *devices, const struct core_kernel *kernels,

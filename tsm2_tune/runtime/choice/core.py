@@ -72,6 +72,12 @@ class CoreTime(ctypes.Structure):
     )
 
 
+class CoreRates(ctypes.Structure):
+    """struct core_rates."""
+
+    _fields_ = tuple((name, ctypes.c_double) for name in ("odd_lines", "arithmetic_rate", "cached_rate"))
+
+
 class _OpenPack(ctypes.Structure):
     """struct core_pack."""
 
@@ -102,6 +108,8 @@ class Core:
         self._explain.restype, self._device_index.restype = None, ctypes.c_int
         self._predict, self._rates_us = library.core_predict, library.core_rates_us
         self._predict.restype, self._rates_us.restype = ctypes.c_double, None
+        self._us_by_rates = library.core_us_by_rates
+        self._us_by_rates.restype = None
         self._error_growth = library.core_error_growth
         self._error_growth.restype = ctypes.c_double
 
@@ -154,6 +162,14 @@ class Core:
         found = (ctypes.c_double * len(times))()
         self._rates_us(self._pack, kernel, times, len(times), found)
         return found[:]
+
+    def us_by_rates(
+        self, kernel: int, times: ctypes.Array[CoreTime], rates: ctypes.Array[CoreRates]
+    ) -> ctypes.Array[ctypes.c_double]:
+        """Return the times that `rates_us` would return if the kernel had the first, second, ... of these rates."""
+        found = (ctypes.c_double * (len(times) * len(rates)))()
+        self._us_by_rates(self._pack, kernel, times, len(times), rates, len(rates), found)
+        return found
 
 
 def platform_name() -> str:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeVar
-
-import numpy as np
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import TYPES_IN_C, Core, CoreTime
+from tsm2_tune.runtime.choice.core import TYPES_IN_C, Core, CoreRates, CoreTime
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.compile.core_library import core_library
 
@@ -52,7 +50,8 @@ class KernelRecord(ctypes.LittleEndianStructure):
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("m", "n", "k")),
-        *((name, ctypes.c_double) for name in ("us", "vendor_us", "odd_lines", "arithmetic_rate", "cached_rate")),
+        *((name, ctypes.c_double) for name in ("us", "vendor_us")),
+        *CoreRates._fields_,
         *((name, ctypes.c_int32) for name in ("resident", "tile_m", "tile_n", "k_step", "k_per_pass")),
         *((name, ctypes.c_int32) for name in ("k_of_resident_b", "vector_bytes", "k_padding", "n_padding")),
         *((name, ctypes.c_int32) for name in ("is_pipelined", "has_vectors_of_c", "threads", "smem_bytes")),
@@ -175,25 +174,6 @@ def _damage(winner: Winner, error: Exception) -> InputError:
 def core_pack(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> bytes:
     """Return the bytes of a pack of these kernels, which the core has checked. Raise the errors of `core_of`."""
     return core_of(kernels, device_rates).pack
-
-
-def core_of_variants(
-    kernel: MeasuredKernel, device_rates: DeviceRates, variants: np.ndarray[Any, np.dtype[np.float64]]
-) -> Core:
-    """Return the core with copies of the kernel that differ in their rates, all without times at other shapes.
-
-    A row of `variants` has an arithmetic_rate, a cached_rate and an odd_lines. Raise the errors of `core_of`.
-    """
-    library, alone = core_library(), replace(kernel, times=(), vendor_times=())
-    try:
-        records = _records([alone], {kernel.winner.device: device_rates})
-        copies = (KernelRecord * len(variants)).from_buffer_copy(bytes(records.kernels[0]) * len(variants))
-        fields = np.ctypeslib.as_array(copies)  # a view
-        for name, rates in zip(("arithmetic_rate", "cached_rate", "odd_lines"), variants.T, strict=True):
-            fields[name] = rates
-        return Core(library, records._replace(kernels=copies).pack)
-    except (TypeError, ValueError) as error:
-        raise _damage(kernel.winner, error) from None
 
 
 def _records(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, DeviceRates]) -> _Records:

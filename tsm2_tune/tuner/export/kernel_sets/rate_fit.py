@@ -14,8 +14,8 @@ import numpy as np
 
 from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import CoreTime
-from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of_variants
+from tsm2_tune.runtime.choice.core import CoreRates, CoreTime
+from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -78,10 +78,10 @@ def _predicted_us(
     kernel: MeasuredKernel, rates: Array, times: ctypes.Array[CoreTime], device_rates: DeviceRates
 ) -> Array:
     """Return the times predicted with each triple of rates (the last axis), without the measured times."""
-    triples = rates.reshape(-1, rates.shape[-1])
-    core = core_of_variants(kernel, device_rates, triples)
-    predicted_us = np.array([core.rates_us(at, times) for at in range(len(triples))])
-    return predicted_us.reshape(*rates.shape[:-1], len(times))
+    triples = rates.reshape(-1, rates.shape[-1])[:, [2, 0, 1]]  # in the order of CoreRates
+    core = core_of([replace(kernel, times=(), vendor_times=())], {kernel.winner.device: device_rates})
+    own = (CoreRates * len(triples)).from_buffer_copy(triples.tobytes())
+    return np.ctypeslib.as_array(core.us_by_rates(0, times, own)).reshape(*rates.shape[:-1], len(times))
 
 
 def _squared_residuals(us: Array, predicted_us: Array) -> Array:
