@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 from sqlalchemy import select
 
@@ -20,6 +21,7 @@ from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, key_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
+from tsm2_tune.tuner.results.validation import Row
 
 KEYED = tuple(
     schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
@@ -57,7 +59,7 @@ def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
     problems = {(row.device, row.cache, row.problem) for row in known}
     for kind in _kinds(known):
         wanted.update(one for one, problem in _ties(store, kind) if (kind.device, kind.cache, problem) in problems)
-    for _, elsewhere in trials_elsewhere(store, {row.trial_id: store.trial(row.trial_id) for row in known}):
+    for _, elsewhere in trials_elsewhere(store, store.trials([row.trial_id for row in known])):
         wanted.update(one.id for one in elsewhere)
     return text_of(_entries(store, wanted, of_vendor))
 
@@ -104,9 +106,10 @@ def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Pro
 
     The vendor's times are included only for the pairs of a device and a problem in `of_vendor`.
     """
+    rows = dict[tuple[str, Any], Row]()
     for (device, problem), keys in _places(store, wanted).items():
         with store.database.transaction() as connection:
-            part = Reader(connection).part(device, problem)
+            part = Reader(connection, rows=rows).part(device, problem)
         trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
         last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
         rounds = [one if one.final in last else replace(one, vendor={}) for one in part.rounds]

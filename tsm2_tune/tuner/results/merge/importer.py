@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from sqlalchemy import select
 
@@ -165,9 +166,10 @@ def _parts(database: Database) -> Iterator[tuple[tuple[str, Problem], Part]]:
     """Yield each device and problem of the database with its rows."""
     with database.transaction() as connection:
         every = places(connection)
+    rows = dict[tuple[str, Any], Row]()
     for place in every:
         with database.transaction() as connection:
-            yield place, Reader(connection).part(*place)
+            yield place, Reader(connection, rows=rows).part(*place)
 
 
 @contextmanager

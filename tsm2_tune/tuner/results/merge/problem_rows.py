@@ -57,12 +57,18 @@ class Reader:
     """Reader of a database: it reads the rows of one problem on one device at a time.
 
     If `tell` is given, a damaged row is skipped and its error is passed to `tell`. Otherwise the error is raised.
+    Readers of one database may share `rows`, to which a reader adds the rows to which several problems refer.
     """
 
-    def __init__(self, connection: Connection, tell: Callable[[StoreError], object] | None = None) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        tell: Callable[[StoreError], object] | None = None,
+        rows: dict[tuple[str, Any], Row] | None = None,
+    ) -> None:
         self._connection, self._tell = connection, tell
         self._runs: dict[int, RunKey] = {}
-        self._rows: dict[tuple[str, Any], Row] = {}
+        self._rows = {} if rows is None else rows
 
     def part(self, device_name: str, problem: Problem) -> Part:
         """Return all rows of this problem on this device. Raise StoreError if a row is damaged."""
