@@ -128,13 +128,12 @@ def vendor_elsewhere(
         for cache in sorted({trial.cache for trial in alike.values()}):
             places = {trial_id: trial.problem for trial_id, trial in alike.items() if trial.cache is cache}
             kind = next(iter(places.values()))
+            known = {(device, problem) for problem in places.values()}
             tuned, between = (
-                store.best(device=device, cache=cache, alike=kind, between=one) for one in (False, True)
+                store.best(device=device, cache=cache, alike=kind, between=one, known=known) for one in (False, True)
             )
             for row in (*tuned, *between):
                 p = row.problem
-                if p in places.values():
-                    continue
                 us, is_right = (row.cublas_us, row.cublas_right) if of_gemm else (row.vendor_us, row.vendor_right)
                 if us is not None and is_right:
                     nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, select
+from sqlalchemy import Column, Connection, Select, Table, bindparam, select
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.render import render
@@ -17,20 +18,10 @@ from tsm2_tune.tuner.results.best_view import Among, BestRow
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import paragraphs, schema
 from tsm2_tune.tuner.results.storage.database import fetched
-from tsm2_tune.tuner.results.trial import Cache, Measurement
+from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.validation import Row
 
 # Each statement is built once: SQLAlchemy takes longer to build a statement than to run it.
-MEASUREMENTS = (
-    select(schema.measurement)
-    .where(schema.measurement.c.trial_id == bindparam("trial_id"))
-    .order_by(schema.measurement.c.round)
-)
-SAMPLES = (
-    select(schema.sample)
-    .where(schema.sample.c.measurement_id == bindparam("measurement_id"))
-    .order_by(schema.sample.c.ordinal)
-)
 RIVAL = (
     "device_name",
     "problem_id",
@@ -42,6 +33,9 @@ NEWEST_BASIS = (
     .order_by(schema.trial.c.stamp.desc(), schema.trial.c.basis.desc())
     .limit(1)
 )
+
+
+MOST_TRIALS = 100  # whose rows are in memory at a time; each may have thousands of samples
 
 
 @cache
@@ -58,60 +52,115 @@ def row_of(connection: Connection, table: Table, key: Any) -> Row:
     return row
 
 
-def measurements_of(connection: Connection, trial_id: int) -> Iterator[tuple[int, Measurement]]:
-    """Yield (round, measurement) for each measurement of the trial, in the order of the rounds."""
-    for row in fetched(connection, MEASUREMENTS, {"trial_id": trial_id}):
-        samples = fetched(connection, SAMPLES, {"measurement_id": row["id"]})
-        yield row["round"], records.measurement(row, samples)
+@cache
+def _of_keys(column: Column[Any]) -> Select[Any]:
+    table = column.table
+    query = select(table).where(column.in_(bindparam("keys", expanding=True)))
+    return query.order_by(*(table.c[name] for name in ORDERS.get(table.name, ())))
 
 
-def trial_record(connection: Connection, trial_id: int) -> TrialRecord:
-    """Return the trial with its run and all its measurements. Raise KeyError if a row is missing."""
-    found = row_of(connection, schema.trial, trial_id)
-    rounds = tuple(measurements_of(connection, trial_id))
-    newest_basis = connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
-    trial = records.trial(
-        found,
-        problem=row_of(connection, schema.problem, found["problem_id"]),
-        source=paragraphs.source_row(connection, found["source_digest"]),
-        first=dict(rounds).get(0),
-    )
-    return TrialRecord(
-        id=trial_id,
-        run=records.tuning_run(row_of(connection, schema.run, found["run_id"])),
-        trial=trial,
-        rounds=rounds,
-        ended_at=found["ended_at"],
-        current=not found["superseded"] and newest_basis == found["basis"],
-        unchanged=records.is_unchanged(trial),
-    )
+ORDERS = {"measurement": ("trial_id", "round"), "sample": ("measurement_id", "ordinal")}
 
 
-def winner_record(connection: Connection, row: BestRow) -> TrialRecord:
-    """Return the trial in this row of `best`. Raise StoreError if the trial has no correct result or no time."""
-    with records.reading(row.trial_id):
-        record = trial_record(connection, row.trial_id)
-        if not records.is_verified(record.trial):
-            raise ValueError("it won, but has no right result or no time")
-        return record
+def _by(connection: Connection, column: Column[Any], keys: Iterable[int]) -> dict[Any, list[Row]]:
+    """Return the rows of the column's table that have these values in the column, by value."""
+    found = defaultdict[Any, list[Row]](list)
+    for row in fetched(connection, _of_keys(column), {"keys": list(keys)}):
+        found[row[column.name]].append(row)
+    return found
 
 
-def rendered_winner(connection: Connection, row: BestRow, place: str) -> TrialRecord:
-    """Return the trial in this row of `best`, with its kernel's source as this program generates it.
+class _Trials:
+    """Some trials' rows, and the rows to which they refer."""
 
-    Raise StoreError if the stored source is of another kernel. `place` names the database in messages.
-    """
-    record = winner_record(connection, row)
-    found = record.trial
-    if not record.unchanged:
-        raise StoreError(
-            f"{place} has a kernel {found.config.text} for {found.problem.text} on {row.device} (trial"
-            f" {row.trial_id}), whose code changed in this tsm2-tune, or which it lacks: tune {found.problem.text}"
-            " again on that device (into another --db if that changes nothing), or export only other devices with"
-            " --device"
+    def __init__(self, connection: Connection, trial_ids: Sequence[int]) -> None:
+        self._connection = connection
+        self._trials = _by(connection, schema.trial.c.id, trial_ids)
+        rows = [row for found in self._trials.values() for row in found]
+        self._problems = _by(connection, schema.problem.c.id, {row["problem_id"] for row in rows})
+        self._runs = _by(connection, schema.run.c.id, {row["run_id"] for row in rows})
+        self._measurements = _by(connection, schema.measurement.c.trial_id, trial_ids)
+        measured = [row["id"] for found in self._measurements.values() for row in found]
+        self._samples = _by(connection, schema.sample.c.measurement_id, measured)
+        self._sources: dict[str, Row] = {}
+
+    def record(self, trial_id: int) -> TrialRecord:
+        """Return one of the trials. Raise LookupError, TypeError or ValueError if a row is missing or damaged."""
+        found = _only(self._trials, schema.trial, trial_id)
+        rounds = tuple(
+            (row["round"], records.measurement(row, self._samples[row["id"]])) for row in self._measurements[trial_id]
         )
-    made = render(found.problem, found.config)  # the same code, with the comments of this version
-    return replace(record, trial=replace(found, source=made))
+        newest_basis = self._connection.execute(NEWEST_BASIS, {name: found[name] for name in RIVAL}).scalar()
+        trial = records.trial(
+            found,
+            problem=_only(self._problems, schema.problem, found["problem_id"]),
+            source=self._source(found["source_digest"]),
+            first=dict(rounds).get(0),
+        )
+        return TrialRecord(
+            id=trial_id,
+            run=records.tuning_run(_only(self._runs, schema.run, found["run_id"])),
+            trial=trial,
+            rounds=rounds,
+            ended_at=found["ended_at"],
+            current=not found["superseded"] and newest_basis == found["basis"],
+            unchanged=records.is_unchanged(trial),
+        )
+
+    def _source(self, digest: str) -> Row:
+        if digest not in self._sources:
+            self._sources[digest] = paragraphs.source_row(self._connection, digest)
+        return self._sources[digest]
+
+
+def _only(rows: Mapping[Any, Sequence[Row]], table: Table, key: Any) -> Row:
+    if not rows[key]:
+        raise KeyError(f"no {table.name} {key}")
+    return rows[key][0]
+
+
+def trial_records(connection: Connection, trial_ids: Sequence[int]) -> Iterator[TrialRecord]:
+    """Yield the trials with these ids, each with its run and all its measurements.
+
+    Raise StoreError if a trial does not exist, or if a row is damaged.
+    """
+    for first in range(0, len(trial_ids), MOST_TRIALS):
+        some = trial_ids[first : first + MOST_TRIALS]
+        trials = _Trials(connection, some)
+        for trial_id in some:
+            with records.reading(trial_id):
+                record = trials.record(trial_id)
+            yield record
+
+
+def winner_records(connection: Connection, rows: Sequence[BestRow]) -> Iterator[tuple[BestRow, TrialRecord]]:
+    """Yield these rows of `best`, each with its trial.
+
+    Raise StoreError if a trial has no correct result or no time, or if a row is damaged.
+    """
+    for row, record in zip(rows, trial_records(connection, [row.trial_id for row in rows]), strict=True):
+        with records.reading(row.trial_id):
+            if not records.is_verified(record.trial):
+                raise ValueError("it won, but has no right result or no time")
+        yield row, record
+
+
+def rendered_winners(connection: Connection, rows: Sequence[BestRow], place: str) -> Iterator[TrialRecord]:
+    """Yield the trials in these rows of `best`, with their kernels' sources as this program generates them.
+
+    Raise StoreError if a stored source is of another kernel. `place` names the database in messages.
+    """
+    for row, record in winner_records(connection, rows):
+        found = record.trial
+        if not record.unchanged:
+            raise StoreError(
+                f"{place} has a kernel {found.config.text} for {found.problem.text} on {row.device} (trial"
+                f" {row.trial_id}), whose code changed in this tsm2-tune, or which it lacks: tune"
+                f" {found.problem.text} again on that device (into another --db if that changes nothing), or export"
+                " only other devices with --device"
+            )
+        made = render(found.problem, found.config)  # the same code, with the comments of this version
+        yield replace(record, trial=replace(found, source=made))
 
 
 def refuse_unverified(place: str, winners: Sequence[BestRow]) -> None:
@@ -134,13 +183,14 @@ def refuse_unverified(place: str, winners: Sequence[BestRow]) -> None:
     )
 
 
-def as_known(connection: Connection, row: BestRow) -> BestRow:
-    """Return the winner's row with the times of the vendor library's routines added.
+def as_known(connection: Connection, rows: Sequence[BestRow]) -> Iterator[BestRow]:
+    """Yield these winners' rows with the times of the vendor library's routines added.
 
-    If this program generates another kernel than the stored kernel, set the row's `stale` to 1.
+    A row becomes stale if this program generates another kernel than the stored kernel.
     """
-    record = winner_record(connection, row)
-    return vendor_measurements.beside(connection, row if record.unchanged else replace(row, stale=1), record.rounds)
+    for row, record in winner_records(connection, rows):
+        known = row if record.unchanged else replace(row, stale=1)
+        yield vendor_measurements.beside(connection, known, record.rounds)
 
 
 def refuse_hidden(connection: Connection, among: Among | None) -> None:

@@ -267,13 +267,15 @@ class Store:
         cache: Cache | None = None,
         alike: Problem | None = None,
         between: bool = False,
+        known: Collection[tuple[str, Problem]] = (),
     ) -> tuple[BestRow, ...]:
         """Return the fastest kernel (winner) of each problem, sorted by device, element type and shape.
 
         The arguments select a device, a kernel family, a problem, the element type and op of `alike`, or an L2 cache
         state. If `between` is true, only shapes that no search tuned are returned. Otherwise only tuned shapes are
         returned. Without `cache`, each problem has one row, for the first cache state of PREFERRED in which the
-        problem has a winner. With `family`, problems for which another family's kernel is fastest are omitted. A row
+        problem has a winner. With `family`, problems for which another family's kernel is fastest are omitted. So are
+        the pairs of a device and a problem in `known`. A row
         is stale if the kernel's code has changed, or if the family has newer trials with another compiler or other
         flags.
 
@@ -291,9 +293,10 @@ class Store:
         found = [records.best_row(row) for row in rows]
         if cache is None:
             found = best_view.preferred(found)
+        found = [row for row in found if (row.device, row.problem) not in known]
         with self.database.transaction() as connection:
             loader.refuse_hidden(connection, among)
-            return tuple(loader.as_known(connection, row) for row in found)
+            return tuple(loader.as_known(connection, found))
 
     @repeated
     def vendor_us(self, device: str, problem: Problem, cache: Cache) -> float | None:
@@ -307,7 +310,6 @@ class Store:
         column = schema.vendor_measurement.c.median_us
         return records.value_of(rows[0], column, vendor_measurements.KIND) if rows else None
 
-    @repeated
     def row(self, trial_id: int) -> BestRow:
         """Return a row in the format of the rows of `best`, for any trial with a correct result.
 
@@ -315,14 +317,21 @@ class Store:
         verified in full for another problem. Raise StoreError if the trial has no correct result, or if its rows
         contradict each other.
         """
-        found = self.database.rows(queries.ROW_OF, {"trial_id": trial_id})
-        if not found:
-            raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
-        row = records.best_row(found[0])
+        return self.rows([trial_id])[0]
+
+    @repeated
+    def rows(self, trial_ids: Sequence[int]) -> list[BestRow]:
+        """Return the `row` of each of these trials."""
+        rows = []
+        for trial_id in trial_ids:
+            found = self.database.rows(queries.ROW_OF, {"trial_id": trial_id})
+            if not found:
+                raise StoreError(f"{self.path} has no right result of trial {trial_id}: run this again")
+            rows.append(records.best_row(found[0]))
         with self.database.transaction() as connection:
-            row = loader.as_known(connection, row)
-        known = row.verified_in_full or self.full_verdict(row) is not None
-        return replace(row, verified_in_full=int(known))
+            rows = list(loader.as_known(connection, rows))
+        verified = [row.verified_in_full or self.full_verdict(row) is not None for row in rows]
+        return [replace(row, verified_in_full=int(one)) for row, one in zip(rows, verified, strict=True)]
 
     @repeated
     def winning(self, winners: Iterable[BestRow]) -> dict[int, TrialRecord]:
@@ -333,9 +342,15 @@ class Store:
         """
         every = tuple(winners)
         with self.database.transaction() as connection:
-            found = {row.trial_id: loader.rendered_winner(connection, row, str(self.path)) for row in every}
+            found = {one.id: one for one in loader.rendered_winners(connection, every, str(self.path))}
         loader.refuse_unverified(str(self.path), [row for row in every if not row.verified_in_full])
         return found
+
+    @repeated
+    def trials(self, trial_ids: Sequence[int]) -> dict[int, TrialRecord]:
+        """Return the records of these trials by id. Raise StoreError if one does not exist or is damaged."""
+        with self.database.transaction() as connection:
+            return {one.id: one for one in loader.trial_records(connection, trial_ids)}
 
     @repeated
     def trial(self, trial_id: int) -> TrialRecord:
@@ -345,8 +360,8 @@ class Store:
                 raise InputError(
                     f"no trial {trial_id} in {self.path}: {command_on('show', str(self.path))} lists them"
                 )
-            with records.reading(trial_id):
-                return loader.trial_record(connection, trial_id)
+            (found,) = loader.trial_records(connection, [trial_id])
+            return found
 
     def listing(self) -> tuple[TrialLine, ...]:
         """Return one line for each stored trial, in the order in which they were stored."""

@@ -55,9 +55,12 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
     that were not verified in full are excluded, and `tell` is called with the number of excluded kernels.
     """
     kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
-    every = [row for cache in sorted({row.cache for row in winners}) for row in store.best(cache=Cache(cache))]
-    alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
     given = {(row.device, row.cache, row.problem) for row in winners}
+    every = list(winners)
+    for cache in sorted({row.cache for row in winners}):
+        known = {(device, problem) for device, state, problem in given if state == cache}
+        every += store.best(cache=Cache(cache), known=known)
+    alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
     wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
     verified = [row for row in wanted if row.verified_in_full]
     if count := len(wanted) - len(verified):
@@ -82,7 +85,7 @@ def rows_between(store: Store, winners: Sequence[BestRow]) -> list[BestRow]:
     for _, same in groupby(ordered, key=lambda row: (row.device, row.cache, row.dtype, row.op)):
         group = tuple(same)
         between = shapes_between([row.problem for row in group], MOST_PROBES)
-        others = [store.row(trial.id) for trial in _others(store, group)] if between else []
+        others = store.rows([trial.id for trial in _others(store, group)]) if between else []
         if others:
             groups.append((group, others, between))
     kernels, _, rates = kernels_of(store, [row for group, others, _ in groups for row in (*group, *others)])
@@ -101,7 +104,7 @@ def kernels_of(
 ) -> tuple[dict[int, MeasuredKernel], dict[int, KernelConfig], Mapping[str, DeviceRates]]:
     """Return three mappings: trial id -> kernel, trial id -> configuration, and device name -> measured rates."""
     rows = list(rows)
-    records = {row.trial_id: store.trial(row.trial_id) for row in rows}
+    records = store.trials([row.trial_id for row in rows])
     known = known_of(store, records, vendor=False)
     kernels = {row.trial_id: measured_kernel(row, records[row.trial_id].trial.source, known) for row in rows}
     configs = {trial_id: record.trial.config for trial_id, record in records.items()}
@@ -116,11 +119,15 @@ def _others(store: Store, winners: Sequence[BestRow]) -> list[CurrentTrial]:
     """
     best_us, won = {row.problem: row.median_us for row in winners}, {row.trial_id for row in winners}
     measured: dict[str, list[CurrentTrial]] = {}
-    for problem in best_us:
-        for one in store.current(winners[0].device, problem):
-            known = one.resources is not None and one.resources.blocks_per_sm
-            if known and one.cache == winners[0].cache and is_of_this_version(one.config, one.problem):
-                measured.setdefault(one.config.kernel_text, []).append(one)
+    for one in store.current(winners[0].device, alike=winners[0].problem):
+        known = one.resources is not None and one.resources.blocks_per_sm
+        if (
+            known
+            and one.problem in best_us
+            and one.cache == winners[0].cache
+            and is_of_this_version(one.config, one.problem)
+        ):
+            measured.setdefault(one.config.kernel_text, []).append(one)
     found, counts = [], Comparable()
     for _, trials in sorted(measured.items()):
         if len(trials) >= MEASURED and won.isdisjoint(one.id for one in trials):
