@@ -190,8 +190,8 @@ def compiled(text: str, kernel: str, toolchain: Toolchain, defines: tuple[str, .
 
 
 @pytest.fixture(scope="session")
-def support_path(toolchain: Toolchain) -> str:
-    return compiled(support_source(), "", toolchain).path
+def support_path(quick: Toolchain) -> str:
+    return compiled(support_source(), "", quick).path
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.fabricated import plain_sql
 from tests.quick_command import make_quick
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs import device_process, fleet
+from tsm2_tune.tuner.runs import dask_cluster, device_process, fleet
 from tsm2_tune.tuner.worker import child_process
 
 
@@ -20,7 +20,8 @@ def serve(connection: Connection) -> None:
 
 def quick_members(setattr: Callable[[object, str, object], None]) -> None:
     """Have processes that this one starts tune so from now on."""
-    setattr(fleet, "start_child", lambda _: child_process.start_child(serve))
+    for module in (fleet, dask_cluster):
+        setattr(module, "start_child", lambda _: child_process.start_child(serve))
 
 
 SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2

@@ -77,12 +77,13 @@ def play(
     fakes: Path,
     *threads: Sequence[Any],
     standin: bool = True,
+    library: Path | None = None,
     environment: dict[str, str] | None = None,
     **named: Any,
 ) -> Played:
-    """Let each thread of a program do its steps, with the stand-in before cuBLAS, or without."""
+    """Let each thread of a program do its steps, with the stand-in before cuBLAS, or another library, or without."""
     with tempfile.TemporaryDirectory() as folder:
-        told = Standing(standin_path(), **named).environment(Path(folder)) if standin else dict(os.environ)
+        told = Standing(library or standin_path(), **named).environment(Path(folder)) if standin else dict(os.environ)
         told["LD_LIBRARY_PATH"] = str(fakes)
         told |= environment or {}
         done = subprocess.run(

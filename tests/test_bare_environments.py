@@ -13,7 +13,10 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from tests.command import TUNE
+from tests.command import TUNE, run
+from tests.databases import database_of
+from tests.fabricated import trial
+from tsm2_tune import export
 from tsm2_tune.console import tables
 from tsm2_tune.tuner.compile.environment import program_path
 from tsm2_tune.tuner.compile.failure_cause import refuse_full_disk
@@ -22,12 +25,6 @@ from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.finding import Question
 from tsm2_tune.tuner.results.storage.mounts import free_bytes_of
 
-HOMELESS = """
-import pwd
-pwd.getpwuid = {}.__getitem__
-from tsm2_tune.__main__ import main
-main()
-"""  # like a user whom a container's image does not know
 NO_FOLDER = "no folder for the cache: set XDG_CACHE_HOME or HOME to an absolute path"
 
 
@@ -40,14 +37,20 @@ def closed(
     return subprocess.run(script, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
 @pytest.mark.parametrize(
-    ("arguments", "status"), [(("best",), 2), (("devices",), 0), (("cache", "show"), 0), (("--shapes", "8"), 2)]
+    ("streams", "command", "status"),
+    [
+        ("2>&-", "best", 2),  # what each prints on the closed stream is lost
+        ("2>&-", "--shapes 8", 2),
+        (">&-", "devices", 0),
+        (">&-", "cache show", 0),
+        ("<&-", "devices", 0),
+        ("<&- >&- 2>&-", "best", 2),
+        ("<&- >&- 2>&-", "devices", 0),
+    ],
 )
-def test_a_closed_stream_changes_no_exit_status(
-    streams: str, arguments: tuple[str, ...], status: int, tmp_path: Path
-) -> None:
-    ended = closed(streams, *arguments, folder=tmp_path)
+def test_a_closed_stream_changes_no_exit_status(streams: str, command: str, status: int, tmp_path: Path) -> None:
+    ended = closed(streams, *command.split(), folder=tmp_path)
     assert ended.returncode == status, ended.stderr
     assert "Traceback" not in ended.stdout + ended.stderr
 
@@ -59,32 +62,49 @@ def test_a_run_with_closed_streams_stores_its_trials(tmp_path: Path) -> None:
     assert "1 trial" in closed("2>&-", "db", "check", "--db", "results.db", folder=tmp_path).stdout
 
 
+@pytest.fixture
+def homeless(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom a container's image does not know."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+
+
 @pytest.mark.parametrize(
     ("arguments", "status"),
     [
         (TUNE, 2),
         (("ladder", "--device", "cpu", "--shapes", "64x64x64"), 2),
         (("record", "--output", "-", "--", "true"), 2),
-        (("import", "pretuned:h100", "--db", "results.db"), 0),
+        (("import", "trials.jsonl", "--db", "results.db"), 0),
         (("cache", "show"), 2),
         (("best",), 2),
     ],
 )
-def test_a_user_without_a_home_is_told_what_to_set(arguments: tuple[str, ...], status: int, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_is_told_what_to_set(
+    arguments: tuple[str, ...], status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database_of("tuned.db", trial())
+    export("tuned.db", format="trials", output="trials.jsonl")
+    ended = run(*arguments)
+    assert ended.exit_code == status, ended.output
+    assert ended.exception is None or isinstance(ended.exception, SystemExit)
+    assert (NO_FOLDER in ended.output) is (arguments[0] not in ("import", "best"))
+
+
+def test_no_module_asks_for_a_folder_where_it_is_imported(tmp_path: Path) -> None:
+    script = "import pwd; pwd.getpwuid = {}.__getitem__; from tsm2_tune.__main__ import main; main()"
+    environment = {"PYTHONPATH": os.getcwd(), "PATH": os.environ["PATH"]}
     ended = subprocess.run(
-        [sys.executable, "-c", HOMELESS, *arguments], env={"PYTHONPATH": os.getcwd(), "PATH": os.environ["PATH"]},
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    said = ended.stdout + ended.stderr
-    assert ended.returncode == status, said
-    assert "Traceback" not in said
-    assert (NO_FOLDER in said) is (arguments[0] not in ("import", "best"))
+        [sys.executable, "-c", script, *TUNE], env=environment, cwd=tmp_path, capture_output=True, text=True
+    )
+    assert (ended.returncode, ended.stderr) == (2, f"Error: {NO_FOLDER}\n")
 
 
-def test_the_doctor_finds_no_cache_without_a_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    monkeypatch.delenv("HOME")
-    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+@pytest.mark.usefixtures("homeless")
+def test_the_doctor_finds_no_cache_without_a_home() -> None:
     (found,) = storage.cache(Question("cpu", "results.db"))
     assert (found.state, found.found) == ("problem", NO_FOLDER)
 

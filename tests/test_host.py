@@ -13,7 +13,6 @@ from tests.on_host import (
     REVERSED_IN_BLOCKS,
     SHARED,
     STUCK,
-    binary,
     filled,
     floats,
     launch_k,
@@ -21,7 +20,6 @@ from tests.on_host import (
     pointer,
 )
 from tsm2_tune.errors import DeviceError, ToolMissing
-from tsm2_tune.generator.render import support_source
 from tsm2_tune.tuner.device.emulator import run_on_host
 from tsm2_tune.tuner.device.emulator.device import HostDevice, host_identity
 from tsm2_tune.tuner.device.emulator.limits import host_limits
@@ -227,8 +225,8 @@ def test_the_host_names_itself_and_its_limits() -> None:
     assert min(limits.sms, limits.l2_bytes, limits.memory_bytes) > 0
 
 
-def test_ceilings_and_times_are_positive() -> None:
-    device = HostDevice(support_path=binary(support_source()))
+def test_ceilings_and_times_are_positive(support_path: str) -> None:
+    device = HostDevice(support_path=support_path)
     ceilings = device.ceilings()
     assert min(ceilings.read_gbytes_per_s, ceilings.copy_gbytes_per_s, *dict(ceilings.gflops).values()) > 0
     device.close()

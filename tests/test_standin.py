@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.calls import OPS, TYPES, A, B, Call, few, sequences
 from tests.cublas_program import WIDE
+from tests.kept_objects import kept
 from tests.library_calls import InProcess
 from tests.library_calls import play as play_library
 from tests.lt_calls import MATMUL
@@ -22,7 +23,7 @@ from tests.standin_calls import by_reason, gemm, of_the_program, play, ways_to_a
 from tsm2_tune.interpose.build import HEADER, SOURCES, command
 from tsm2_tune.interpose.journal import SLOWER
 from tsm2_tune.interpose.preload import Standing
-from tsm2_tune.tuner.compile.shared_objects import c_texts, shared_object
+from tsm2_tune.tuner.compile.shared_objects import c_texts
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
 pytestmark = IN_C
@@ -192,6 +193,18 @@ def test_another_gpu_leaves_all_to_cublas(fakes: Path, pack: Path) -> None:
 # The journal
 
 
+@pytest.fixture(scope="module")
+def of_one_line(session_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A stand-in whose journal has one line."""
+    texts = c_texts(SOURCES) | {"tsm2.h": HEADER.read_bytes()}
+    texts["standin.h"] = texts["standin.h"].replace(b"LINES = 16384", b"LINES = 1")
+    built = tmp_path_factory.mktemp("standin") / "standin.so"
+    built.write_bytes(
+        kept(session_folder / "objects", texts, lambda at, to: command(compiler_command(), at, to), "stand-in")
+    )
+    return built
+
+
 def test_what_was_seen_stays_however_the_program_ends(fakes: Path, pack: Path) -> None:
     child = [gemm("cublasDgemm_v2")] * 3
     played = play(fakes, [gemm(), ["fork", child], gemm(), ["kill", 9]], pack=pack)
@@ -209,18 +222,13 @@ def test_what_was_seen_stays_however_the_program_ends(fakes: Path, pack: Path) -
     ids=str,
 )  # fmt: skip
 def test_what_meets_in_one_place_of_the_journal_is_told_apart(
-    fakes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+    fakes: Path, of_one_line: Path, other: dict[str, Any]
 ) -> None:
-    """Products of a stand-in whose journal has one line: another product than the first finds no place."""
-    texts = c_texts(SOURCES) | {"tsm2.h": HEADER.read_bytes()}
-    texts["standin.h"] = texts["standin.h"].replace(b"LINES = 16384", b"LINES = 1")
-    built = tmp_path / "standin.so"
-    built.write_bytes(shared_object(texts, lambda at, to: command(compiler_command(), at, to), "stand-in"))
-    monkeypatch.setattr("tests.standin_calls.standin_path", lambda: built)
+    """Another product than the first finds no place."""
     first: dict[str, Any] = {"m": 6, "n": 6, "k": 6, "transa": 1}
     if other.get("count"):
         first |= {"routine": other["routine"], "stride_c": 1}  # of which two are no product, like one
-    played = play(fakes, [gemm(**first), gemm(**first | other), gemm(**first)])
+    played = play(fakes, [gemm(**first), gemm(**first | other), gemm(**first)], library=of_one_line)
     assert ([one.calls for one in played.seen], played.uncounted) == ([2], (1, 0, 0))
 
 
