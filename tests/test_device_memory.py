@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests import quick_worker
 from tests.command import TUNE, run
 from tests.conftest import ONCE, compiled
 from tests.on_host import ON_HOST
@@ -159,7 +160,7 @@ def test_finalists_that_have_no_room_together_are_not_measured_again(
 def starving(counter: str, successes: int, *arguments: Any) -> None:
     """Serve as a worker process on a host that refuses an allocation."""
     server.open_device = partial(starved_device, counter, successes)  # type: ignore[attr-defined]
-    server.serve(*arguments)
+    quick_worker.serve(*arguments)
 
 
 def starved_device(counter: str, successes: int, _: str, support_path: str) -> Starved:

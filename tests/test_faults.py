@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from tests import quick_worker
 from tests.command import TUNE, run
 from tests.conftest import ONCE
 from tests.fabricated import plain_sql
@@ -107,7 +108,7 @@ def serving_until_lost(gone: Path, *arguments: Any) -> None:
         return device
 
     server.open_device = opened  # type: ignore[attr-defined]
-    server.serve(*arguments)
+    quick_worker.serve(*arguments)
 
 
 @pytest.mark.usefixtures("known_ceilings")

@@ -105,14 +105,14 @@ def long(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", ["torch", "cupy"])
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_each_call_does_what_it_does_without(
     plain: ModuleType, compiled: ModuleType, looked: list[Any], long: list[Any], torch: Any, cupy: Any, name: str,
     seed: int,
 ) -> None:  # fmt: skip
     rng, by_launcher, library = random.Random(seed), 0, {"torch": torch, "cupy": cupy}[name]
     context = {"torch": 0xAA, "cupy": 0xC0}[name]
-    for turn in range(1500):
+    for turn in range(400):
         torch.stream, cupy.streams[0] = rng.choice(((0, 0), (77, 77), (2**63 + 5, 2**63 - 5)))
         for module in (plain, compiled):  # now and then in a thread that has another context
             module.driver.current = context if turn % 7 else None
@@ -126,7 +126,7 @@ def test_each_call_does_what_it_does_without(
             assert outcome(compiled, library, arrays, named) == expected, (arrays, named)
         assert compiled.driver.current == plain.driver.current
         by_launcher += len(expected[2]) if len(looked) + len(long) == left else 0
-    assert by_launcher > 200
+    assert by_launcher > 50
 
 
 def test_a_kernel_that_splits_k_gets_the_workspace_of_now(

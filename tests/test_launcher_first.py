@@ -35,7 +35,7 @@ def served(
     long, of = list[Any](), compiled.Product.of
     compiled.Product.of = lambda *arguments, **named: logged(long, arguments, of(*arguments, **named))
     rng, count, by_vendor, kinds = random.Random(seed), 0, 0, set[Any]()
-    for turn in range(3000):
+    for turn in range(700):
         arrays, named = (odd_product if turn % 6 == 5 else random_product)(rng)
         given = [kind(one) for one in arrays], named | {"out": named["out"] and kind(named["out"])}
         library.stream = stream = rng.choice((0, 0, 0, 77))
@@ -53,7 +53,7 @@ def served(
                 count += bool(expected[2])
                 kinds |= {(arrays[0].dtype, named["out"] is None) for _ in expected[2]}
     compiled.Product.of = of
-    assert by_vendor > 20
+    assert by_vendor > 4
     return count, kinds
 
 
@@ -65,7 +65,7 @@ def test_a_first_call_does_what_it_does_without(
     for module in made:
         before_a_driver(module, monkeypatch)
     count, kinds = served(made, torch, seed, lambda one: one, 0xAA)
-    assert count > 150
+    assert count > 40
     assert {dtype for dtype, _ in kinds} == set(TYPES)
     assert {is_made for _, is_made in kinds} == {False, True}
 
@@ -81,7 +81,7 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
 
     cupy.matmul = matmul
     count, kinds = served(both_modules, cupy, 5, of_cupy, 0xC0)  # the context of all arrays
-    assert count > 150
+    assert count > 40
     assert {is_made for _, is_made in kinds} == {False, True}
 
 
