@@ -1,5 +1,5 @@
-"""Workers that are forked from a process that has imported what they need: each would take as long for that as it
-takes for a trial."""
+"""Processes that are forked from one that has imported what they need: each would take as long for that as it takes
+for a trial."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import os
 import subprocess
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from multiprocessing.process import current_process
 from typing import Any
 
 from tests import quick_worker
@@ -15,15 +16,16 @@ from tsm2_tune.tuner.worker import client, server
 
 
 class _Serve:
-    """`serve` in the environment that its worker is started in."""
+    """A function in the environment that its process is started in."""
 
-    def __init__(self) -> None:
-        self.environment = dict(os.environ)
+    def __init__(self, serve: Callable[..., None]) -> None:
+        self.serve, self.environment = serve, dict(os.environ)
 
     def __call__(self, *arguments: Any) -> None:
         os.environ.clear()
         os.environ.update(self.environment)
-        quick_worker.serve(*arguments)
+        current_process()._config["daemon"] = False  # type: ignore[attr-defined]  # it may start processes
+        self.serve(*arguments)
 
 
 class _Process:
@@ -32,6 +34,9 @@ class _Process:
     def __init__(self, process: Any) -> None:
         self._process = process
         self.pid, self.kill = process.pid, process.kill
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
 
     def poll(self) -> int | None:
         code: int | None = self._process.exitcode
@@ -46,18 +51,21 @@ class _Process:
         return code
 
 
+def fork_child(serve: Callable[..., None], *arguments: str) -> tuple[Any, Connection]:
+    """Do what `start_child` does, by a fork."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.quick_members"])
+    ours, theirs = context.Pipe()
+    with theirs:
+        process = context.Process(target=_Serve(serve), args=(theirs, *arguments), daemon=True)
+        process.start()
+    return _Process(process), ours
+
+
 def fork_workers(setattr: Callable[[object, str, object], None]) -> None:
     """Have this process start its workers so from now on."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([quick_worker.__name__])
 
     def start_child(serve: Any, *arguments: str) -> tuple[Any, Connection]:
-        ours, theirs = context.Pipe()
-        with theirs:
-            process = context.Process(
-                target=_Serve() if serve is server.serve else serve, args=(theirs, *arguments), daemon=True
-            )
-            process.start()
-        return _Process(process), ours
+        return fork_child(quick_worker.serve if serve is server.serve else serve, *arguments)
 
     setattr(client, "start_child", start_child)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from tests.fabricated import plain_sql
 from tests.quick_command import make_quick
@@ -18,10 +19,20 @@ def serve(connection: Connection) -> None:
     device_process.serve_device(connection)
 
 
-def quick_members(setattr: Callable[[object, str, object], None]) -> None:
-    """Have processes that this one starts tune so from now on."""
+def quick_members(
+    setattr: Callable[[object, str, object], None], start_child: Callable[..., Any] = child_process.start_child
+) -> list[Any]:
+    """Have processes that this one starts tune so from now on. Return the list of those that it starts."""
+    started = list[Any]()
+
+    def start(_: object) -> Any:
+        process, connection = start_child(serve)
+        started.append(process)
+        return process, connection
+
     for module in (fleet, dask_cluster):
-        setattr(module, "start_child", lambda _: child_process.start_child(serve))
+        setattr(module, "start_child", start)
+    return started
 
 
 SHAPES, TRIALS = "64x2x64,32x2x64,64x4x64", 2

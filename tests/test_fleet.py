@@ -17,6 +17,7 @@ import pytest
 
 import tsm2_tune
 from tests.fabricated import plain_sql
+from tests.forked_workers import fork_child
 from tests.quick_members import SHAPES, TRIALS, assert_complete, quick_members
 from tsm2_tune.errors import ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
@@ -39,8 +40,9 @@ pytestmark = [pytest.mark.usefixtures("session_cache"), pytest.mark.host]
 
 
 @pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain) -> None:
-    quick_members(monkeypatch.setattr)
+def members(monkeypatch: pytest.MonkeyPatch, toolchain: Toolchain) -> list[Any]:
+    """Processes of runs, in the order in which they were started."""
+    return quick_members(monkeypatch.setattr, fork_child)
 
 
 def pretended(*names: str) -> list[Target]:
@@ -57,21 +59,11 @@ def tuned(
     return tsm2_tune.tune(SHAPES, device=targets, db=path, on_event=on_event, **chosen)
 
 
-def members_of_this_process() -> list[int]:
-    """Processes of runs that this one has started and that still are, in the order in which it did."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                is_ours = int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid()
-                if is_ours and b"quick_members:serve" in (entry / "cmdline").read_bytes():
-                    found.append(int(entry.name))
-            except OSError:
-                continue
-    return sorted(found)
+def alive(members: list[Any]) -> list[Any]:
+    return [one for one in members if one.poll() is None]
 
 
-def test_two_runs_divide_the_problems(path: Path) -> None:
+def test_two_runs_divide_the_problems(path: Path, members: list[Any]) -> None:
     events: list[Event] = []
     result = tuned(path, pretended("card", "card"), events.append)
     assert_complete(path)
@@ -84,19 +76,19 @@ def test_two_runs_divide_the_problems(path: Path) -> None:
     assert who == {"cpu", "cpu (1)"}
     begun = [one.event.space for one in events if isinstance(one, OfRun) and isinstance(one.event, ProblemStarted)]
     assert {len(space.kept) for space in begun} <= {19, 38}
-    assert members_of_this_process() == []
+    assert (len(members), alive(members)) == (2, [])
 
 
-def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path) -> None:
-    killed: list[int] = []
+def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path, members: list[Any]) -> None:
+    killed: list[Any] = []
     events: list[Event] = []
 
     def kill_one(event: Event) -> None:
         events.append(event)
         if not killed and isinstance(event, OfRun) and isinstance(event.event, TrialStored):
             # The one that tried it: it has been asked for more of the problem.
-            killed.append(members_of_this_process()[("cpu", "cpu (1)").index(event.run)])
-            os.kill(killed[0], signal.SIGKILL)
+            killed.append(members[("cpu", "cpu (1)").index(event.run)])
+            killed[0].kill()
 
     result = tuned(path, pretended("card", "card"), kill_one)
     assert killed
@@ -108,11 +100,11 @@ def test_what_a_run_was_at_that_is_killed_is_taken_over(path: Path) -> None:
     assert told <= {number for (number,) in plain_sql(path, "SELECT id FROM trial")}
 
 
-def test_where_every_run_dies_it_is_an_error(path: Path) -> None:
+def test_where_every_run_dies_it_is_an_error(path: Path, members: list[Any]) -> None:
     def kill_all(event: Event) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
-            for process in members_of_this_process():
-                os.kill(process, signal.SIGKILL)
+            for process in alive(members):
+                process.kill()
 
     with pytest.raises(WorkerError, match="its process was killed by SIGKILL"):
         tuned(path, pretended("card", "card"), kill_all)
@@ -124,10 +116,10 @@ def test_cards_of_two_kinds_each_tune_every_problem(path: Path) -> None:
     assert len(result.ended) == len(result.winners) == 6
 
 
-def test_what_no_run_of_a_kind_has_ended_is_left(path: Path) -> None:
+def test_what_no_run_of_a_kind_has_ended_is_left(path: Path, members: list[Any]) -> None:
     def kill_the_other(event: Event) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, ProblemEnded) and event.run == "cpu (1)":
-            os.kill(members_of_this_process()[-1], signal.SIGKILL)
+            members[1].kill()
 
     result = tuned(path, pretended("one", "another"), kill_the_other)
     assert len(result.unfinished) == 2
@@ -149,14 +141,14 @@ def test_an_error_of_all_is_raised_once(path: Path) -> None:
 
 
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, ZeroDivisionError])
-def test_no_run_outlives_who_asked_for_it(path: Path, raised: type[BaseException]) -> None:
+def test_no_run_outlives_who_asked_for_it(path: Path, members: list[Any], raised: type[BaseException]) -> None:
     def stop(event: Event) -> None:
         if isinstance(event, OfRun) and isinstance(event.event, TrialStored):
             raise raised
 
     with pytest.raises(raised):
         tuned(path, pretended("card", "card"), stop)
-    assert members_of_this_process() == []
+    assert (len(members), alive(members)) == (2, [])
     assert plain_sql(path, "SELECT * FROM lease") == []  # they were asked to end, and gave everything back
 
 

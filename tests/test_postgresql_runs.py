@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import tsm2_tune
+from tests.forked_workers import fork_child
 from tests.quick_members import quick_members
 from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
@@ -78,7 +79,7 @@ def two_devices() -> list[Target]:
 def test_members_wait_for_an_unreachable_server_at_start(
     server: TestServer, address: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quick_members(monkeypatch.setattr)
+    quick_members(monkeypatch.setattr, fork_child)
     is_over = threading.Event()
 
     def restart() -> None:
