@@ -65,6 +65,12 @@ def problems(family: Any) -> Iterator[Problem]:
             yield found[(at_op + at_shape) % len(found)]
 
 
+def a_quarter(family: Any) -> list[Problem]:
+    """Return a quarter of the family's problems, drawn at random, the same ones each time."""
+    found = list(problems(family))
+    return Random(family.name).sample(found, -(-len(found) // 4))
+
+
 def test_each_op_has_all_types() -> None:
     for name in ("stream_a_fma", "gemm", "staged_wgmma"):
         family = family_named(name)
@@ -204,7 +210,7 @@ def test_a_row_major_a_that_is_not_aligned_has_first_choices(dtype: str, columns
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_first_choices_are_in_the_space(family: Any) -> None:
     """On every card: a search takes them from the space, and would lose others without a word."""
-    for problem, card in zip(problems(family), cycle(CARDS), strict=False):
+    for problem, card in zip(a_quarter(family), cycle(CARDS), strict=False):
         wanted = {
             *family.proposals(problem, H200),
             *first_choices([family], problem, CARDS[card], candidate_times_us),
@@ -216,7 +222,7 @@ def test_first_choices_are_in_the_space(family: Any) -> None:
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_proposals_suit_their_shape(family: Any) -> None:
     """Rules may take some of them; all of them only where the product is for other families."""
-    for problem in problems(family):
+    for problem in a_quarter(family):
         if (proposals := family.proposals(problem, H200)) and not first_choices(
             [family], problem, H200, candidate_times_us
         ):
