@@ -112,7 +112,7 @@ def test_each_call_does_what_it_does_without(
 ) -> None:  # fmt: skip
     rng, by_launcher, library = random.Random(seed), 0, {"torch": torch, "cupy": cupy}[name]
     context = {"torch": 0xAA, "cupy": 0xC0}[name]
-    for turn in range(400):
+    for turn in range(800):
         torch.stream, cupy.streams[0] = rng.choice(((0, 0), (77, 77), (2**63 + 5, 2**63 - 5)))
         for module in (plain, compiled):  # now and then in a thread that has another context
             module.driver.current = context if turn % 7 else None
