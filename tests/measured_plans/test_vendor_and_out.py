@@ -166,7 +166,8 @@ def test_plans_differ_by_all_that_their_launch_depends_on(module: ModuleType) ->
         return [device_array(shape, (4, 4 * ld)[: len(shape)], at=at << 40) for at, shape in enumerate(shapes, 1)]
 
     def plan_of(given: list[Any], **changes: Any) -> Any:
-        found = replace(module.choice(*given, fallback="error"), **changes)
+        chosen = module.choice(*given, fallback="error")
+        found = replace(chosen, **changes) if changes else chosen
         return module.prepare_launch(module.Product.of(*given), found, None)[1]
 
     square = column_major(*[(64, 64)] * 3)

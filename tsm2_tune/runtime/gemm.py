@@ -239,7 +239,7 @@ def plan(
         if isinstance(fastest, Vendor):
             assert multiply is not None
             return BoundVendor(fastest, (a, b, out), where, multiply)
-        _, made, _ = prepare_launch(product, found := fastest, stream)
+        _, made, _ = prepare_launch(product, found := fastest, stream, is_kept=False)
     at_a, at_b, at_out = (x.address for x in product.given)
     return Bound(made, found, (a, b, out), (at_a, at_b, at_out), alpha, beta, where)
 

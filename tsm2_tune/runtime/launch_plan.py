@@ -115,7 +115,7 @@ class Plan:
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
         self.alignment_mask = product.dtype.itemsize - 1  # address bits that are 0 for an aligned array
         self.spans = tuple([x.span_bytes for x in product.given])
-        self.checked = tuple([x.address for x in product.given])  # addresses of the last arrays that may be launched
+        self.checked: tuple[int, int, int] | None = None  # addresses of a, b and out that a call has checked
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)
         self.slots = [Slot(self)]

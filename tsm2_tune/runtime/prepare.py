@@ -111,14 +111,14 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
         if product.given[2].read_only:
             raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")
     number = context_id(context)
-    started = (found.launch.rows_per_block, found.launch.splits)
-    key = (number, id(found.winner), started, found.extents, found.leading, product.out_shape, found.is_transposed)
+    key = (number, id(found), product.out_shape)  # the plan keeps `found`, so that no other match has its id
     plan = plans.get(key)
-    if not isinstance(plan, Plan):
+    if plan is None:
         function = function_of(context, number, found.winner, found.index_bits, device_of(ordinal)[1])
         units = effective_factors(product, None, None)
-        where = {"context": context, "context_number": number, "ordinal": ordinal}
-        plan = Plan(product, found, **where, function=function, units=units)
+        plan = Plan(
+            product, found, context=context, context_number=number, ordinal=ordinal, function=function, units=units
+        )
         if is_kept:
             keep_plan(key, plan)
     return product, plan, handle
