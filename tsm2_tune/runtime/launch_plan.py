@@ -34,7 +34,7 @@ STREAM, STREAM_AND_ADDRESSES = struct.Struct("Q"), struct.Struct("Q16x3Q")
 STREAM_AT = 32  # bytes into the slot
 ADDRESSES_AT = (56, 64, 72)  # of a, b and out
 ARGUMENTS_AT, ARGUMENT_BYTES = 80, 16
-NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "lda", "ldb", "beta", "ldc", "partials", "counters")
+NAMES_OF_ARGUMENTS = ("m", "n", "k", "alpha", "beta", "lda", "ldb", "ldc", "partials", "counters")
 AT = {name: ARGUMENTS_AT + at * ARGUMENT_BYTES for at, name in enumerate(NAMES_OF_ARGUMENTS)}
 IN_ORDER = ("m", "n", "k", "alpha", "a", "lda", "b", "ldb", "beta", "c", "ldc", "partials", "counters")
 FIRST = {False: "abc", True: "bac"}  # for the transposed product b is the kernel's first operand
@@ -45,10 +45,13 @@ PLACES = {  # whether transposed -> byte offset of each kernel argument in the s
 ALPHA_AT, BETA_AT, WORKSPACE_AT = AT["alpha"], AT["beta"], AT["partials"]
 POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
 BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
-# All fields that do not change: grid, block and shared memory; extents and leading dimensions; pointers.
-WHOLE, WORKSPACE = struct.Struct(f"7I52x{'q8x' * 3}16x{'q8x' * 2}16xq8x32x{len(IN_ORDER)}Q"), struct.Struct("Q8xQ")
-LARGEST = {kind: float(np.finfo(kind).max) for kind in "fdFD"}
-SCALARS = {"f": struct.Struct("f"), "d": struct.Struct("d"), "F": struct.Struct("ff"), "D": struct.Struct("dd")}
+WORKSPACE = struct.Struct("Q8xQ")
+SCALARS = {"f": "f12xf12x", "d": "d8xd8x", "F": "2f8x2f8x", "D": "4d"}  # accumulator type -> alpha and beta
+FACTORS = {kind: struct.Struct(both) for kind, both in SCALARS.items()}
+WHOLE = {  # grid, block and shared memory; m, n and k; alpha and beta; leading dimensions; pointers
+    kind: struct.Struct(f"7I52x{'q8x' * 3}{both}{'q8x' * 3}32x{len(IN_ORDER)}Q") for kind, both in SCALARS.items()
+}
+LARGEST = {kind: float(np.finfo(kind).max) for kind in SCALARS}
 
 
 class Slot:
@@ -62,19 +65,16 @@ class Slot:
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
         pointers = [first + place for place in plan.places]
-        WHOLE.pack_into(self.buffer, 0, *plan.head, *plan.shape, *plan.leading, *pointers)
+        fields = *plan.head, *plan.shape, *plan.scalars(None, None), *plan.leading, *pointers
+        WHOLE[plan.scalar_type].pack_into(self.buffer, 0, *fields)
         self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
-        self.set_factors(plan, None, None)
+        self.alpha: complex | None = None
+        self.beta: complex | None = None
 
     def set_factors(self, plan: Plan, alpha: complex | None, beta: complex | None) -> None:
         """Write alpha and beta into the buffer. None means the plan's neutral value."""
         self.alpha, self.beta = alpha, beta
-        for at, factor, unit in ((ALPHA_AT, alpha, plan.units[0]), (BETA_AT, beta, plan.units[1])):
-            number = unit if factor is None else factor
-            if plan.is_complex:
-                plan.scalar.pack_into(self.buffer, at, number.real, number.imag)
-            else:
-                plan.scalar.pack_into(self.buffer, at, number)
+        FACTORS[plan.scalar_type].pack_into(self.buffer, ALPHA_AT, *plan.scalars(alpha, beta))
 
 
 class Plan:
@@ -83,7 +83,7 @@ class Plan:
     __slots__ = (
         "alignment_mask", "checked", "context", "context_number", "function", "head", "is_complex", "kernel",
         "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape",
-        "out_strides", "places", "scalar", "scalar_type", "shape", "slots", "spans", "units",
+        "out_strides", "places", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -111,7 +111,6 @@ class Plan:
         self.head = (*match.grid, 1, launch.threads, 1, 1, launch.smem_bytes)
         self.needed_bytes = match.workspace_bytes
         self.scalar_type = sum_dtype.char
-        self.scalar = SCALARS[self.scalar_type]
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
         self.alignment_mask = product.dtype.itemsize - 1  # address bits that are 0 for an aligned array
         self.spans = tuple([x.span_bytes for x in product.given])
@@ -210,6 +209,12 @@ class Plan:
             slot.legacy_workspace = None
             WORKSPACE.pack_into(slot.buffer, WORKSPACE_AT, *workspace)
             return int(self.kernel_launch(slot.config, self.function, slot.parameters, None))
+
+    def scalars(self, alpha: complex | None, beta: complex | None) -> tuple[complex, ...]:
+        """Return alpha and beta, or real and imaginary part of both. None means the plan's neutral value."""
+        one, zero = self.units
+        alpha, beta = one if alpha is None else alpha, zero if beta is None else beta
+        return (alpha.real, alpha.imag, beta.real, beta.imag) if self.is_complex else (alpha, beta)
 
     def takes(self, factor: Any) -> bool:
         """Return whether alpha or beta needs no further check.

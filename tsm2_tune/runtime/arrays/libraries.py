@@ -89,22 +89,19 @@ TENSORS: tuple[tuple[str, str, Callable[[Tensor], bool]], ...] = (
 )
 
 
-def check_plain(name: str, array: Array) -> None:
-    """Raise TypeError if the array's elements cannot be read directly from memory, such as those of a sparse tensor.
+def check_tensor(name: str, tensor: Tensor) -> None:
+    """Raise TypeError if the tensor's elements cannot be read directly from memory, as those of a sparse tensor.
 
     A tensor's conjugate bit is allowed, since kernels can conjugate. `name` is the argument's name, for errors.
     """
-    if is_torchs(array):
-        torch = sys.modules["torch"]
-        if type(array) is torch.Tensor and array.layout is torch.strided and not (
-            array.is_nested or array.is_quantized or array.requires_grad or array.is_neg()
-        ):  # fmt: skip
-            return  # as usual
-        for what, remedy, is_so in TENSORS:
-            if is_so(array):
-                raise TypeError(f"{name}: it {what}: pass {name}.{remedy}")
-    elif isinstance(array, np.ma.MaskedArray):
-        raise TypeError(f"{name}: masked arrays are not supported")
+    torch = sys.modules["torch"]
+    if type(tensor) is torch.Tensor and tensor.layout is torch.strided and not (
+        tensor.is_nested or tensor.is_quantized or tensor.requires_grad or tensor.is_neg()
+    ):  # fmt: skip
+        return  # as usual
+    for what, remedy, is_so in TENSORS:
+        if is_so(tensor):
+            raise TypeError(f"{name}: it {what}: pass {name}.{remedy}")
 
 
 def device_interface(name: str, array: Array) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, cast
 import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
-from tsm2_tune.runtime.arrays.libraries import check_plain, device_interface, library_of, tensor_memory
+from tsm2_tune.runtime.arrays.libraries import check_tensor, device_interface, library_of, tensor_memory
 from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.elements import DTYPES, MATHS, SUMS
 
@@ -50,9 +50,11 @@ class Matrix:
         With vector="" raise ValueError for a 1-d array. Raise TypeError or ValueError for an array that no kernel can
         read. `name` is the argument's name, for errors.
         """
-        check_plain(name, array)
-        library, on_host, read_only, stream, is_conjugate = library_of(array), False, False, None, False
-        if library == "torch" and (memory := tensor_memory(array)) is not None:
+        library, memory, on_host, read_only, stream, is_conjugate = library_of(array), None, False, False, None, False
+        if library == "torch":
+            check_tensor(name, array)
+            memory = tensor_memory(array)
+        if memory is not None:
             (element, dtype), shape, strides, address = memory
             is_conjugate = dtype.kind == "c" and array.is_conj()  # as PyTorch's x.mH
         else:
@@ -67,7 +69,7 @@ class Matrix:
                 interface = array.__array_interface__
             elif wrong := _wrong_with(interface):
                 raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
-            elif interface.get("mask") is not None:
+            if interface.get("mask") is not None or isinstance(array, np.ma.MaskedArray):
                 raise TypeError(f"{name}: masked arrays are not supported")
             if interface["typestr"] == TYPE_OF_BFLOAT16 or _is_bfloat16(array):
                 element, dtype = "bf16", array.dtype if on_host else np.dtype(interface["typestr"])
