@@ -116,24 +116,28 @@ def current_context(context: int) -> Iterator[None]:
 
 def context_id(context: int) -> int:
     """Return the context's id, which unlike its handle is never reused. Before CUDA 12.0 return the handle."""
-    number, ask = ctypes.c_ulonglong(context), getattr(cuda(), "cuCtxGetId", None)
-    if ask is not None and (status := ask(ctypes.c_void_p(context), ctypes.byref(number))):
+    return _id_of(ctypes.c_void_p(context))
+
+
+def _id_of(context: ctypes.c_void_p) -> int:
+    number, ask = ctypes.c_ulonglong(), getattr(cuda(), "cuCtxGetId", None)
+    if ask is None:
+        return context.value or 0
+    if status := ask(context, ctypes.byref(number)):
         raise RuntimeError(f"cuCtxGetId failed: {error_name(status)}")
     return number.value
 
 
-def shared_context(*addresses: int) -> tuple[int, int] | None:
-    """Return the handle and the id of the CUDA context that owns the memory at all these addresses.
-
-    Return None if there is no such context.
-    """
-    context, ask, owner = ctypes.c_void_p(), cuda().cuPointerGetAttribute, None
+def shared_context(*addresses: int) -> int | None:
+    """Return the id of the CUDA context that owns the memory at all these addresses; None if there is none."""
+    context, ask = ctypes.c_void_p(), cuda().cuPointerGetAttribute
     found = ctypes.byref(context)
+    owner: int | None = 0  # of no array yet
     for address in addresses:
-        if ask(found, CONTEXT_OF_POINTER, ctypes.c_uint64(address)) or owner not in (None, context.value):
+        if ask(found, CONTEXT_OF_POINTER, ctypes.c_uint64(address)) or owner not in (0, context.value):
             return None
         owner = context.value
-    return None if owner is None else (owner, context_id(owner))
+    return _id_of(context) if owner else None
 
 
 def stream_handle(stream: Any) -> int:
