@@ -29,7 +29,8 @@ from tsm2_tune.generator.device.occupancy import occupancy
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import TYPES_IN_C, CoreProduct, CoreTime
+from tsm2_tune.runtime.choice.choose import core_record
+from tsm2_tune.runtime.choice.core import CoreTime
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
@@ -86,7 +87,7 @@ def errors(found: Sequence[Won], rates: DeviceRates) -> dict[str, list[float]]:
         if others:
             at = min(others, key=one.distance)
             p, core = one.problem, core_of([at.measured_kernel()], {"a GPU": rates})
-            record = bytes(CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name)))
+            record = core_record(p.dtype_name, (p.m, p.n, p.k), 3 * ((0, 0),), (False, False), is_gram=False)
             us, *best = core.predict(0, record)
             launches = (one.launch.rows_per_block, one.launch.splits), best
             times = (CoreTime * 2)(*(CoreTime(p.m, p.n, p.k, 0, *launch) for launch in launches))

@@ -6,7 +6,8 @@ import ctypes
 from collections.abc import Sequence
 
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import Core, CoreProduct, CoreTime
+from tsm2_tune.runtime.choice.choose import core_record
+from tsm2_tune.runtime.choice.core import Core, CoreTime
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
@@ -47,7 +48,7 @@ def core(*kernels: MeasuredKernel, rates: DeviceRates = RATES) -> Core:
 def product(shape: Shape) -> bytes:
     """A product of column-major matrices without padding."""
     m, _, k = shape
-    return bytes(CoreProduct(*shape, lda_columns=m, ldb_columns=k, ldc_columns=m, batch_count=1, type=0))
+    return core_record("f32", shape, ((m, 0), (k, 0), (m, 0)), (False, False), is_gram=False)
 
 
 def core_times(*times: tuple[Shape, int, int]) -> ctypes.Array[CoreTime]:

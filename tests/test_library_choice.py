@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.calls import TYPES, Call
+from tests.calls import Call
 from tests.fabricated import GPU
 from tests.library_calls import (
     NOT_SUPPORTED,
@@ -20,14 +20,15 @@ from tests.library_calls import (
 )
 from tests.on_host import IN_C
 from tests.packs_of_everything import everything, kernels_of_everything, pack_of_everything
-from tsm2_tune.runtime.choice.core import NO_KERNEL, CoreProduct
+from tsm2_tune.runtime.choice.choose import core_record
+from tsm2_tune.runtime.choice.core import NO_KERNEL
 from tsm2_tune.tuner.packs.core_pack import core_of
 
 pytestmark = IN_C
 
 
-def core_product(call: Call) -> CoreProduct:
-    """The call's product. A vector is column-major and row-major if its elements are adjacent."""
+def core_product(call: Call) -> bytes:
+    """The product that the core reads. A vector is column-major and row-major if its elements are adjacent."""
     lds = []
     shapes = (call.m, call.k), (call.k, call.n), (call.m, call.n)
     for (rows, columns), operation, ld in zip(shapes, (*call.ops, "N"), call.leading, strict=True):
@@ -35,11 +36,9 @@ def core_product(call: Call) -> CoreProduct:
         own = stored[0] if stored[1] == 1 else ld
         other = 1 if stored[1] == 1 else stored[1] if stored[0] == 1 and ld == 1 else 0
         lds.append((own, other) if operation == "N" else (other, own))
-    conjugates = [operation == "C" and call.dtype.startswith("c") for operation in call.ops]
+    conj_a, conj_b = (operation == "C" and call.dtype.startswith("c") for operation in call.ops)
     is_gram = call.a == call.b and call.m == call.n and lds[0] == lds[1][::-1]
-    return CoreProduct(
-        call.m, call.n, call.k, *lds[0], *lds[1], *lds[2], 1, TYPES.index(call.dtype), *conjugates, is_gram
-    )
+    return core_record(call.dtype, (call.m, call.n, call.k), lds, (conj_a, conj_b), is_gram)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +53,7 @@ def test_a_library_tells_the_cores_choice(
     library = str(fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
     told, times, chosen = there(choices, library, calls, device), there(compared, library, calls, device), 0
     for call, (status, text, error), compared_times in zip(calls, told, times, strict=True):
-        choice = core.choose(bytes(core_product(call)), device[0])
+        choice = core.choose(core_product(call), device[0])
         if choice.reason == NO_KERNEL:
             assert (status, text) == (NOT_SUPPORTED, ""), call
             assert error.startswith(f"no {call.dtype} kernel for op "), call

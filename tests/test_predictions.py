@@ -14,7 +14,7 @@ from benchmarks.expected import errors, won
 from tests.predicted import GPU, RATES, SMS, Kind, Shape, core, core_times, measured, product
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.core import CoreProduct
+from tsm2_tune.runtime.choice.choose import core_record
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.tuner.packs.core_pack import DeviceRates
 
@@ -232,7 +232,9 @@ def test_odd_lines_of_a_and_of_b_or_c_take_longer(
     tilings = [replace(LOOPING[0], odd_lines=odd_lines, has_vectors_of_c=of_c) for odd_lines in (1.0, 2.0)]
     kernels = [measured((tiling, LOOPING[1]), (64, 8, 64), 1e6, op=op) for tiling in tilings]
     found = core(*kernels, rates=DeviceRates(SMS, 1e-3, 1e-3, {}))  # the body is nearly all of the time
-    plain, slower = (found.predict(at, bytes(CoreProduct(*shape, **lds, batch_count=1)))[0] for at in (0, 1))
+    leading = [(lds.get(f"ld{x}_columns", 0), lds.get(f"ld{x}_rows", 0)) for x in "abc"]
+    asked = core_record("f32", shape, leading, (False, False), is_gram=False)
+    plain, slower = (found.predict(at, asked)[0] for at in (0, 1))
     assert slower / plain == pytest.approx(2.0 if odd else 1.0, rel=0.05)
 
 

@@ -99,7 +99,7 @@ def core_record(
     name: str, shape: Shape, leading: Sequence[tuple[int, int]], conjugates: tuple[bool, bool], is_gram: bool,
     *, is_left_out: bool = False,
 ) -> bytes:  # fmt: skip
-    """Return the bytes of a CoreProduct, from the fields of a Layout and `is_left_out`."""
+    """Return the fields of PRODUCT, from those of a Layout and `is_left_out`."""
     (a, b), makes_c = leading[:2], len(leading) == 2
     c = (0, 0) if makes_c else leading[2]
     return PRODUCT.pack(*shape, *a, *b, *c, 1, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, is_left_out)

@@ -30,21 +30,9 @@ MOST_MESSAGE_BYTES = 500  # of the compiler's messages that are shown
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that may be gone at the next call
 EXPLANATION_BYTES = 1024
 MOST_CONTENDERS = 20  # most launches to time
-
-
-class CoreProduct(ctypes.Structure):
-    """struct core_product. A leading dimension is 0 if the matrix does not have the storage order."""
-
-    _fields_ = (
-        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
-        *((f"ld{x}_{order}", ctypes.c_int64) for x in "abc" for order in ("columns", "rows")),
-        ("batch_count", ctypes.c_int64),
-        *((name, ctypes.c_int32) for name in ("type", "conjugates_a", "conjugates_b", "is_gram", "makes_c")),
-        ("is_left_out", ctypes.c_int32),
-    )
-
-
-PRODUCT = struct.Struct("10q6i")  # the same fields
+# struct core_product: m, n, k; leading dimensions of A, B, C, of each as column-major and as row-major; batch_count;
+# type, conjugates of A and B, is_gram, makes_c, is_left_out
+PRODUCT = struct.Struct("10q6i")
 
 
 class CoreChoice(ctypes.Structure):
@@ -125,7 +113,7 @@ class Core:
     def choose(self, record: bytes, device: str | None) -> CoreChoice:
         """Return the kernel and its launch for a product on the GPU with this name, or on the host for None.
 
-        `record` has the bytes of the product's CoreProduct.
+        `record` has the fields of PRODUCT.
         """
         found: CoreChoice = self._choose(self._pack, record, self.device_index(device))
         return found

@@ -12,7 +12,7 @@ import numpy as np
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
-from tsm2_tune.runtime.choice.core import TYPES_IN_C, CoreProduct
+from tsm2_tune.runtime.choice.choose import core_record
 from tsm2_tune.tuner.export.kernel_sets.losses import Comparable, fastest
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.export.module import measured_kernel
@@ -153,7 +153,7 @@ def expected(
     core = core_of(kernels, {kernels[0].winner.device: rates})
     times, blocks = (np.empty((len(kernels), len(problems))) for _ in range(2))
     for place, p in enumerate(problems):
-        record = bytes(CoreProduct(p.m, p.n, p.k, batch_count=1, type=TYPES_IN_C.index(p.dtype_name)))
+        record = core_record(p.dtype_name, (p.m, p.n, p.k), 3 * ((0, 0),), (False, False), is_gram=False)
         for at, kernel in enumerate(kernels):
             times[at, place], rows, splits = core.predict(at, record)
             launch = replace(kernel.winner.launch, rows_per_block=rows)
