@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,12 +17,16 @@ from tests.command import refused, run
 from tests.exchanged import tuned_database
 from tests.fabricated import plain_sql
 from tsm2_tune.commands.predict import closing_text
+from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.pretuned import pretuned
+from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.comparison import Compared
 from tsm2_tune.tuner.export.scale_launch import distance
-from tsm2_tune.tuner.packs.choice import Choice
+from tsm2_tune.tuner.packs.choice import Choice, choices
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome
 
@@ -117,6 +121,20 @@ def test_predict_says_what_it_lacks(arguments: tuple[str, ...], expected: str) -
     assert expected in refused("predict", "--shapes", "512x8x512", *arguments)
 
 
+def test_the_modules_kernel_and_launch_are_compared() -> None:
+    problems = [Problem(40000, 8, 10000, "f32"), Problem(8, 8, 3_000_000, "f32", "tx"), Problem(1664, 4, 9008, "f32")]
+    (h100,) = (one for one in pretuned() if one.name == "h100")
+    _, chosen = choices(h100, problems, lambda _: "", lambda _: None)
+    target = cast(Target, SimpleNamespace(limits=PROFILES["h100"]))
+    candidates = [comparison.chosen_candidate(target, one) for one in chosen]
+    assert [one.problem.op for one in candidates] == ["nn", "tn", "nn"]  # the pack has no kernel for Gram matrices
+    for candidate, choice in zip(candidates, chosen, strict=True):
+        made, wanted = candidate.launch, choice.match.launch
+        assert (made.rows_per_block, made.splits) == (wanted.rows_per_block, wanted.splits)
+        assert render(candidate.problem, candidate.config).digest == choice.match.winner.digest
+    assert candidates[0].launch.splits == 5  # no search tries so many
+
+
 @pytest.mark.host
 def test_compare_times_what_the_module_chooses(path: Path, toolchain: object) -> None:
     tsm2_tune.tune(["64x2x64", "128x2x64"], device="cpu", family="tsm2", max_trials=2, pairs=False, db=path)
@@ -146,7 +164,7 @@ def test_compare_says_why_a_kernel_has_no_time(
     tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
 
     def timed(_: object, choice: Choice, candidate: Candidate) -> Compared:
-        return Compared(choice, candidate.config, Outcome.WRONG_RESULT, None, "wrong: C[3, 1]")
+        return Compared(choice, candidate.config, Outcome.WRONG_RESULT, trouble="wrong: C[3, 1]")
 
     monkeypatch.setattr(comparison, "_timed", timed)
     said = run("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64")

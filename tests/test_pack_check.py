@@ -80,9 +80,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
         def final(self, problem: Problem, prior: Any, *_: Any, **__: Any) -> Final | None:
             kernel_us, vendor_us = found.times(problem)
-            vendor = () if found.left_out else found.routines or (vendor_measurement(vendor_us),)
-            timed = [(one.config, kernel_us) for one in prior.contenders if not prior.last_finalists]
-            return final(*timed, problem=problem, vendor=vendor) if timed else None
+            vendor = found.routines or (vendor_measurement(vendor_us),)
+            (only,) = prior.contenders
+            return None if found.left_out else final((only.config, kernel_us), problem=problem, vendor=vendor)
 
         def left_out(self, problem: Problem) -> VendorLeftOut | None:
             return found.left_out
@@ -174,7 +174,7 @@ def test_parts_take_turns_until_the_time_ends(pack: Path, gpu: World, monkeypatc
 
 
 def test_no_kernel_is_begun_after_the_end(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", -1.0)
     found = tsm2_tune.check_pack(pack, only="R")
     assert (gpu.timed, found.parts["R", "f32"].trust) == ([], None)
 
@@ -219,12 +219,12 @@ GEMM, LT, GEMV = (
     [
         ((GEMM, LT), 2.0),
         ((LT, GEMV), 1.2),
-        ((LT,), 1.5),
+        ((LT,), None),
         ((vendor_measurement(90, right=False),), None),
         ((vendor_measurement(90, right=False), LT), None),
     ],
 )
-def test_gains_are_over_gemm_or_a_faster_routine(
+def test_gains_are_over_cublas_without_cublaslt(
     pack: Path, gpu: World, routines: tuple[VendorMeasurement, ...], gain: float | None
 ) -> None:
     gpu.routines = routines
@@ -278,7 +278,7 @@ def test_nothing_is_stored(tmp_path: Path, gpu: World, monkeypatch: pytest.Monke
 def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None:
     gpu.times = lambda problem: (100.0, 90.0 if problem == SHAPES[0] else 200.0)
     said = run("pack", "--check", str(pack), "--only", "R,L,T")
-    assert (said.exit_code, said.stderr) == (0, "")
+    assert (said.exit_code, said.stderr) == (0, f"checking {pack} on {HERE}: about 120 seconds\n")
     head, columns, of_r, of_l, about, closing = said.stdout.splitlines()
     assert head == f"{HERE}, kernels of {pack}, tuned on {HERE}: L2 dirty before each sample"
     assert columns.split() == COLUMNS
@@ -297,7 +297,7 @@ def test_the_command_names_failed_kernels(pack: Path, gpu: World) -> None:
 
 
 def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", -1.0)
     said = run("pack", "--check", str(pack), "--only", "R")
     assert said.stdout.splitlines()[2].split() == ["R", "f32", *"------"]
     assert said.stdout.splitlines()[-1] == "0 kernels timed in 0 s: trust every measured part"

@@ -36,7 +36,7 @@ from tsm2_tune.tuner.packs.choice import included_kernels
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of
 from tsm2_tune.tuner.results.merge.files import opened
-from tsm2_tune.tuner.results.storage.addresses import is_bundled
+from tsm2_tune.tuner.results.storage.addresses import is_bundled, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Event, Noted
 from tsm2_tune.tuner.runs.signals import interruptible
@@ -163,7 +163,10 @@ def check_pack(
         most_bytes = int(MEMORY_SHARE * target.limits.memory_bytes)
         sampled = sample(kernels, target.identity.name, source, asked, most_bytes)
         if not sampled:
-            raise InputError(f"{source} has no kernel of {tuned_on} for these kinds and types of products")
+            raise InputError(
+                f"{shown_name(source)} has no kernel of {tuned_on} for these kinds and types of products"
+            )
+        note(f"checking {shown_name(source)} on {target.identity.name}: about {CHECK_SECONDS:.0f} seconds")
         products = {part: list[CheckedProduct]() for part in sampled}
         waiting = note if waits else None
         for one in checked(target, sampled.values(), end=start + CHECK_SECONDS, wait=waiting, tell=note):
@@ -189,7 +192,7 @@ def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedK
             kernels = exported_kernels(store, name, tell=tell)
             if not any(kernel.winner.on_host for kernel in kernels.kernels):
                 return kernels
-    raise InputError(f"{source} has no kernel for a GPU: name a file that `tsm2-tune pack` wrote")
+    raise InputError(f"{shown_name(source)} has no kernel for a GPU: name a file that `tsm2-tune pack` wrote")
 
 
 def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[tuple[str, str], Gains]:

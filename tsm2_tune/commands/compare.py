@@ -63,7 +63,7 @@ def compare(
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
     from tsm2_tune.tuner.device.target import default_spec, find_target
-    from tsm2_tune.tuner.export.comparison import candidate_of, compared
+    from tsm2_tune.tuner.export.comparison import chosen_candidate, compared
     from tsm2_tune.tuner.packs.choice import choices
 
     target = find_target(spec if spec is not None else default_spec())
@@ -72,7 +72,7 @@ def compare(
     state = target.cache(cache)
     with ended_by_signals(ctx, None, stderr=as_json), tables.waiting("comparing"):
         _, chosen = choices(source, problems, partial(_device_of, target), tell)
-        wanted = [(one, candidate_of(target, one)) for one in chosen]
+        wanted = [(one, chosen_candidate(target, one)) for one in chosen]
         found = list(compared(target, wanted, state, wait=tell if wait else None))
     facts = [_facts(one) for one in found]
     if as_json:
@@ -80,7 +80,7 @@ def compare(
         click.echo(json.dumps(head | {"is_emulated": target.is_host, "problems": facts}, indent=2))
     else:
         _print(target, state, place, found, facts)
-    if any(one.row is None for one in found):
+    if any(one.measured is None for one in found):
         ctx.exit(1)
 
 
@@ -103,17 +103,17 @@ def _device_of(target: Target, stored: Sequence[str]) -> str:
 
 
 def _facts(one: Compared) -> dict[str, Any]:
-    row, asked = one.row, one.choice.asked
+    measured, asked = one.measured, one.choice.asked
     return {
         "problem": asked.text,
         "dtype": asked.dtype_name,
         "product": product_text(asked.op),
         "layout": layout_text(asked.op),
-        "kernel_us": None if row is None else row.median_us,
-        "low_us": None if row is None else row.low_us,
-        "high_us": None if row is None else row.high_us,
-        "vendor_us": None if row is None else row.vendor_us,
-        "x_vendor": None if row is None else row.x_cublas,
+        "kernel_us": None if measured is None else measured.median_us,
+        "low_us": None if measured is None else measured.low_us,
+        "high_us": None if measured is None else measured.high_us,
+        "vendor_us": one.vendor_us,
+        "x_vendor": None if measured is None or one.vendor_us is None else one.vendor_us / measured.median_us,
         "expected_us": one.choice.match.expected_us,
         "is_vendor_chosen": one.choice.is_vendor_chosen,
         "kernel": one.config.text,
@@ -140,7 +140,7 @@ def _print(
             fact["dtype"],
             fact["product"] if lying else f"{fact['product']} {fact['layout'].removesuffix('-major')}",
             number_text(fact["kernel_us"], 1),
-            "-" if one.row is None else f"{spread_percent(one.row):.1f} %",
+            "-" if one.measured is None else f"{spread_percent(one.measured):.1f} %",
             number_text(fact["vendor_us"], 1),
             number_text(fact["x_vendor"], 2),
             chosen_text(one.choice),

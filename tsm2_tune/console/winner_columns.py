@@ -12,6 +12,7 @@ from tsm2_tune.tuner.measure.vendor import table_cells
 
 if TYPE_CHECKING:
     from tsm2_tune.tuner.results.best_view import BestRow
+    from tsm2_tune.tuner.results.trial import Measurement
 
 FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, for column-major matrices
 OF_ROWS = str.maketrans("ntcj", "tnjc")  # letters for column-major matrices -> letters for row-major matrices
@@ -44,7 +45,7 @@ def device_text(row: BestRow) -> str:
     return f"{row.device}, L2 {row.cache}" if row.compute_capability else row.device
 
 
-def spread_percent(row: BestRow) -> float:
+def spread_percent(row: BestRow | Measurement) -> float:
     """Return the distance from the median time to the farther end of its confidence interval, in percent."""
     return 100 * max(row.high_us / row.median_us - 1, 1 - row.low_us / row.median_us)
 

@@ -6,31 +6,28 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.tuner.compile import cache
-from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.scale_launch import launches
 from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.measure.vendor.libraries import CUBLAS
 from tsm2_tune.tuner.packs.choice import Choice
-from tsm2_tune.tuner.results.best_view import BestRow
-from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache, Outcome
+from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, VendorMeasurement
 from tsm2_tune.tuner.runs.events import FinalFailure
-from tsm2_tune.tuner.search import fixed_list, session
+from tsm2_tune.tuner.search.candidates import Search
+from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.loop import Tuner, least_ahead
 from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, FinalCandidate
 from tsm2_tune.tuner.search.spaces import GIB
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
 from tsm2_tune.tuner.verify.operands import needed_bytes
 
 EFFORT = Effort(spread=0.005, min_samples=21, max_samples=101, limit_seconds=1.0)
@@ -38,14 +35,26 @@ EFFORT = Effort(spread=0.005, min_samples=21, max_samples=101, limit_seconds=1.0
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """The times of a chosen kernel and of cuBLAS or cuBLASLt for one problem."""
+    """The times of a chosen kernel and of cuBLAS and cuBLASLt for one problem."""
 
     choice: Choice
     config: KernelConfig
     outcome: Outcome  # of the kernel's trial
-    row: BestRow | None  # the times; None if the result is wrong or could not be timed
-    trouble: str = ""  # why `row` is None, or lacks the vendor's time
+    measured: Measurement | None = None  # the kernel's time; None if the result is wrong or could not be timed
+    vendor: tuple[VendorMeasurement, ...] = ()  # the fastest routine of each library, in the same rounds
+    trouble: str = ""  # why there is no time of the kernel or of the vendor
     has_vendor: bool = True  # whether the vendor's libraries can be used on the device
+
+    @property
+    def vendor_us(self) -> float | None:
+        """The time of the fastest routine with a correct result; None without one."""
+        return min((one.measurement.median_us for one in self.vendor if one.verdict.correct), default=None)
+
+    @property
+    def cublas_us(self) -> float | None:
+        """The time of cuBLAS's gemm, or of its gemv or syrk if faster; None if its result is wrong or not timed."""
+        own = (one for one in self.vendor if one.library == CUBLAS and one.verdict.correct)
+        return next((one.measurement.median_us for one in own), None)
 
 
 def compared(
@@ -59,51 +68,48 @@ def compared(
     """Verify each chosen kernel, then time it alternately with cuBLAS and cuBLASLt. Yield the times of each kernel.
 
     Before each sample the L2 cache is brought into state `state`. The next kernels are compiled meanwhile. No kernel
-    is begun after the time `end` of time.monotonic. Trials are stored in a temporary database. `wait` is called while
-    another run uses the device. Raise the same errors as `tune`.
+    is begun after the time `end` of time.monotonic. Nothing is stored. `wait` is called while another run uses the
+    device. Raise the same errors as `tune`.
     """
     options = Options(vendor=True, cache=state, final_caches=(), final_effort=EFFORT)
     rest, compiling = iter(wanted), deque[tuple[Choice, Candidate]]()
-    with ExitStack() as stack:
-        stack.enter_context(device_lock(target, wait))
-        work = stack.enter_context(workplace(cache.working_parent()))
-        store = stack.enter_context(Store.open(Path(work.folder) / "compare.db", create=True))
-        tuner = stack.enter_context(Tuner(target, options))
-        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    with device_lock(target, wait), Tuner(target, options) as tuner:
         ahead = 2 * least_ahead(options.sharing, None)
         while time.monotonic() < end:
             for choice, candidate in islice(rest, ahead - len(compiling)):
-                tuner.expect(choice.problem)
+                tuner.expect(candidate.problem)
                 tuner.compile_ahead([candidate])
                 compiling.append((choice, candidate))
             if not compiling:
                 return
-            choice, candidate = compiling.popleft()
-            opened = fixed_list.problem_session(choice.problem, [candidate.config.family], tuner, store, started_at)
-            yield _timed(opened, choice, candidate)
+            yield _timed(tuner, *compiling.popleft())
 
 
-def _timed(opened: session.ProblemSession, choice: Choice, candidate: Candidate) -> Compared:
-    for event in opened.listed([candidate]):
-        trial = event.trial
-        if trial.outcome is not Outcome.OK:
-            return Compared(choice, candidate.config, trial.outcome, None, f"{trial.outcome}: {trial.detail}")
-    trouble, has_vendor = "", True
-    for one in opened.finals(opened.executor):
-        trouble = one.detail if isinstance(one, FinalFailure) else trouble
-    if (left_out := opened.executor.left_out(choice.problem)) is not None:
-        trouble, has_vendor = trouble or left_out.detail, left_out.problem is not None
-    rows = opened.store.best(problem=choice.problem, cache=opened.cache)
-    return Compared(choice, candidate.config, Outcome.OK, rows[0] if rows else None, trouble, has_vendor)
+def _timed(tuner: Tuner, choice: Choice, candidate: Candidate) -> Compared:
+    config, problem = candidate.config, candidate.problem
+    (trial,) = tuner.tune(Search(InOrder([candidate])))
+    if trial.outcome is not Outcome.OK or trial.measurement is None:
+        return Compared(choice, config, trial.outcome, trouble=f"{trial.outcome}: {trial.detail}")
+    alone = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(config, trial.measurement.median_us),))
+    final, left_out = tuner.final(problem, alone), tuner.left_out(problem)
+    measured, vendor = trial.measurement, tuple[VendorMeasurement, ...]()
+    trouble = "" if left_out is None else left_out.detail
+    if isinstance(final, FinalFailure):
+        trouble = final.detail
+    elif final is not None:
+        ((_, measured),), vendor = final.measurements, final.vendor
+    has_vendor = left_out is None or left_out.problem is not None
+    return Compared(choice, config, Outcome.OK, measured, vendor, trouble, has_vendor)
 
 
-def candidate_of(target: Target, choice: Choice) -> Candidate:
-    """Return a candidate: the chosen kernel, with the launch that is nearest to the launch that the module would use.
+def chosen_candidate(target: Target, choice: Choice) -> Candidate:
+    """Return a candidate: the chosen kernel with the launch of the module, or else with the nearest possible launch.
 
-    Raise InputError if the problem does not fit in memory, or if this version does not have the kernel.
+    A kernel with splits has no launch with one split. Raise InputError if the problem does not fit in memory, or if
+    this version does not have the kernel.
     """
-    own, launch = parse_config(choice.match.winner.config), choice.match.launch
-    needed, there = needed_bytes(choice.problem), target.limits.memory_bytes
+    own, launch, problem = parse_config(choice.match.winner.config), choice.match.launch, choice.problem
+    needed, there = needed_bytes(problem), target.limits.memory_bytes
     if needed > there:
         raise InputError(
             f"{choice.asked.text} needs {needed / GIB:.1f} GiB, {target.limits.name} has {there / GIB:.1f} GiB:"
@@ -111,17 +117,13 @@ def candidate_of(target: Target, choice: Choice) -> Candidate:
         )
     if own is None:
         raise InputError(f"{choice.match.winner.config} is not a kernel of this version: tune again")
-    family = family_named(own.family)
-    able = [
-        fixed_list.candidate_of(one, choice.problem, target.limits)
-        for one in launches(own)
-        if family.supports(choice.problem) and family.has(one, choice.problem)
-    ]
-    if not able:
-        raise InputError(f"{own.text} cannot compute {choice.problem.text} in this version: tune again")
+    tile_rows = family_named(own.family).launch(own, problem).rows_per_block // int(own.tunables.get("row_tiles", 1))
+    exact = {"splits": launch.splits, "row_tiles": max(1, launch.rows_per_block // tile_rows)}
+    modules = replace(own, **{name: value for name, value in exact.items() if name in own.launch_tunables()})
+    same = [one for one in (modules, *launches(own)) if one.kernel_text == own.kernel_text]
 
     def away(one: Candidate) -> tuple[int, int, str]:
         made = one.launch
         return abs(made.rows_per_block - launch.rows_per_block), abs(made.splits - launch.splits), one.config.text
 
-    return min(able, key=away)
+    return min((candidate_of(one, problem, target.limits) for one in same), key=away)

@@ -15,11 +15,10 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.export.comparison import Compared, candidate_of, compared
+from tsm2_tune.tuner.export.comparison import Compared, chosen_candidate, compared
 from tsm2_tune.tuner.packs.choice import Choice, choice_of
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import SLOWER, mean
-from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 MOST_UNSEEN = 32  # products of a part that were not tuned
@@ -52,7 +51,8 @@ class CheckedProduct:
     place: str  # "tuned"; "near" or "far" from the shapes at which the kernel was measured
     config: str  # the kernel that a module with the pack chooses; "" if it chooses cuBLAS, then nothing is timed
     kernel_us: float | None = None  # the kernel's time; None if its result is wrong or was not timed
-    vendor_us: float | None = None  # cuBLAS's time in the same rounds; None if it was not timed or is wrong
+    # The time of cuBLAS's gemm, or of its gemv or syrk if faster, in the same rounds; None as for the kernel.
+    vendor_us: float | None = None
     has_failed: bool = False  # whether the result is wrong, or the kernel does not compile or run here
     trouble: str = ""  # why a time is None
 
@@ -142,7 +142,8 @@ def checked(
     """Verify the chosen kernels and time them in turns with cuBLAS, one of each list in turn, until the time `end`.
 
     Yield each product, also if the module would choose cuBLAS. `tell` is called with a sentence about a kernel that
-    this version cannot compile. Raise ToolMissing if cuBLAS cannot be used, and the errors of `compared`.
+    this version does not have. Raise ToolMissing if cuBLAS cannot be used, and the errors of
+    `compared`.
     """
     every = list(_in_turn(sampled))
     rest = iter(every)
@@ -151,7 +152,7 @@ def checked(
         for one in every:
             if not one.choice.is_vendor_chosen:
                 try:
-                    yield one.choice, candidate_of(target, one.choice)
+                    yield one.choice, chosen_candidate(target, one.choice)
                 except InputError as error:
                     tell(f"not measured: {error}")
 
@@ -173,15 +174,7 @@ def _by_vendor(one: Sampled) -> CheckedProduct:
 
 def _measured(place: Place, found: Compared) -> CheckedProduct:
     has_failed = found.outcome not in (Outcome.OK, Outcome.INTERRUPTED)
-    kernel_us = None if found.row is None else found.row.median_us
-    vendor_us = None if found.row is None else _vendor_us(found.row)
+    kernel_us = None if found.measured is None else found.measured.median_us
     return CheckedProduct(
-        found.choice.asked, place, found.config.text, kernel_us, vendor_us, has_failed, found.trouble
+        found.choice.asked, place, found.config.text, kernel_us, found.cublas_us, has_failed, found.trouble
     )
-
-
-def _vendor_us(row: BestRow) -> float | None:
-    """Return the time of cuBLAS's gemm, or of a faster routine for this product (gemv, syrk); None if it is wrong."""
-    if row.cublas_us is not None:
-        return row.cublas_us if row.cublas_right else None
-    return row.vendor_us if row.vendor_right else None

@@ -35,9 +35,9 @@ class Choice:
 
     @property
     def problem(self) -> Problem:
-        """The problem that the kernel computes: `asked`, or its transpose."""
-        if not self.match.is_transposed:
-            return self.asked
+        """The problem that the kernel computes: `asked`, its transpose, or for a Gram matrix perhaps the product of
+        two matrices.
+        """
         m, n, k = self.match.extents
         return Problem(m, n, k, self.asked.dtype_name, self.match.winner.op)
 
