@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from click.testing import CliRunner
 
 import tsm2_tune
 from benchmarks import pretuned as bench
-from tests.command import run
+from tests.command import refused, run, said
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -125,20 +126,52 @@ def texts(tmp_path: Path, session_cache: None) -> Path:
 def test_a_text_is_read_without_an_import(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretuned, "FOLDER", texts)
     monkeypatch.setenv("XDG_CACHE_HOME", str(texts / "cache"))
-    for _ in range(2):  # the second one finds what the first has made
-        result = run(*command.split(), "--db", "pretuned:card")
+    for name in ("pretuned:card", str(texts / "card.jsonl")):  # the second one finds what the first has made
+        result = run(*command.split(), "--db", name)
         assert result.exit_code == 0, result.output
         assert "tsm2" in result.output
     (made,) = cache.cache_folder().glob("??/*.db")
     assert str(made) not in result.output
 
 
-@pytest.mark.parametrize("command", ["forget 1", "--device cpu --shapes 8x8x8", "db vacuum", "import best.db"])
+def test_an_export_names_the_card_of_a_text(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretuned, "FOLDER", texts)
+    command = ("export", "--format", "csv", "-o", "-")
+    assert said(*command, "--pretuned", "card") == said(*command, "--db", "pretuned:card")
+    assert refused(*command, "--pretuned", "h1").startswith(
+        "Error: unknown 'pretuned:h1': expected a file, or one of"
+    )
+    assert refused(*command, "--pretuned", "card", "--db", "a.db").startswith(
+        "Error: --pretuned and --db each choose"
+    )
+
+
+def test_a_missing_text_is_named(tmp_path: Path) -> None:
+    missing = tmp_path / "a.jsonl"
+    assert refused("best", "--db", str(missing)) == f"Error: cannot read {missing}: No such file or directory\n"
+
+
+def test_texts_have_digests_of_their_own(texts: Path, tmp_path: Path) -> None:
+    """Libraries of their kernels are kept by these digests."""
+    other = tmp_path / "other.jsonl"
+    other.write_text((texts / "card.jsonl").read_text().replace("right in 9 calls", "right in 8 calls"))
+    digests = set()
+    for place in (texts / "card.jsonl", other, texts / "card.jsonl"):
+        with Store.open(place, create=False) as store:
+            digests.add(store.database.digest())
+    assert len(digests) == 2
+
+
+@pytest.mark.parametrize(
+    "command", ["forget 1", "--device cpu --shapes 8x8x8", "db vacuum", "db check", "import best.db", "confirm"]
+)
 def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretuned, "FOLDER", texts)
-    result = run(*command.split(), "--db", "pretuned:card")
-    assert result.exit_code == 2
-    assert result.output.startswith("Error: pretuned:card can only be read, by best, show")
+    before = (texts / "card.jsonl").read_bytes()
+    for name in ("pretuned:card", str(texts / "card.jsonl")):
+        words = f"Error: {name} can only be read, by best, show, source, export, report, predict, compare, run,"
+        assert refused(*command.split(), *([name] if command == "db check" else ["--db", name])).startswith(words)
+    assert (texts / "card.jsonl").read_bytes() == before
 
 
 @pytest.fixture
@@ -148,16 +181,17 @@ def toolkit(tmp_path: Path) -> Path:
 
 
 def ran(
-    texts: Path, *program: str, drivers: Path | str = "", toolkit: Path | str = "", path: str | None = None
-) -> subprocess.CompletedProcess[str]:
-    """`tsm2-tune run --pretuned` of the program, with these texts, this driver and this toolkit."""
+    texts: Path, *program: str, drivers: Path | str = "", toolkit: Path | str = "", path: str | None = None,
+    kernels: Sequence[str] = ("--pretuned",),
+) -> subprocess.CompletedProcess[str]:  # fmt: skip
+    """`tsm2-tune run` of the program with these kernels, texts, driver and toolkit."""
     script = (
         f"from pathlib import Path; from tsm2_tune import pretuned; pretuned.FOLDER = Path({str(texts)!r})\n"
         f"from tsm2_tune.__main__ import main; main()"
     )
     told = {"LD_LIBRARY_PATH": str(drivers), "CUDA_HOME": str(toolkit), "PATH": path or os.environ["PATH"]}
     return subprocess.run(
-        [sys.executable, "-c", script, "run", "--pretuned", "--", *program],
+        [sys.executable, "-c", script, "run", *kernels, "--", *program],
         input=json.dumps([[gemm()] * 3]),
         env=os.environ | {"CUDA_PATH": "", "COLUMNS": "200"} | told,
         capture_output=True,
@@ -207,6 +241,18 @@ def test_a_program_gets_what_was_verified_in_full_and_nothing_else(
     if not changes:
         again = ran(texts, *PROGRAM, drivers=fakes)  # no compiler is asked for again
         assert (again.returncode, launches(again), again.stderr) == (0, 3, "")
+
+
+@pytest.mark.host
+@needs_compiler
+def test_a_program_runs_with_the_kernels_of_a_text(fakes: Path, texts: Path, toolkit: Path) -> None:
+    named = ("pretuned:card", str(texts / "card.jsonl"))
+    for name in named:
+        done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit, kernels=("--db", name))
+        assert (done.returncode, launches(done)) == (0, 3), done.stderr
+    done = ran(texts, *PROGRAM, drivers=fakes, toolkit=toolkit, kernels=("--db", "pretuned:other"))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert done.stderr.startswith("Error: unknown 'pretuned:other'")
 
 
 @pytest.mark.host

@@ -21,6 +21,7 @@ from tsm2_tune.api.tune import options_of
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.device import target
 from tsm2_tune.tuner.device.lock import device_lock
+from tsm2_tune.tuner.results.storage.addresses import place_of
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.runs.events import Confirmed, Event, Noted
@@ -54,7 +55,9 @@ def confirm(
     tell: Callable[[Event], object] = on_event or (lambda event: None)
     selection = selected(device, products, dtype, op, cache, layout)
     found: list[Confirmed] = []
-    with Store.open(file_name("db", db), create=False) as store, interruptible():
+    place = file_name("db", db)
+    place_of(place)  # raises if it can only be read
+    with Store.open(place, create=False) as store, interruptible():
         here = _target(selection, store)
         every = store.best(device=here.identity.name, cache=selection.cache)
         rows = [row for row in every if row.problem in selection]

@@ -14,6 +14,7 @@ from tsm2_tune.commands.errors import Command, ended_by_signals, option
 from tsm2_tune.commands.options import (
     Choice,
     database_option,
+    is_given,
     output_option,
     selection_options,
     wait_option,
@@ -21,11 +22,12 @@ from tsm2_tune.commands.options import (
 )
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
-from tsm2_tune.tuner.results.storage.addresses import shown_name
+from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
 
 
 @click.command(cls=Command)
 @database_option
+@option("--pretuned", metavar="CARD", help="Short for --db pretuned:CARD, the kernels included for this card.")
 @selection_options
 @option(
     "--format",
@@ -69,6 +71,7 @@ def export(
     ctx: click.Context,
     /,
     database: str,
+    pretuned: str | None,
     which: dict[str, Any],
     form: str | None,
     family: str | None,
@@ -88,6 +91,7 @@ def export(
     tsm2-tune export --launcher -o best_kernels.py
     tsm2-tune export -o libtsm2.so
     tsm2-tune export --within 3% -o best_kernels.py
+    tsm2-tune export --pretuned h100 -o best_kernels.py
     tsm2-tune export -o h200.jsonl
     tsm2-tune export --format t4 --shapes 20480x16x20480 -o trials.json
     tsm2-tune export --format kernel-tuner-cache --family stream_a_fma -o stream_a_fma.json
@@ -99,6 +103,10 @@ def export(
     from tsm2_tune.console.export_progress import ExportProgress
     from tsm2_tune.tuner.export import LIBRARY_SUFFIXES, written
 
+    if pretuned is not None:
+        if is_given(ctx, "database"):
+            raise click.UsageError("--pretuned and --db each choose the kernels: name one of them")
+        database = PREFIX + pretuned
     form = form or _format_of(output)
     options: dict[str, Any] = {
         "family": family, "binaries": binaries, "launcher": launcher, "between": between, "within": within,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.merge.files import opened
-from tsm2_tune.tuner.results.storage.addresses import is_address, tune_first
 from tsm2_tune.tuner.results.store import Store
 
 Among = Callable[[Sequence[BestRow]], Sequence[BestRow]]
@@ -30,11 +28,9 @@ def pack_path(database: str, tell: Callable[[str], None]) -> Path | None:
     imported ones. If there is no GPU, pass a message to `tell` and return None. Raise InputError if no GPU kernel in
     the database was verified in full. Raise ToolMissing if the compiler is missing.
     """
-    if database and not is_address(database) and not os.path.exists(database):
-        raise InputError(f"no database {database}: {tune_first(database)}, or take these with --pretuned")
-    if gpu_here(tell) is None:
-        return None
     with Store.open(database, create=False) as store:
+        if gpu_here(tell) is None:
+            return None
         return cached_file(digest(__version__, store.database.digest()), lambda: _pack(store, tell))
 
 

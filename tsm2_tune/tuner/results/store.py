@@ -33,7 +33,7 @@ from tsm2_tune.tuner.results.history import History
 from tsm2_tune.tuner.results.insert import Kept
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import schema
-from tsm2_tune.tuner.results.storage.addresses import command_on, is_bundled, place_of
+from tsm2_tune.tuner.results.storage.addresses import command_on, is_text, place_of
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import repeated
 from tsm2_tune.tuner.results.trial import Cache, Final, Outcome, Trial, TuningRun
@@ -60,15 +60,13 @@ class Store:
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
         """Open the store in the database `name`. If `create` is true, create a missing database.
 
-        The results that the package contains, for example pretuned:h100, can be opened read-only. Raise StoreError if
-        the database cannot be used.
+        A text of trials, for example pretuned:h100 or a100.jsonl, can be opened read-only. Raise StoreError if the
+        database cannot be used, InputError if the text cannot be read.
         """
-        if is_bundled(name) and not create:
-            from tsm2_tune.tuner.results.merge import (
-                pretuned_database,  # imported here, since other databases do not need it
-            )
+        if is_text(name) and not create:
+            from tsm2_tune.tuner.results.merge import text_database  # imported here, since databases do not need it
 
-            with pretuned_database.opened(os.fspath(name)) as database:
+            with text_database.opened(os.fspath(name)) as database:
                 yield cls(database)
             return
         with Database.open(place_of(name), create=create) as database:

@@ -93,12 +93,12 @@ def kind_of(path: Path) -> Kind:
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
-            raise InputError(f"cannot import {path}: it is not a regular file; name a database or a text of trials")
+            raise InputError(f"cannot read {path}: it is not a regular file; name a database or a text of trials")
         with path.open("rb") as file:
             begin = file.read(MOST_SPACE)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "no file can have this name"
-        raise InputError(f"cannot import {path}: {reason}") from None
+        raise InputError(f"cannot read {path}: {reason}") from None
     if not begin or begin.startswith(DATABASE):
         return Kind.DATABASE
     text = begin[: len(begin) // 4 * 4].decode(json.detect_encoding(begin), errors="ignore")

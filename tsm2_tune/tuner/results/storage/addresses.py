@@ -1,5 +1,5 @@
-"""Parse the value of `--db`: the path of a file, the address of a PostgreSQL database, or a name such as
-pretuned:h100.
+"""Parse the value of `--db`: the path of a database or of a text of trials, the address of a PostgreSQL database, or
+a name such as pretuned:h100.
 
 Error messages never contain a password.
 """
@@ -18,6 +18,7 @@ from tsm2_tune.errors import StoreError
 
 DEFAULT_DATABASE = "results.db"
 PREFIX = "pretuned:"  # begins the names of results that the package contains
+TEXT_SUFFIX = ".jsonl"  # ends the name of a text of trials
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 # A mistyped address: its scheme follows a space or a quote, or has only one slash.
@@ -106,17 +107,22 @@ def is_bundled(name: str | PathLike[str]) -> bool:
     return os.fspath(name).lower().startswith(PREFIX)
 
 
+def is_text(name: str | PathLike[str]) -> bool:
+    """Return whether the name denotes a text of trials: pretuned:h100, or a file such as a100.jsonl."""
+    return is_bundled(name) or os.fspath(name).endswith(TEXT_SUFFIX)
+
+
 def place_of(name: str | PathLike[str]) -> Path | Address:
     """Return the file's path or the server's address that `--db` names.
 
-    Raise StoreError if the name is empty, if it is the address of another kind of server, or if it names the
-    package's own results, which are read-only.
+    Raise StoreError if the name is empty, if it is the address of another kind of server, or if it names a text of
+    trials, which is read-only.
     """
     text = os.fspath(name)
-    if is_bundled(text):
+    if is_text(text):
         raise StoreError(
-            f"{text} can only be read, by best, show, source, export, report, model and space: for other commands,"
-            f" import it: tsm2-tune import {text} --db results.db"
+            f"{text} can only be read, by best, show, source, export, report, predict, compare, run, model and space:"
+            f" for other commands, import it: tsm2-tune import {shlex.quote(text)} --db results.db"
         )
     if not text:
         raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")

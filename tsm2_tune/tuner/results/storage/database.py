@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import schema_versions, sqlite, sqlite_schema
-from tsm2_tune.tuner.results.storage.addresses import Address, is_bundled, place_of, tune_first
+from tsm2_tune.tuner.results.storage.addresses import Address, is_text, place_of, tune_first
 from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
 from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, network_of, refusal
 from tsm2_tune.tuner.results.storage.retry import repeated
@@ -39,6 +39,7 @@ class Database:
         self, path: Path | Address, engine: Engine, *, server: Server | None = None, file: Unchanged | None = None
     ) -> None:
         self.path = path  # the name in messages
+        self._stored_at = path
         self._engine, self._server, self._file = engine, server, file
         self._is_copy = False  # whether it is a copy, in which writes would be lost
         self._opened: tuple[Path, os.stat_result] | None = None  # the file when it was opened for writing
@@ -166,7 +167,7 @@ class Database:
             return self._server.digest()
         found = hashlib.sha256()
         for beside in ("", "-wal"):  # -wal has writes that SQLite has not moved to the file yet
-            file = Path(f"{self.path}{beside}")
+            file = Path(f"{self._stored_at}{beside}")
             if file.is_file():
                 found.update(file.read_bytes())
         return found.hexdigest()
@@ -194,7 +195,7 @@ class Database:
     @contextmanager
     def _file_transaction(self, *, writes: bool) -> Iterator[Connection]:
         if writes and isinstance(self.path, Path) and (self._is_copy or self._file is not None):
-            if is_bundled(self.path):
+            if is_text(self.path):
                 place_of(self.path)  # raises
             network, remedy = network_of(self.path), sqlite.REMEDIES[sqlite3.SQLITE_READONLY]
             raise refusal(self.path, network) if network else StoreError(f"{self.path} {remedy}")

@@ -1,4 +1,4 @@
-"""Open the tuning results that the package contains as read-only databases.
+"""Open texts of trials, such as those that the package contains, as read-only databases.
 
 Each database is built once and cached.
 """
@@ -14,7 +14,7 @@ from tsm2_tune import __version__, pretuned
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.results.merge.files import written
-from tsm2_tune.tuner.results.merge.text_parser import parse_file
+from tsm2_tune.tuner.results.merge.text_parser import content_of, kind_of, parse_file
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.database import Database
 
@@ -23,12 +23,13 @@ SUFFIX = ".db"
 
 @contextmanager
 def opened(name: str) -> Iterator[Database]:
-    """Open the read-only database of the packaged results with this name, for example pretuned:h100.
+    """Open the read-only database of the text with this name, for example pretuned:h100 or a100.jsonl.
 
-    Raise InputError if the package has no results of this name, or if the cache folder cannot be written.
+    Raise InputError if there is no such text, if it cannot be read, or if the cache folder cannot be written.
     """
     with pretuned.named(name) as text:
-        key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + text.read_bytes())
+        kind_of(text)  # raises if it is no file
+        key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content_of(text))
         found = cache.find(key.hexdigest(), SUFFIX)
         path = found[0] if found is not None else _made(text, key.hexdigest())
     with Database.copied(path) as database:
@@ -38,6 +39,6 @@ def opened(name: str) -> Iterator[Database]:
 
 def _made(text: Path, key: str) -> Path:
     with workplace(cache.working_parent()) as work:
-        database = work.folder / "bundled.db"
+        database = work.folder / "text.db"
         written(text, database, parse_file(text))
         return cache.keep(database, key, SUFFIX, 0)
