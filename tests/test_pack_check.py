@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_ca
 HERE, OTHER = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 MODULE = "tsm2_tune.api.pack"
 Times = Callable[[Problem], tuple[float, float]]  # of the kernel and of cuBLAS
-COLUMNS = ["kind", "type", "sampled", "to", "cuBLAS", "x", "gemm", "slower", "worst", "trust"]
+COLUMNS = ["kind", "type", "sampled", "x", "gemm", "slower", "worst", "to", "cuBLAS", "trust"]
 
 
 @dataclass
@@ -282,7 +282,7 @@ def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None
     head, columns, of_r, of_l, about, closing = said.stdout.splitlines()
     assert head == f"{HERE}, kernels of {pack}, tuned on {HERE}: L2 dirty before each sample"
     assert columns.split() == COLUMNS
-    kind, dtype, *_, worst, trust = of_r.split()
+    kind, dtype, *_, worst, _, trust = of_r.split()
     assert (kind, dtype, worst, trust) == ("R", "f32", "0.90", "partly")
     assert of_l.split()[-1] == "yes"
     assert about.startswith("x gemm: times as fast as cuBLAS")
@@ -294,6 +294,16 @@ def test_the_command_names_failed_kernels(pack: Path, gpu: World) -> None:
     said = run("pack", "--check", str(pack), "--only", "R")
     assert said.exit_code == 1
     assert said.stdout.splitlines()[-1] == f"{SHAPES[0].text}: wrong-result: C[3, 1] = 2"
+
+
+def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(problem: Problem) -> tuple[float, float]:
+        raise KeyboardInterrupt
+
+    gpu.times = interrupted
+    said = run("pack", "--check", str(pack))
+    assert said.exit_code == 130
+    assert said.stdout == "stopped; this command stores nothing: run it again to start again\n"
 
 
 def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,6 +19,8 @@ from tsm2_tune.generator.pack_shapes import DTYPES, KINDS
 from tsm2_tune.tuner.results.storage.addresses import shown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tsm2_tune.api.pack import PackCheck, Packed
     from tsm2_tune.tuner.packs.check import CheckedProduct
     from tsm2_tune.tuner.runs.events import Event, Noted
@@ -115,24 +117,13 @@ def pack(
 
 def _print(found: Packed) -> None:
     """Print the table of gains, and what the call did."""
-    from tsm2_tune.tuner.packs.gains import mean, share_slower
+    from tsm2_tune.tuner.packs.gains import mean
 
     console = tables.console()
-    cells = []
-    for (kind, dtype), one in found.gains.items():
-        slower = share_slower(one.left_out)
-        cells.append(
-            [
-                kind,
-                dtype,
-                str(len(one.tuned) or "-"),
-                number_text(mean(one.tuned), 2),
-                str(len(one.left_out) or "-"),
-                number_text(mean(one.left_out), 2),
-                "-" if slower is None else f"{slower:.0%}",
-                number_text(min(one.left_out, default=None), 2),
-            ]
-        )
+    cells = [
+        [kind, dtype, str(len(one.tuned) or "-"), number_text(mean(one.tuned), 2), *_gain_cells(one.left_out)]
+        for (kind, dtype), one in found.gains.items()
+    ]
     heads = ["kind", "type", "tuned", "x gemm", "left out", "x gemm", "slower", "worst"]
     tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6, 7))
     tables.print_line(
@@ -146,18 +137,27 @@ def _print(found: Packed) -> None:
     )
 
 
+def _gain_cells(gains: Sequence[float]) -> list[str]:
+    """Return table cells: the number of gains, their mean, the share that is slower than cuBLAS, and the least."""
+    from tsm2_tune.tuner.packs.gains import mean, share_slower
+
+    slower = share_slower(gains)
+    share = "-" if slower is None else f"{slower:.0%}"
+    return [str(len(gains) or "-"), number_text(mean(gains), 2), share, number_text(min(gains, default=None), 2)]
+
+
 def _check(ctx: click.Context, pack: str, spec: str | None, dtypes: str, kinds: str, wait: bool) -> None:
     """Check a pack and print the table. End with status 1 if a kernel failed."""
     for one in ctx.command.params:
         if one.name in NOT_WITH_CHECK and is_given(ctx, one.name):
             raise click.UsageError(f"--check stores nothing and takes two minutes: leave out {one.opts[0]}", ctx)
+    from tsm2_tune.api.pack import CHECK_SECONDS
+    from tsm2_tune.tuner.runs.events import Noted
+
     name, start = shown_name(pack), time.monotonic()
     with ended_by_signals(ctx, None), tables.waiting(f"checking {name}") as show:
 
         def tell_event(event: Noted | CheckedProduct) -> None:
-            from tsm2_tune.api.pack import CHECK_SECONDS
-            from tsm2_tune.tuner.runs.events import Noted
-
             if isinstance(event, Noted):
                 tell(str(event))
             show(min((time.monotonic() - start) / CHECK_SECONDS, 1.0))
@@ -169,32 +169,19 @@ def _check(ctx: click.Context, pack: str, spec: str | None, dtypes: str, kinds: 
 
 
 def _print_check(name: str, found: PackCheck) -> None:
-    from tsm2_tune.tuner.packs.gains import mean, share_slower
-
     console = tables.console()
     here = found.target.identity.name
     tables.print_line(console, f"{here}, kernels of {name}, tuned on {found.tuned_on}: L2 dirty before each sample")
     cells = []
     for (kind, dtype), part in found.parts.items():
-        slower = share_slower(part.gains)
-        cells.append(
-            [
-                kind,
-                dtype,
-                str(len(part.gains) or "-"),
-                str(sum(not one.config for one in part.products)) if part.gains else "-",
-                number_text(mean(part.gains), 2),
-                "-" if slower is None else f"{slower:.0%}",
-                number_text(min(part.gains, default=None), 2),
-                part.trust or "-",
-            ]
-        )
-    heads = ["kind", "type", "sampled", "to cuBLAS", "x gemm", "slower", "worst", "trust"]
+        vendor = str(sum(not one.config for one in part.products)) if part.gains else "-"
+        cells.append([kind, dtype, *_gain_cells(part.gains), vendor, part.trust or "-"])
+    heads = ["kind", "type", "sampled", "x gemm", "slower", "worst", "to cuBLAS", "trust"]
     tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
     tables.print_line(
         console,
-        "x gemm: times as fast as cuBLAS, 1 if the module calls cuBLAS; slower: by over 3 %, of the sampled; -: not"
-        " measured",
+        "x gemm: times as fast as cuBLAS; slower: by over 3 %; to cuBLAS: the module calls cuBLAS, x gemm is 1;"
+        " -: not measured",
     )
     tables.print_line(console, _closing(found))
     for one in found.products:
