@@ -82,7 +82,7 @@ def stream_of(product: Product, stream: Any) -> int:
     `out`.
     """
     if stream is None:
-        stream = current_stream((product.out or product.a).array)
+        return current_stream((product.out or product.a).array) or 0
     return stream_handle(stream)
 
 
@@ -130,14 +130,13 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
     the host waits until their streams are done.
     """
-    streams = [matrix.stream for matrix in product.given]
+    streams = {matrix.stream for matrix in product.given}
     for matrix in product.given:
         if matrix.by_dlpack:
             let_wait(matrix.name, matrix.array, handle)
         if stream is None and not product.library:  # arrays of one library have one current stream, `handle`
-            streams.append(current_stream(matrix.array))
-    others = {one for one in streams if one is not None}
-    others -= {0, LEGACY_STREAM} if handle in (0, LEGACY_STREAM) else {handle}
+            streams.add(current_stream(matrix.array))
+    others = streams - ({None, 0, LEGACY_STREAM} if handle in (0, LEGACY_STREAM) else {None, handle})
     if not others:
         return
     stored = next((matrix for matrix in product.given if matrix.address), None)  # an empty matrix may have no memory

@@ -88,10 +88,11 @@ class Matrix:
         if address % size:
             raise ValueError(f"{name}: its address is not a multiple of {size} bytes")
         rows, columns = shape
-        ld = leading_dimensions(name, shape, strides or (columns * size, size), size)  # None: row-major, no padding
+        strides = strides or (columns * size, size)  # None: row-major, without padding
+        ld, span_bytes = leading_dimensions(name, shape, strides, size)
         return cls(
             name, array, on_host, address, rows, columns, ld, element, dtype, read_only, stream, is_conjugate,
-            span_bytes(rows, columns, ld, size), is_vector, library, library != "torch" and speaks_dlpack(array),
+            span_bytes, is_vector, library, library != "torch" and speaks_dlpack(array),
         )  # fmt: skip
 
     @property
@@ -116,12 +117,6 @@ class Matrix:
     def transposed(self) -> Matrix:
         """Return the transposed matrix, in the same memory."""
         return replace(self, rows=self.columns, columns=self.rows, ld=self.ld[::-1])
-
-
-def span_bytes(rows: int, columns: int, ld: tuple[int, int], itemsize: int) -> int:
-    """Return the number of bytes from the first to the last element of a matrix, padding included."""
-    distance = (columns - 1) * ld[0] + rows if ld[0] else (rows - 1) * ld[1] + columns
-    return distance * itemsize
 
 
 def _wrong_with(interface: Any) -> str:
@@ -176,17 +171,18 @@ def _as_matrix(
     return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
 
 
-def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> tuple[int, int]:
+def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> tuple[tuple[int, int], int]:
     """Return the leading dimensions in elements: as column-major and as row-major, 0 if it does not have that order.
 
-    The stride along an extent of 1 does not count, so a vector has both orders. Raise ValueError if neither columns
-    nor rows are contiguous, if they overlap, or if their distance is no multiple of an element's size.
+    Also return the number of bytes from the first to the last element, padding included. The stride along an extent
+    of 1 does not count, so a vector has both orders. Raise ValueError if neither columns nor rows are contiguous, if
+    they overlap, or if their distance is no multiple of an element's size.
     """
     (rows, columns), (down, across) = shape, strides
-    if 0 in shape:
-        return max(rows, 1), max(columns, 1)  # without elements any order is right
     column, row = rows * itemsize, columns * itemsize  # bytes of a contiguous column and row
     as_columns = as_rows = 0
+    if 0 in shape:  # without elements any order is right
+        return (max(rows, 1), max(columns, 1)), 0
     if down == itemsize or rows == 1:
         apart = column if columns == 1 else across
         if apart >= column and apart % itemsize == 0:
@@ -201,7 +197,8 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
             f" ({itemsize}, at least {column}) or (at least {row}, {itemsize}) bytes,"
             f" got {tuple(strides)}: pass a contiguous copy"
         )
-    return as_columns, as_rows
+    distance = (columns - 1) * as_columns + rows if as_columns else (rows - 1) * as_rows + columns
+    return (as_columns, as_rows), distance * itemsize
 
 
 def dtype_name(dtype: Any, what: str = "dtype") -> str:

@@ -48,15 +48,15 @@ def error_name(status: int) -> str:
 
 def home(matrix: Matrix) -> tuple[int, int]:
     """Return the handle of the CUDA context that owns the matrix's memory, and the ordinal of its device."""
-    if matrix.home is None:
-        matrix.home = _home(matrix)
+    if matrix.home is None and matrix.library == "torch":
+        ordinal = matrix.array.get_device()
+        matrix.home = primary_context(ordinal), ordinal  # PyTorch allocates in primary contexts only
+    elif matrix.home is None:
+        matrix.home = _home_of_memory(matrix)
     return matrix.home
 
 
-def _home(matrix: Matrix) -> tuple[int, int]:
-    if matrix.library == "torch":
-        ordinal_of_tensor = matrix.array.get_device()
-        return primary_context(ordinal_of_tensor), ordinal_of_tensor  # PyTorch allocates in primary contexts only
+def _home_of_memory(matrix: Matrix) -> tuple[int, int]:
     ask, address = cuda().cuPointerGetAttribute, ctypes.c_uint64(matrix.address)
     ordinal, context, managed = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
     if ask(ctypes.byref(ordinal), ORDINAL_OF_POINTER, address) or ordinal.value < 0:

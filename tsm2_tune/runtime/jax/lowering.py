@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tsm2_tune.runtime.arrays.matrices import Matrix, Product, leading_dimensions, span_bytes
+from tsm2_tune.runtime.arrays.matrices import Matrix, Product, leading_dimensions
 from tsm2_tune.runtime.choice.choose import choose
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
@@ -51,12 +51,11 @@ class Traced(NamedTuple):
             ("out", (m, n), False, 3),
         ):
             strides = (size, rows * size) if across else (columns * size, size)
-            ld = leading_dimensions(name, (rows, columns), strides, size)
+            ld, span_bytes = leading_dimensions(name, (rows, columns), strides, size)
             of_type = (self.element, DTYPES[self.element])
             matrices.append(
                 Matrix(
-                    name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False,
-                    span_bytes(rows, columns, ld, size),
+                    name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False, span_bytes,
                 )
             )  # fmt: skip
         return Product(matrices[0], matrices[1], matrices[2])
