@@ -16,10 +16,22 @@ from typing import Any
 
 import pytest
 
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, measurement, plain_sql, trial, tuning_run
+from tests.fabricated import (
+    BASIS,
+    GPU,
+    PROBLEM,
+    configuration,
+    final,
+    measurement,
+    plain_sql,
+    trial,
+    tuning_run,
+    vendor_measurement,
+)
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.results import loader
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, LoadedResources, Measurement, Outcome, TimeLimits, Trial, Verdict
@@ -283,3 +295,30 @@ def test_only_trials_of_the_device_are_counted_as_tuned(path: Path) -> None:
             store.add_trial(run, trial(500.0, is_between=True))
         store.count_as_tuned(GPU, PROBLEM, Cache.CLEAN)
     assert plain_sql(path, "SELECT is_between FROM trial ORDER BY id") == [(0,), (1,)]
+
+
+def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own samples and vendor's times, in the order of the rows, a few at a time."""
+    monkeypatch.setattr(loader, "MOST_TRIALS", 2)
+    problems = [Problem(4096, 8, k, "f32") for k in (3072, 512, 1024, 2048, 640)]
+    for number, problem in enumerate(problems):
+        store.add_trial(tuning_run(), trial(20.0 + number, problem=problem))
+        of_vendor = (vendor_measurement(40.0 + number),)
+        store.add_final(tuning_run(), final((C128, 10.0 + number), problem=problem, vendor=of_vendor), *TODAY)
+    rows = store.best()
+    assert [row.k for row in rows] == sorted(problem.k for problem in problems)
+    assert rows == tuple(store.best(problem=row.problem)[0] for row in rows)
+    assert {row.problem: (row.median_us, row.vendor_us) for row in rows} == {
+        problem: (10.0 + number, 40.0 + number) for number, problem in enumerate(problems)
+    }
+    ids = [row.trial_id for row in reversed(rows)]
+    assert store.trials(ids) == {trial_id: store.trial(trial_id) for trial_id in ids}
+    assert store.rows(ids) == [store.row(trial_id) for trial_id in ids]
+
+
+def test_known_winners_are_not_read(store: Store) -> None:
+    for problem in (PROBLEM, replace(PROBLEM, k=640)):
+        store.add_trial(tuning_run(), trial(20.0, problem=problem))
+    (known, other) = sorted(store.best(), key=lambda row: row.k != PROBLEM.k)
+    assert store.best(known={(known.device, known.problem)}) == (other,)
+    assert len(store.best(known={("another device", known.problem)})) == 2
