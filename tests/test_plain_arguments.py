@@ -71,10 +71,14 @@ CALLS: dict[str, dict[str, Any]] = {
         "output": "pack.jsonl", "device": "0", "hours": 0.5, "dtype": "f32", "only": "R", "db": "results.db",
         "wait": True, "on_event": None,
     },
+    "check_pack": {
+        "pack": "results.db", "device": "0", "dtype": "f32", "only": "R", "wait": True, "on_event": None,
+    },
 }  # fmt: skip
 GPU_OF_PACK = SimpleNamespace(
     is_host=False, identity=SimpleNamespace(name="H100"), limits=SimpleNamespace(memory_bytes=1 << 30)
 )
+KERNELS_OF_PACK = SimpleNamespace(kernels=[SimpleNamespace(winner=SimpleNamespace(device="H100"))])
 SCALARS = [(name, one) for name, call in CALLS.items() for one, value in call.items() if value is not None]
 
 
@@ -110,6 +114,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     monkeypatch.setattr(api_pack, "pack_problems", lambda *arguments: arguments)
     monkeypatch.setattr(api_pack, "_done", lambda *arguments: arguments)
     monkeypatch.setattr(api_pack, "batches", stop)
+    monkeypatch.setattr(api_pack, "_kernels", lambda *arguments: KERNELS_OF_PACK)
+    monkeypatch.setattr(api_pack, "sample", stop)
     monkeypatch.setattr(api_report, "_bundle", lambda: str)
     monkeypatch.setattr(api_report, "_page", lambda *arguments: stop(arguments[:-1]))
 
