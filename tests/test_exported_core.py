@@ -11,7 +11,6 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -27,36 +26,36 @@ pytestmark = IN_C
 
 
 @pytest.fixture
-def module(tmp_path: Path) -> ModuleType:
+def module(tmp_path: Path) -> Any:
     """Return a module of one winner, for 512x8x256, whose core is not loaded yet."""
     return module_of(tmp_path, Problem(512, 8, 256, "f32"))
 
 
-def chosen(module: ModuleType) -> Any:
+def chosen(module: Any) -> Any:
     return module.match(512, 8, 300, "f32", GPU)
 
 
-def test_the_compiled_core_is_loaded_from_memory(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "built_core", None)
+def test_the_compiled_core_is_loaded_from_memory(module: Any) -> None:
+    module.built_core = None
     assert not chosen(module).is_tuned
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda match: pickle.loads(pickle.dumps(match))])
-def test_a_match_can_be_copied_and_pickled(module: ModuleType, again: Callable[[Any], Any]) -> None:
+def test_a_match_can_be_copied_and_pickled(module: Any, again: Callable[[Any], Any]) -> None:
     found = chosen(module)
     assert (again(found).grid, str(again(found))) == (found.grid, str(found))
     assert str(again(found).timed(9.0, 20.0)).endswith("with the L2 dirty 9.0 us, the vendor 20.0 us")
 
 
-def test_for_another_platform_its_text_is_compiled(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CORE", ("linux-another", *module.CORE[1:]))
+def test_for_another_platform_its_text_is_compiled(module: Any) -> None:
+    module.CORE = ("linux-another", *module.CORE[1:])
     assert not chosen(module).is_tuned
 
 
 def test_without_a_compiler_tuned_shapes_alone_have_kernels(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "CORE", None)
+    module.CORE = None
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.warns(RuntimeWarning, match=r"tuned shapes only, .* there is no C compiler"):
         found = module.match(512, 8, 256, "f32", GPU)
@@ -74,39 +73,37 @@ def test_without_a_compiler_tuned_shapes_alone_have_kernels(
     assert module.contenders(module.Product.of(*arrays), GPU)[0].is_tuned
 
 
-def test_a_compiler_that_fails_is_named(module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_compiler_that_fails_is_named(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     failing = tmp_path / "cc"
     failing.write_text("#!/bin/sh\necho no such thing >&2\nexit 1\n")
     failing.chmod(0o755)
-    monkeypatch.setattr(module, "CORE", None)
+    module.CORE = None
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.warns(RuntimeWarning, match=rf"{failing} does not compile it \(status 1\): no such thing"):
         assert module.module_core() is None
 
 
 @pytest.mark.parametrize("name", ["CORE", "PACK"])
-def test_data_that_does_not_match_its_digest_is_not_used(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_data_that_does_not_match_its_digest_is_not_used(module: Any, name: str) -> None:
     *place, _, data = getattr(module, name)
-    monkeypatch.setattr(module, name, (*place, "0" * 64, data))
+    setattr(module, name, (*place, "0" * 64, data))
     with pytest.raises(RuntimeError, match="does not match its digest: export this module again"):
         chosen(module)
 
 
-def test_threads_build_one_core(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_threads_build_one_core(module: Any) -> None:
     built, build = list[int](), module.built_core
-    monkeypatch.setattr(module, "CORE", None)
-    monkeypatch.setattr(module, "built_core", lambda texts: logged(built, 1, build(texts)))
+    module.CORE = None
+    module.built_core = lambda texts: logged(built, 1, build(texts))
     with ThreadPoolExecutor(8) as threads:
         cores = set(threads.map(lambda _: module.module_core(), range(8)))
     assert (len(cores), len(built)) == (1, 1)
 
 
 def test_a_warning_that_is_an_error_is_raised_once(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(module, "CORE", None)
+    module.CORE = None
     monkeypatch.setenv("PATH", str(tmp_path))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -115,7 +112,7 @@ def test_a_warning_that_is_an_error_is_raised_once(
         assert module.match(512, 8, 256, "f32", GPU).is_tuned
 
 
-def test_without_a_descriptor_the_next_call_tries_again(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_descriptor_the_next_call_tries_again(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> str:
         raise OSError(errno.EMFILE, "Too many open files")
 
@@ -126,14 +123,14 @@ def test_without_a_descriptor_the_next_call_tries_again(module: ModuleType, monk
     assert not chosen(module).is_tuned
 
 
-def test_a_library_is_known_by_its_content(module: ModuleType) -> None:
+def test_a_library_is_known_by_its_content(module: Any) -> None:
     first, again, other = (module.memory_file("name", data) for data in (b"one", b"one", b"other"))
     assert first.rpartition("/")[0] == again.rpartition("/")[0] != other.rpartition("/")[0]
     assert Path(first).read_bytes() == b"one"
 
 
 @pytest.mark.parametrize("device", ["\ud800", f"{GPU}\0x"])
-def test_a_device_of_an_odd_name_is_another_one(module: ModuleType, device: str) -> None:
+def test_a_device_of_an_odd_name_is_another_one(module: Any, device: str) -> None:
     assert module.match(512, 8, 256, "f32", device).other_device == device
 
 

@@ -76,6 +76,13 @@ def no_nvcc(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.fixture
+def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVRTC is in toolkits alone."""
+    monkeypatch.setattr(compilers, "NVRTC", ())
+    monkeypatch.setattr(compilers, "_wheel_folders", list)
+
+
+@pytest.fixture
 def nvrtc() -> None:
     if not list(compilers._nvrtcs()):
         pytest.skip("NVRTC is not installed")
@@ -179,10 +186,8 @@ def test_an_nvrtc_that_does_not_compile_it_is_not_the_last(source: str, no_nvcc:
 
 
 @pytest.fixture
-def only_fake_nvrtc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvcc: None) -> None:
+def only_fake_nvrtc(tmp_path: Path, no_nvcc: None, no_wheels: None) -> None:
     fake_nvrtc(tmp_path, NVRTC)
-    monkeypatch.setattr(compilers, "NVRTC", ())
-    monkeypatch.setattr(compilers, "_wheel_folders", list)
 
 
 @pytest.mark.host
@@ -221,10 +226,9 @@ def test_a_name_that_is_too_long_is_no_toolkit() -> None:
 
 
 @pytest.mark.host
-def test_what_is_no_nvrtc_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_nvcc: None) -> None:
+@pytest.mark.usefixtures("no_nvcc", "no_wheels")
+def test_what_is_no_nvrtc_is_told(tmp_path: Path) -> None:
     fake_nvrtc(tmp_path, "int nothing;\n")
-    monkeypatch.setattr(compilers, "NVRTC", ())
-    monkeypatch.setattr(compilers, "_wheel_folders", list)
     with pytest.raises(RuntimeError, match=r"is not a usable NVRTC \(.*nvrtcCreateProgram\); nvcc was"):
         compilers.compiled_here(TEXT, 32, "sm_80")
 
