@@ -118,7 +118,7 @@ def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(scale_facts, "HOST_SHAPES", ("16x1x16",))
     monkeypatch.setattr(scale_facts, "HOST_TRIALS", 1)
     output = tmp_path / "rates.json"
-    ended = CliRunner().invoke(scale_rates.main, [*PARENTS, "--seconds", "4", "--output", str(output)])
+    ended = CliRunner().invoke(scale_rates.main, [*PARENTS, "--seconds", "1", "--output", str(output)])
     assert ended.exit_code == 0, ended.output
     found, before = (json.loads(path.read_text()) for path in (output, scale.SQLITE))
     # The recorded rates contain claims of configurations, by processes that stored the trials of one GPU each.
