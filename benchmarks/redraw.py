@@ -19,6 +19,7 @@ import click
 from benchmarks import (
     call_tables,
     claims,
+    coverage,
     doctor_answers,
     gains,
     gemv,
@@ -61,7 +62,7 @@ DOCTOR, DOCTOR_OF_HOST = (ROOT / f"benchmarks/results/{name}-doctor.json" for na
 REGRET = ROOT / "benchmarks/results/h100-regret.json"
 NAMES = (
     "results", "versus_cublas", "gemv", "general", "minplus", "unseen", "kernels-in-python", "programs", "regret",
-    "scale", "tuning",
+    "scale", "tuning", "coverage",
 )  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 CODE = re.compile("`([^`]+)`")
@@ -94,6 +95,7 @@ def all_drawn() -> dict[str, str]:
     parts |= {"scale-simulated": scale_simulation.table(scale.recorded())}
     parts |= {"programs": program_tables.table(*of_programs(), PROGRAMS_CARDS)}
     parts |= doctor_answers.drawn(DOCTOR, DOCTOR_OF_HOST)
+    parts |= {"coverage": coverage.table()}
     parts |= regret.drawn(json.loads(REGRET.read_text(encoding="utf-8")))
     return {name: CODE.sub(_respelt, text) for name, text in (parts | minplus_tables.tables(minplus)).items()}
 

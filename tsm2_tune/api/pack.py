@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tsm2_tune.api.devices import Devices, targets_of
 from tsm2_tune.api.export import TRIALS, export
-from tsm2_tune.api.import_trials import named_source, refuse_others
+from tsm2_tune.api.import_trials import refuse_others
 from tsm2_tune.api.parse import (
     MOST_HOURS,
     ElementTypes,
@@ -35,7 +35,6 @@ from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, Part, check
 from tsm2_tune.tuner.packs.choice import included_kernels
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of
-from tsm2_tune.tuner.results.merge.files import opened
 from tsm2_tune.tuner.results.storage.addresses import is_bundled, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Event, Noted
@@ -186,8 +185,7 @@ def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedK
         for sentence in kernels.notes:
             tell(sentence)
         return kernels
-    with named_source(source) as place, opened(place) as (database, _):
-        store = Store(database)
+    with Store.open(source, create=False) as store:
         for name in sorted(store.devices(), key=lambda name: (name != device, name)):
             kernels = exported_kernels(store, name, tell=tell)
             if not any(kernel.winner.on_host for kernel in kernels.kernels):
