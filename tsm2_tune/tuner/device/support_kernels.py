@@ -26,6 +26,7 @@ FEW_CHUNKS = 64  # most slices that one thread adds up
 REFERENCE_BYTES = 3 * 8  # bytes of a partial sum of a real inner product
 WORST_NUMBERS = 5  # numbers in a record, which `compare` writes for each thread
 WORST_RECORDS = SUPPORT_THREADS  # most records of a call that are downloaded
+WORD_BYTES = 2  # of the kernel that compares bits; the size of every buffer of elements is a multiple of it
 FEW_RECORDS = 16 * WORST_RECORDS  # most records that one block reduces
 
 Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
@@ -94,6 +95,7 @@ class Support:
         self._add_parts = device.load(binary_path, f"add_parts_{dtype.reference_name}")
         self._compare = device.load(binary_path, f"compare_{dtype.reference_name}")
         self._keep_worst = device.load(binary_path, "keep_worst")
+        self._compare_bits = device.load(binary_path, "compare_bits")
         self._parts_of_element, self._warp = dtype.parts, device.limits.warp_threads
         self._rows, self._columns = dtype.reference_tile
         self._most_blocks = device.limits.sms * SUPPORT_BLOCKS_PER_SM
@@ -152,6 +154,30 @@ class Support:
         changes, (left, first) = found[: self._watched[place]], found[-1]
         worst = self._worst[place, : self._records[place]].copy()
         return Report(changes, left, divmod(first, 2**32), worst)
+
+    def keep_bits(self, result: Buffer, first: Buffer) -> None:
+        """Launch a kernel that copies a result to `first`, a buffer of the same size."""
+        self._start_on_bits(result, first, is_first=True, launch=0)
+
+    def compare_bits(self, result: Buffer, first: Buffer, launch: int) -> None:
+        """Launch a kernel that compares a result with `first`, bit for bit. `launch` is the number of its launch."""
+        self._start_on_bits(result, first, is_first=False, launch=launch)
+
+    def differing_launch(self) -> int | None:
+        """Wait for the device. Return the least number of a launch whose result differed since `begin_reports`."""
+        self._device.synchronise()
+        self._device.download(self._changes, self._found)
+        words, launch = self._found[0, 0].tolist()
+        return launch if words else None
+
+    def _start_on_bits(self, result: Buffer, first: Buffer, *, is_first: bool, launch: int) -> None:
+        words = result.size_bytes // WORD_BYTES
+        found = np.uint64(self._changes.address)
+        arguments = (
+            np.uint64(result.address), np.uint64(first.address), np.int64(words), np.int32(is_first),
+            np.int64(launch), found,
+        )  # fmt: skip
+        self._start(self._compare_bits, words, arguments)
 
     def split(self, tiles: int, k: int, *, along_k: bool) -> tuple[int, int]:
         """Return the number of slices into which the reference splits k, and how many slices are interleaved.

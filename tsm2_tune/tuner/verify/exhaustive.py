@@ -16,10 +16,8 @@ from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.device.interface import Device, KernelFault, LaunchFailed
+from tsm2_tune.tuner.device.interface import Buffer, Device, KernelFault, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Support
 from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel, WorkspaceTooLarge, load
@@ -29,7 +27,6 @@ from tsm2_tune.tuner.verify.verdict import KernelCalls, inspect, prepare, verify
 from tsm2_tune.tuner.worker.protocol import WATCHED, Call, FullVerification, Run
 
 MOST_CONCURRENT = 0.25  # share of the device's memory for slow calls that run concurrently
-MOST_COMPARED_BYTES = 2**29  # bytes of C that are compared, for all repeated launches of a kernel
 
 
 def verify_in_full(
@@ -205,46 +202,44 @@ class _KernelRunner:
         """Launch the kernel `launches` times. Return a wrong verdict if results differ between launches.
 
         Launches alternate between beta = 0 and another beta. The first launch with each beta is compared with the
-        reference. Later launches are compared bit for bit with that first launch. If C is large, only some of the
-        later launches are compared.
+        reference. Later launches are compared bit for bit with that first launch.
         """
         operands, general = self._operands(problem), checks_of(problem)[1]
         turns = (general, replace(overwriting(problem), padding=general.padding))
+        result, support = operands.c.buffer, self._support
+        firsts: list[Buffer] = []
         bound: BoundKernel | None = None
         try:
             bound = BoundKernel(self._device, operands, self._run.entry, self._kernel)
             prepare(operands, general, seed=self._seed)
             bound.prepare()
-            every = 1 + launches * operands.c.buffer.size_bytes // MOST_COMPARED_BYTES
-            firsts: list[np.ndarray[tuple[int], np.dtype[np.uint8]]] = []
             for launch in range(launches):
-                check = turns[launch % 2]
-                operands.c.fill(operands.c.filling)
+                check = turns[launch % len(turns)]
+                support.fill([operands.c.placed])
                 bound.start(operands.arguments(check.alpha, check.beta))
-                if launch < 2:
-                    verdict = inspect(operands, check, bound)
-                    if not verdict.correct:
-                        return replace(verdict, detail=f"{problem.text}, {verdict.detail}")
-                    firsts.append(self._bits_of_c(operands))
-                elif (launch // 2 % every == 0 or launch >= launches - 2) and not np.array_equal(
-                    firsts[launch % 2], self._bits_of_c(operands)
-                ):
-                    detail = f"launch {launch + 1} of the same product differs bitwise from the first launch"
-                    return Verdict(False, math.inf, f"{problem.text}: {detail}")
-            verdict = inspect(operands, turns[(launches - 1) % 2], bound)
+                if launch >= len(turns):
+                    support.compare_bits(result, firsts[launch % len(turns)], launch)
+                    continue
+                verdict = inspect(operands, check, bound)
+                if not verdict.correct:
+                    return replace(verdict, detail=f"{problem.text}, {verdict.detail}")
+                firsts.append(self._device.allocate(result.size_bytes))
+                support.keep_bits(result, firsts[-1])
+                support.begin_reports()
+            if (differing := support.differing_launch()) is not None:
+                detail = f"launch {differing + 1} of the same product differs bitwise from the first launch"
+                return Verdict(False, math.inf, f"{problem.text}: {detail}")
+            verdict = inspect(operands, turns[(launches - 1) % len(turns)], bound)
             return verdict if verdict.correct else replace(verdict, detail=f"{problem.text}, {verdict.detail}")
         finally:
             if bound is not None:
                 bound.free()
             operands.free()
+            for buffer in firsts:
+                buffer.free()
 
     def _operands(self, problem: Problem, padding: Mapping[str, int] | None = None) -> Operands:
         return Operands(self._device, self._support, problem, index_bits=self._run.bits, padding=padding)
-
-    def _bits_of_c(self, operands: Operands) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        bits = np.empty(operands.c.buffer.size_bytes, np.uint8)
-        self._device.download(operands.c.buffer, bits)
-        return bits
 
 
 def _groups(calls: Sequence[Numbered], most: int) -> Iterator[list[Numbered]]:
