@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from tsm2_tune.errors import InputError, nearest_name, shown
@@ -115,10 +116,7 @@ class Dtype:
 
     def factor(self, value: complex) -> np.generic:
         """Return alpha or beta as a NumPy scalar, a kernel's argument. Drop the imaginary part for real types."""
-        import numpy as np
-
-        scalar: Any = np.dtype(self.sum.numpy_name).type
-        factor: np.generic = scalar(value if self.is_complex else value.real)
+        factor: np.generic = _scalar_type(self.sum_name or self.name)(value if self.is_complex else value.real)
         return factor
 
     @property
@@ -128,6 +126,14 @@ class Dtype:
         In the min-plus semiring, an addition and a minimum count as 2.
         """
         return 2 * self.parts**2
+
+
+@cache
+def _scalar_type(sum_name: str) -> Any:
+    """Return NumPy's scalar type of alpha and beta for sums of this type."""
+    import numpy as np
+
+    return np.dtype(DTYPES[sum_name].numpy_name).type
 
 
 # Error of one multiply-add on tensor cores, in unit roundoffs of f32, 2**-24. A tensor core adds a block of 4 or more

@@ -39,7 +39,7 @@ class ParameterLayout:
         codes = [CODES.get((one.dtype.kind, one.itemsize)) for one in arguments]
         for argument, code in zip(arguments, codes, strict=True):
             size = argument.itemsize
-            skipped = -end % (size if argument.dtype.fields is None else STRUCTURE_ALIGNMENT)
+            skipped = -end % (STRUCTURE_ALIGNMENT if isinstance(argument, np.void) else size)
             layout.append(f"{skipped}x{code or f'{size}s'}")
             end += skipped + size
         self._struct = Struct("".join(layout))

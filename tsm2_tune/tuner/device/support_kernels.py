@@ -30,16 +30,7 @@ WORD_BYTES = 2  # of the kernel that compares bits; the size of every buffer of 
 FEW_RECORDS = 16 * WORST_RECORDS  # most records that one block reduces
 
 Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
-_PLACED = np.dtype(  # the structure that the support kernels receive
-    [
-        ("buffer", np.uint64),
-        *((name, np.int64) for name in ("total", "front", "rows", "columns", "ld")),
-        ("seed", np.uint64),
-        *((name, np.int32) for name in ("kind", "exponent", "of_sums", "matrix_too")),
-    ]
-)
-_SEVERAL = np.dtype([("placed", _PLACED, MOST_PLACED)])
-_FIELDS = Struct("=Q5qQ4i")  # of _PLACED
+_PLACED = Struct("=Q5qQ4i")  # the structure that the support kernels receive: see their text
 
 
 class Placed(NamedTuple):
@@ -251,10 +242,10 @@ class Support:
 
     def _start_on(self, kernel: Kernel, looks: Sequence[Look], *more: np.generic) -> None:
         """Launch a kernel whose first argument is an array of matrices. `more` are its other arguments."""
-        packed = [_FIELDS.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
-        several = np.frombuffer(b"".join(packed).ljust(_SEVERAL.itemsize, b"\0"), _SEVERAL)
+        packed = [_PLACED.pack(*one[1:], one.component != self._component, matrix_too) for one, matrix_too in looks]
+        several = np.void(b"".join(packed).ljust(MOST_PLACED * _PLACED.size, b"\0"))
         blocks = self._blocks(max(one.total for one, _ in looks), self._most_blocks)
-        kernel((several[0], *more), blocks=blocks, splits=len(looks), threads=self._threads)
+        kernel((several, *more), blocks=blocks, splits=len(looks), threads=self._threads)
 
     def _start(
         self, kernel: Kernel, elements: int, arguments: tuple[np.generic, ...], *, most_blocks: int | None = None

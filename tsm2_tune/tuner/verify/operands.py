@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from dataclasses import dataclass
 from enum import IntEnum
 from mmap import PAGESIZE
+from typing import NamedTuple
 
 import numpy as np
 
@@ -37,8 +37,7 @@ class Values(IntEnum):
     SPARSE_ACROSS = 13  # SPARSE if k is not contiguous
 
 
-@dataclass(frozen=True, slots=True)
-class Filling:
+class Filling(NamedTuple):
     """The placement of an operand in its buffer, and its values."""
 
     leading_dimension: int  # elements between the starts of two columns
@@ -191,6 +190,7 @@ class Operands:
             raise
         self.every = tuple(made.values())  # A, B and C; A and C for a Gram matrix
         self.a, self.b, self.c = made["A"], made.get("B", made["A"]), made["C"]
+        self._signs = tuple(np.int32(-1 if conjugated else 1) for conjugated in problem.conjugated)
 
     def free(self) -> None:
         for operand in self.every:
@@ -199,7 +199,7 @@ class Operands:
     @property
     def factors(self) -> tuple[Factor, Factor]:
         """Address, row stride, column stride and sign (-1 for a conjugated operand, else 1) of A, then of B."""
-        sign_a, sign_b = (np.int32(-1 if conjugated else 1) for conjugated in self.problem.conjugated)
+        sign_a, sign_b = self._signs
         strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
         return (
             (np.uint64(self.a.address), *self.a.strides, sign_a),

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -124,7 +124,7 @@ def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel |
 
 def clear(operands: Operands) -> None:
     """Fill C with NaN, before another product of the same A and B."""
-    operands.c.fill(replace(operands.c.filling, values=Values.POISON))
+    operands.c.fill(operands.c.filling._replace(values=Values.POISON))
 
 
 def padding(operand: Operand, problem: Problem, check: Check) -> int:
@@ -182,11 +182,10 @@ def _verdict_on(call: _Call, report: Report) -> Verdict:
             detail = f"{check.name}: wrote where it must not, {changes} elements, first {where}"
             return Verdict(correct=False, worst_ratio=math.inf, detail=detail)
     worst = report.worst
-    top = worst[worst[:, 0].argmax()]
-    ratio, index, found, expected = (float(value) for value in top[:4])
     wrong = int(worst[:, 4].sum())
     if not wrong:
-        return Verdict(correct=True, worst_ratio=ratio, detail="")
+        return Verdict(correct=True, worst_ratio=float(worst[:, 0].max()), detail="")
+    ratio, index, found, expected = worst[worst[:, 0].argmax(), :4].tolist()
     element, part = divmod(int(index), problem.dtype.parts)
     column, row = divmod(element, problem.m)
     name = ("Re ", "Im ")[part] if problem.dtype.is_complex else ""
