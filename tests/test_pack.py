@@ -86,14 +86,14 @@ def test_batches_end_with_the_time_and_leave_out_what_is_done() -> None:
     assert BATCH == 6
 
 
-def test_gains_are_of_tuned_shapes_and_of_shapes_left_out() -> None:
+def test_gains_are_at_tuned_shapes_and_by_leave_one_out() -> None:
     lost = measured(PLAIN, (4096, 1, 4096), 20.0, vendor_us=10.0)
     found = gains_of(ExportedKernels((*pair(), lost), (), {GPU: RATES}))
     assert found.keys() == {("R", "f32"), ("vector", "f32")}
     assert found["R", "f32"].tuned == pytest.approx([2.0, 2.0])
-    assert found["R", "f32"].left_out == pytest.approx([2.0, 2.0])
+    assert found["R", "f32"].leave_one_out == pytest.approx([2.0, 2.0])
     assert found["vector", "f32"].tuned == [1.0]  # by cuBLAS
-    assert found["vector", "f32"].left_out == []
+    assert found["vector", "f32"].leave_one_out == []
 
 
 def test_means_and_shares_need_gains() -> None:
@@ -110,9 +110,12 @@ def test_means_and_shares_need_gains() -> None:
         ({"hours": math.nan}, "above 0"),
         ({"only": "S"}, "unknown only 'S'"),
         ({"dtype": "tf32"}, "unknown dtype 'tf32'"),
-        ({"dtype": ["bf16", "f16"], "only": "gram"}, "Gram matrices have only the types f32, f64, c64, c128"),
+        (
+            {"dtype": ["bf16", "f16"], "only": "gram"},
+            "no kind and type is left: Gram matrices have only the types f32, f64, c64, c128",
+        ),
         ({"db": "a.jsonl"}, "it is part of the database"),
-        ({"device": "cpu"}, "a pack is of a GPU"),
+        ({"device": "cpu"}, "`pack` needs a GPU"),
     ],
 )
 @pytest.mark.host
@@ -127,7 +130,7 @@ def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], wor
 @pytest.mark.host
 def test_a_host_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert refused("pack", "--device", "cpu", "-o", str(tmp_path / "a.jsonl")) == (
-        "Error: a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing\n"
+        "Error: `pack` needs a GPU: times of kernels on the CPU mean nothing\n"
     )
 
 
@@ -142,7 +145,7 @@ def test_kinds_are_told_by_the_extents() -> None:
 @pytest.mark.host
 @pytest.mark.parametrize("dtype", ["float32", "F32", np.float32, ["f64", np.float32]])
 def test_types_are_named_as_for_tuning(tmp_path: Path, dtype: Any) -> None:
-    with pytest.raises(InputError, match="a pack is of a GPU"):
+    with pytest.raises(InputError, match="`pack` needs a GPU"):
         tsm2_tune.pack(tmp_path / "a.jsonl", dtype=dtype, device="cpu")
 
 

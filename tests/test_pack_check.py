@@ -19,7 +19,7 @@ from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
-from tsm2_tune.tuner.packs.check import MOST_UNSEEN, CheckedPart, CheckedProduct, Place, Sampled, sample
+from tsm2_tune.tuner.packs.check import MOST_UNTUNED, CheckedPart, CheckedProduct, Place, Sampled, sample
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Final, Outcome, Trial, VendorMeasurement
 from tsm2_tune.tuner.runs.events import Noted, VendorLeftOut
@@ -32,7 +32,7 @@ pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_ca
 HERE, OTHER = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
 MODULE = "tsm2_tune.api.pack"
 Times = Callable[[Problem], tuple[float, float]]  # of the kernel and of cuBLAS
-COLUMNS = ["kind", "type", "sampled", "x", "gemm", "slower", "worst", "to", "cuBLAS", "trust"]
+COLUMNS = ["kind", "type", "products", "x", "cuBLAS", "slower", "worst", "left", "to", "cuBLAS", "trust"]
 
 
 @dataclass
@@ -143,7 +143,7 @@ def test_tuned_near_and_far_products_take_turns(sampled: dict[tuple[str, str], l
 def test_products_fit_and_differ(sampled: dict[tuple[str, str], list[Sampled]]) -> None:
     for products in sampled.values():
         problems = [one.choice.asked for one in products]
-        assert len(set(problems)) == len(problems) >= MOST_UNSEEN
+        assert len(set(problems)) == len(problems) >= MOST_UNTUNED
         assert max(one.least_bytes for one in problems) <= 2**28
 
 
@@ -160,7 +160,7 @@ def test_every_part_of_a_faster_pack_is_trusted(pack: Path, gpu: World) -> None:
     told = [one for one in events if isinstance(one, CheckedProduct)]
     assert sorted(told, key=lambda one: one.problem) == sorted(found.products, key=lambda one: one.problem)
     assert len(gpu.timed) == sum(bool(one.config) for one in told)
-    assert min(len(part.products) for part in found.parts.values()) == MOST_UNSEEN  # of those without a tuned shape
+    assert min(len(part.products) for part in found.parts.values()) == MOST_UNTUNED  # of those without a tuned shape
     assert (found.target, found.tuned_on) == (TARGET, HERE)
 
 
@@ -185,6 +185,7 @@ def test_no_kernel_is_begun_after_the_end(pack: Path, gpu: World, monkeypatch: p
         ((2.0, 0.98), False, "yes"),
         ((2.0, 0.96), False, "partly"),
         ((1.5, 0.6), False, "no"),
+        ((0.98, 0.98), False, "no"),
         ((2.0,), True, "no"),
         ((), True, "no"),
         ((), False, None),
@@ -241,7 +242,7 @@ def test_a_product_without_a_time_of_cublas_is_not_counted(pack: Path, gpu: Worl
 
 def test_without_cublas_nothing_is_checked(pack: Path, gpu: World) -> None:
     gpu.left_out = VendorLeftOut(None, "libcublas not found")
-    with pytest.raises(ToolMissing, match="a pack is checked beside cuBLAS: libcublas not found"):
+    with pytest.raises(ToolMissing, match="`pack --check` needs cuBLAS: libcublas not found"):
         tsm2_tune.check_pack(pack)
     assert len(gpu.timed) == 1
 
@@ -255,7 +256,7 @@ def test_kernels_of_another_gpu_are_checked_here(tmp_path: Path, gpu: World) -> 
 def test_what_is_left_to_cublas_is_not_timed(tmp_path: Path, gpu: World) -> None:
     found = tsm2_tune.check_pack(packed(tmp_path, vendor_us=1.0), only="R")
     assert (gpu.timed, {one.config for one in found.products}) == ([], {""})
-    assert len(found.products) > MOST_UNSEEN
+    assert len(found.products) > MOST_UNTUNED
     assert (set(found.parts["R", "f32"].gains), found.parts["R", "f32"].trust) == ({1.0}, "yes")
 
 
@@ -285,8 +286,10 @@ def test_the_command_prints_a_line_for_each_part(pack: Path, gpu: World) -> None
     kind, dtype, *_, worst, _, trust = of_r.split()
     assert (kind, dtype, worst, trust) == ("R", "f32", "0.90", "partly")
     assert of_l.split()[-1] == "yes"
-    assert about.startswith("x gemm: times as fast as cuBLAS")
-    assert closing.endswith(" s; to tune what not to trust: tsm2-tune pack --only R --dtype f32 -o own.jsonl")
+    assert about.startswith("x cuBLAS: times as fast as cuBLAS")
+    assert closing.endswith(
+        " s; to tune the parts with no or partly: tsm2-tune pack --only R --dtype f32 -o own.jsonl"
+    )
 
 
 def test_the_command_names_failed_kernels(pack: Path, gpu: World) -> None:
@@ -303,14 +306,23 @@ def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World, monkeypatch: py
     gpu.times = interrupted
     said = run("pack", "--check", str(pack))
     assert said.exit_code == 130
-    assert said.stdout == "stopped; this command stores nothing: run it again to start again\n"
+    assert said.stdout == "stopped; nothing is stored\n"
 
 
 def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", -1.0)
     said = run("pack", "--check", str(pack), "--only", "R")
     assert said.stdout.splitlines()[2].split() == ["R", "f32", *"------"]
-    assert said.stdout.splitlines()[-1] == "0 kernels timed in 0 s: trust every measured part"
+    assert said.stdout.splitlines()[-1] == "nothing was measured: run it again"
+
+
+def test_a_faster_pack_needs_no_command(pack: Path, gpu: World) -> None:
+    said = run("pack", "--check", str(pack), "--only", "L")
+    assert said.stdout.splitlines()[2].split()[-1] == "yes"
+    timed = len(gpu.timed)
+    assert (
+        said.stdout.splitlines()[-1] == f"{timed} kernels timed in {timed} s: no measured part is slower than cuBLAS"
+    )
 
 
 @pytest.mark.parametrize(
@@ -354,4 +366,4 @@ def test_without_an_output_nothing_is_tuned() -> None:
 
 
 def test_a_check_needs_a_gpu(pack: Path) -> None:
-    assert "a pack is of a GPU, and there is none here" in refused("pack", "--check", str(pack), "--device", "cpu")
+    assert "`pack` needs a GPU" in refused("pack", "--check", str(pack), "--device", "cpu")

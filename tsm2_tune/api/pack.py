@@ -1,4 +1,7 @@
-"""`pack`: tune a GPU model for all products, within a limit of time. `check_pack`: time what a pack chooses."""
+"""`pack`: tune a GPU model for all products, within a limit of time.
+
+`check_pack`: time the kernels that a module exported from a pack would choose for a sample of products.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ from tsm2_tune.api.parse import (
 )
 from tsm2_tune.api.tune import tune
 from tsm2_tune.errors import InputError, StoreError, shown
-from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, kind_of, pack_problems
+from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, Part, pack_problems, part_of
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real, truth
 from tsm2_tune.pretuned import PREFIX, pretuned
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
-from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, Part, checked, sample
+from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, check_products, sample
 from tsm2_tune.tuner.packs.choice import included_kernels
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of
@@ -57,7 +60,7 @@ class Packed:
     problems: int  # number of problems in the database that have a winner
     new_problems: int  # number of problems for which this call found a winner
     seconds: float  # of this call's tuning
-    gains: dict[tuple[str, str], Gains]  # by kind and element type; those that the call asked for come first
+    gains: dict[Part, Gains]  # by kind and element type; those that the call asked for come first
 
 
 def pack(
@@ -114,8 +117,8 @@ class PackCheck:
     """The result of `check_pack`."""
 
     target: Target  # the GPU on which the products were timed
-    tuned_on: str  # the name of the GPU whose kernels of the pack were checked
-    parts: dict[tuple[str, str], CheckedPart]  # by kind and element type
+    tuned_on: str  # the name of the GPU on which the checked kernels were tuned
+    parts: dict[Part, CheckedPart]  # by kind and element type
     seconds: float  # of the whole call
 
     @property
@@ -128,12 +131,13 @@ def check_pack(
     pack: str | PathLike[str], *, device: Devices = None, dtype: ElementTypes = DTYPES, only: Texts = tuple(KINDS),
     wait: bool = False, on_event: Callable[[Noted | CheckedProduct], object] | None = None,
 ) -> PackCheck:  # fmt: skip
-    """Time a sample of a pack's choices in turns with cuBLAS for two minutes, as `tsm2-tune pack --check FILE` does.
+    """Check a pack on this machine's GPU for two minutes, as `tsm2-tune pack --check FILE` does.
 
-    The GPU may be another model than the one on which the pack was tuned. The sample has products of all kinds in
-    `only` and all types in `dtype`, as far as the pack has kernels for them: tuned shapes, and other shapes near to
-    and far from these. For each product, the kernel that an exported module would choose on this GPU is verified and
-    timed with a dirty L2. A product counts as 1 x cuBLAS if the module would call cuBLAS. Nothing is stored.
+    The GPU may be another model than the one on which the pack was tuned. The kernels that a module exported from the
+    pack would choose on this GPU for a sample of products are verified, and timed interleaved with cuBLAS, with a
+    dirty L2. The sample has products of all kinds in `only` and all types in `dtype`, as far as the pack has kernels
+    for them: tuned shapes, and other shapes near to and far from the shapes at which the kernel was measured. A
+    product counts as 1 x cuBLAS if the module would call cuBLAS. Nothing is stored.
 
     - `pack`: a file of trials, a database, or trials in this package, such as "pretuned:h100".
     - `device`: a CUDA ordinal, as for `tune`.
@@ -168,15 +172,15 @@ def check_pack(
         note(f"checking {shown_name(source)} on {target.identity.name}: about {CHECK_SECONDS:.0f} seconds")
         products = {part: list[CheckedProduct]() for part in sampled}
         waiting = note if waits else None
-        for one in checked(target, sampled.values(), end=start + CHECK_SECONDS, wait=waiting, tell=note):
-            products[kind_of(one.problem), one.problem.dtype_name].append(one)
+        for one in check_products(target, sampled.values(), end=start + CHECK_SECONDS, wait=waiting, tell=note):
+            products[part_of(one.problem)].append(one)
             tell(one)
     parts = {part: CheckedPart(tuple(ones)) for part, ones in products.items()}
     return PackCheck(target, tuned_on, parts, time.monotonic() - start)
 
 
 def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedKernels:
-    """Return the pack's kernels for the GPU with this name, or if it has none, for the first of its GPUs.
+    """Return the pack's kernels for the GPU with this name; if it has none, for the first in alphabetical order.
 
     Raise InputError if the pack has no kernel for a GPU.
     """
@@ -193,7 +197,7 @@ def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedK
     raise InputError(f"{shown_name(source)} has no kernel for a GPU: name a file that `tsm2-tune pack` wrote")
 
 
-def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[tuple[str, str], Gains]:
+def _gains(store: Store, device: str, tell: Callable[[Event], object]) -> dict[Part, Gains]:
     """Return the gains of a module with the device's kernels; {} with a note if no module can be exported."""
     try:
         return gains_of(exported_kernels(store, device))
@@ -212,7 +216,7 @@ def batches(
 
 
 def _done(database: str, device: str) -> frozenset[Problem]:
-    """Return the problems of the database whose winners were timed beside cuBLAS and verified in full.
+    """Return the problems of the database whose winners were timed interleaved with cuBLAS and verified in full.
 
     The database is created if it is missing.
     """
@@ -233,7 +237,7 @@ def _parts(kinds: Sequence[str], dtypes: Sequence[str]) -> list[Part]:
     """Return the pairs of a kind and an element type. Raise InputError if there are none."""
     found = [(kind, each) for kind in kinds for each in dtypes if each in FMA_DTYPES or not KINDS[kind].is_gram]
     if not found:
-        raise InputError(f"no problem: Gram matrices have only the types {', '.join(FMA_DTYPES)}")
+        raise InputError(f"no kind and type is left: Gram matrices have only the types {', '.join(FMA_DTYPES)}")
     return found
 
 
@@ -241,7 +245,7 @@ def _gpus(device: Devices) -> tuple[Target, ...]:
     """Return the named GPUs. Raise InputError if one is the host."""
     targets = targets_of(device)
     if any(target.is_host for target in targets):
-        raise InputError("a pack is of a GPU, and there is none here: times of kernels on the CPU mean nothing")
+        raise InputError("`pack` needs a GPU: times of kernels on the CPU mean nothing")
     return targets
 
 

@@ -158,7 +158,7 @@ def ended_by_signals(ctx: click.Context, database: str | None, *, stderr: bool =
     except KeyboardInterrupt as stop:
         name = "" if database is None else shown_name(database)
         if database is None:
-            text = "stopped; this command stores nothing: run it again to start again"
+            text = "stopped; nothing is stored"
         elif is_address(database) or os.path.exists(database):
             lost = getattr(stop, "unstored", 0)
             but = f", but for the last {lost}, since it is unreachable" if lost else ""

@@ -50,15 +50,21 @@ NOT_WITH_CHECK = ("hours", "database", "output")
 @option(
     "--db", "database", default=None, metavar="FILE", help="The tuning database.  [default: OUTPUT, ending in .db]"
 )
-@option("--output", "-o", default=None, metavar="FILE", help="The file of trials, such as a100.jsonl.  [required]")
+@option(
+    "--output",
+    "-o",
+    default=None,
+    metavar="FILE",
+    help="The file of trials, such as a100.jsonl.  [required without --check]",
+)
 @option(
     "--check",
     "checked",
     default=None,
     metavar="FILE",
     shell_complete=completion.importable,
-    help="Tune nothing: check a pack on this GPU, which may be another model. FILE is a file of trials, a database,"
-    " or pretuned:h100.",
+    help="Tune nothing: check a pack on this machine's GPU, which may be another model. FILE is a file of trials, a"
+    " database, or pretuned:h100.",
 )
 @wait_option
 @click.pass_context
@@ -77,13 +83,13 @@ def pack(
     The command chooses the shapes: of all kinds, types and storage orders, from small to large, in an order that
     covers them evenly. So it may be stopped at any time. The same command continues with further shapes. At the end
     it writes all trials to OUTPUT, which `import` reads. It prints how much faster than cuBLAS an exported module is:
-    at the shapes that were tuned, and at the same shapes if each is left out of the module.
+    at the tuned shapes, and by leave-one-out, at tuned shapes without the kernels and times of the shape.
 
-    With --check the command stores nothing. For two minutes it verifies the kernels that a module with the pack would
-    choose on this GPU, and times them in turns with cuBLAS: at tuned shapes, and near to and far from these. The last
-    column says whether to trust the pack's kernels for this kind and type here. no: a kernel failed, or the mean is
-    below 1. yes: no product is slower than cuBLAS by over 3 %. partly: some are. The exit status is 1 if a kernel
-    failed.
+    With --check the command stores nothing. For two minutes it verifies the kernels that a module exported from the
+    pack would choose on this GPU, and times them interleaved with cuBLAS: at tuned shapes, and near to and far from
+    the shapes at which the kernel was measured. The last column says whether to trust the pack's kernels of this kind
+    and type on this GPU. no: a kernel failed, or the mean is below 1. partly: else, if a product is slower than
+    cuBLAS by over 3 %. yes: else. The exit status is 1 if a kernel failed.
     """
     if checked is not None:
         _check(ctx, checked, spec, dtypes, kinds, wait)
@@ -121,14 +127,14 @@ def _print(found: Packed) -> None:
 
     console = tables.console()
     cells = [
-        [kind, dtype, str(len(one.tuned) or "-"), number_text(mean(one.tuned), 2), *_gain_cells(one.left_out)]
+        [kind, dtype, str(len(one.tuned) or "-"), number_text(mean(one.tuned), 2), *_gain_cells(one.leave_one_out)]
         for (kind, dtype), one in found.gains.items()
     ]
-    heads = ["kind", "type", "tuned", "x gemm", "left out", "x gemm", "slower", "worst"]
+    heads = ["kind", "type", "tuned", "x gemm", "leave-one-out", "x gemm", "slower", "worst"]
     tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6, 7))
     tables.print_line(
         console,
-        "x gemm: times as fast as cuBLAS's gemm; slower: by over 3 %, of the left-out shapes; -: not measured",
+        "x gemm: times as fast as cuBLAS's gemm; slower: by over 3 %, by leave-one-out; -: not measured",
     )
     each = found.seconds / found.new_problems if found.new_problems else None
     more = "" if each is None else f"; an hour more tunes about {3600 / each:.0f} problems"
@@ -176,12 +182,12 @@ def _print_check(name: str, found: PackCheck) -> None:
     for (kind, dtype), part in found.parts.items():
         vendor = str(sum(not one.config for one in part.products)) if part.gains else "-"
         cells.append([kind, dtype, *_gain_cells(part.gains), vendor, part.trust or "-"])
-    heads = ["kind", "type", "sampled", "x gemm", "slower", "worst", "to cuBLAS", "trust"]
+    heads = ["kind", "type", "products", "x cuBLAS", "slower", "worst", "left to cuBLAS", "trust"]
     tables.print_table(console, heads, cells, right=(2, 3, 4, 5, 6))
     tables.print_line(
         console,
-        "x gemm: times as fast as cuBLAS; slower: by over 3 %; to cuBLAS: the module calls cuBLAS, x gemm is 1;"
-        " -: not measured",
+        "x cuBLAS: times as fast as cuBLAS; slower: by over 3 %; left to cuBLAS: the module calls cuBLAS, x cuBLAS is"
+        " 1; -: not measured",
     )
     tables.print_line(console, _closing(found))
     for one in found.products:
@@ -190,11 +196,13 @@ def _print_check(name: str, found: PackCheck) -> None:
 
 
 def _closing(found: PackCheck) -> str:
-    """Return a sentence: what was measured, and how to tune the parts that are not to be trusted."""
+    """Return a sentence: how many kernels were timed, and how to tune the parts with "no" or "partly"."""
+    if all(one.trust is None for one in found.parts.values()):
+        return "nothing was measured: run it again"
     timed = sum(bool(one.config) and one.gain is not None for one in found.products)
     text = f"{timed} kernels timed in {found.seconds:.0f} s"
     doubtful = [part for part, one in found.parts.items() if one.trust in ("no", "partly")]
     if not doubtful:
-        return f"{text}: trust every measured part"
+        return f"{text}: no measured part is slower than cuBLAS"
     kinds, dtypes = (",".join(dict.fromkeys(names)) for names in zip(*doubtful, strict=True))
-    return f"{text}; to tune what not to trust: tsm2-tune pack --only {kinds} --dtype {dtypes} -o own.jsonl"
+    return f"{text}; to tune the parts with no or partly: tsm2-tune pack --only {kinds} --dtype {dtypes} -o own.jsonl"

@@ -14,6 +14,7 @@ from itertools import count
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem, dtype_named
 
 Range = tuple[int, int]  # the least and the largest extent
+Part = tuple[str, str]  # of a pack: a name in KINDS, an element type
 
 WIDE = (65, 1024)  # columns
 LARGE = (1000, 30_000)  # m and k of a large matrix times a skinny one
@@ -94,6 +95,11 @@ def _fitting(problem: Problem, most_bytes: int) -> Problem:
     while Problem(m, n, k, problem.dtype_name, problem.op).least_bytes > most_bytes and max(m, k) > 1:
         m, k = (m // 2, k) if m >= k else (m, k // 2)
     return Problem(m, n, k, problem.dtype_name, problem.op)
+
+
+def part_of(problem: Problem) -> Part:
+    """Return the part that the problem belongs to."""
+    return kind_of(problem), problem.dtype_name
 
 
 def kind_of(problem: Problem) -> str:

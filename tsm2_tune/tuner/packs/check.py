@@ -1,4 +1,4 @@
-"""Check of a pack on the GPU that is here: time a sample of its choices in turns with cuBLAS."""
+"""Check of a pack on this machine's GPU: time a sample of its choices, interleaved with cuBLAS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from random import Random
 from typing import Literal
 
 from tsm2_tune.errors import InputError, ToolMissing
-from tsm2_tune.generator.pack_shapes import kind_of, pack_problems
+from tsm2_tune.generator.pack_shapes import Part, pack_problems, part_of
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate
@@ -21,16 +21,14 @@ from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import SLOWER, mean
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
-MOST_UNSEEN = 32  # products of a part that were not tuned
-
-Part = tuple[str, str]  # kind of product, element type
+MOST_UNTUNED = 32  # products of a part whose shapes were not tuned
 
 
 class Place(StrEnum):
-    """Where the pack was measured, as seen from a product."""
+    """The distance of a product from the shapes at which the chosen kernel was measured, pairs included."""
 
     TUNED = "tuned"  # the product's shape was tuned
-    NEAR = "near"  # the chosen kernel was measured so near that the error of its predicted gain does not grow
+    NEAR = "near"  # within the distance up to which the error of a predicted gain does not grow
     FAR = "far"
 
 
@@ -48,13 +46,16 @@ class CheckedProduct:
     """A product on which a pack was checked."""
 
     problem: Problem  # the product
-    place: str  # "tuned"; "near" or "far" from the shapes at which the kernel was measured
+    place: (
+        str  # "tuned", if its shape was tuned; else "near" or "far" from the shapes at which the kernel was measured
+    )
     config: str  # the kernel that a module with the pack chooses; "" if it chooses cuBLAS, then nothing is timed
-    kernel_us: float | None = None  # the kernel's time; None if its result is wrong or was not timed
-    # The time of cuBLAS's gemm, or of its gemv or syrk if faster, in the same rounds; None as for the kernel.
+    kernel_us: float | None = None  # the kernel's time; None if the kernel's result is wrong or it was not timed
+    # The time of cuBLAS's gemm, or of its gemv or syrk if faster, in the same rounds; None if its result is wrong, or
+    # if it or the kernel was not timed.
     vendor_us: float | None = None
-    has_failed: bool = False  # whether the result is wrong, or the kernel does not compile or run here
-    trouble: str = ""  # why a time is None
+    has_failed: bool = False  # whether the kernel's result is wrong, or it does not compile or run on this GPU
+    trouble: str = ""  # why the kernel failed, or why it or cuBLAS was not timed
 
     @property
     def gain(self) -> float | None:
@@ -67,19 +68,21 @@ class CheckedProduct:
 @dataclass(frozen=True, slots=True)
 @plain
 class CheckedPart:
-    """The part of a pack for one kind of product and one element type."""
+    """The checked products of one kind and element type."""
 
-    products: tuple[CheckedProduct, ...]  # those of the sample that were reached in time
+    products: tuple[CheckedProduct, ...]
 
     @property
     def gains(self) -> tuple[float, ...]:
-        """The gains of the products, as far as they were measured."""
+        """The gains of the products that have one: both times, or the module chooses cuBLAS."""
         return tuple(one.gain for one in self.products if one.gain is not None)
 
     @property
     def trust(self) -> Literal["yes", "partly", "no"] | None:
-        """Whether to use this part on the GPU. "no" if a kernel failed or the mean gain is below 1; "yes" if no gain
-        is below 1 / 1.03; else "partly". None if nothing was measured.
+        """Whether to use this part on the GPU.
+
+        "no" if a kernel failed or the mean gain is below 1; else "partly" if a gain is below 1 / 1.03; else "yes".
+        None if nothing was measured and no kernel failed.
         """
         gain = mean(self.gains)
         if any(one.has_failed for one in self.products) or (gain is not None and gain < 1):
@@ -94,15 +97,15 @@ def sample(
 ) -> dict[Part, list[Sampled]]:
     """Return products of each part for which a module with these kernels has a kernel on the GPU with this name.
 
-    In turn they are a tuned shape, one near it and one far from it, as far as there are any. Tuned shapes come in
-    random order, the others in that of `pack_problems`. No product's matrices have more than `most_bytes`. A part
-    without a kernel is left out.
+    Tuned, near and far products alternate until one place has no more. Tuned shapes come in random order, the others
+    in that of `pack_problems`. No product's matrices have more than `most_bytes`. Parts without such a product are
+    omitted. `source` is the name of the pack.
     """
     tuned = dict[Part, list[Problem]]()
     for kernel in kernels.kernels:
         w = kernel.winner
         problem = Problem(w.m, w.n, w.k, w.dtype, w.op)
-        tuned.setdefault((kind_of(problem), w.dtype), []).append(problem)
+        tuned.setdefault(part_of(problem), []).append(problem)
     found = {}
     for kind, dtype in parts:
         own = frozenset(tuned.get((kind, dtype), ()))
@@ -110,7 +113,7 @@ def sample(
         fitting = sorted(one for one in own if one.least_bytes <= most_bytes)
         Random(0).shuffle(fitting)
         by_place = {place: list[Sampled]() for place in Place}
-        for problem in (*fitting, *islice(new, MOST_UNSEEN)):
+        for problem in (*fitting, *islice(new, MOST_UNTUNED)):
             try:
                 choice = choice_of(kernels, device, problem, source)
             except InputError:
@@ -131,7 +134,7 @@ def _in_turn(lists: Iterable[Sequence[Sampled]]) -> Iterator[Sampled]:
     return (one for turn in zip_longest(*lists) for one in turn if one is not None)
 
 
-def checked(
+def check_products(
     target: Target,
     sampled: Iterable[Sequence[Sampled]],
     *,
@@ -139,11 +142,12 @@ def checked(
     wait: Callable[[str], object] | None,
     tell: Callable[[str], object],
 ) -> Iterator[CheckedProduct]:
-    """Verify the chosen kernels and time them in turns with cuBLAS, one of each list in turn, until the time `end`.
+    """Verify the chosen kernels and time them interleaved with cuBLAS, one of each list in turn.
 
-    Yield each product, also if the module would choose cuBLAS. `tell` is called with a sentence about a kernel that
-    this version does not have. Raise ToolMissing if cuBLAS cannot be used, and the errors of
-    `compared`.
+    No product is begun after the time `end` of time.monotonic. Yield each product, also if the module would choose
+    cuBLAS. A product is skipped if it does not fit in the device's memory or if this version lacks the kernel; then
+    `tell` is called with a sentence that says why. `wait` is called while another run uses the device. Raise
+    ToolMissing if cuBLAS cannot be used, and the errors of `compared`.
     """
     every = list(_in_turn(sampled))
     rest = iter(every)
@@ -158,17 +162,17 @@ def checked(
 
     for found in compared(target, wanted(), target.cache(Cache.DIRTY), wait=wait, end=end):
         if not found.has_vendor:
-            raise ToolMissing(f"a pack is checked beside cuBLAS: {found.trouble}")
+            raise ToolMissing(f"`pack --check` needs cuBLAS: {found.trouble}")
         for one in rest:
             if one.choice is found.choice:
                 yield _measured(one.place, found)
                 break
             if one.choice.is_vendor_chosen:
-                yield _by_vendor(one)
-    yield from map(_by_vendor, takewhile(lambda one: one.choice.is_vendor_chosen, rest))
+                yield _left_to_vendor(one)
+    yield from map(_left_to_vendor, takewhile(lambda one: one.choice.is_vendor_chosen, rest))
 
 
-def _by_vendor(one: Sampled) -> CheckedProduct:
+def _left_to_vendor(one: Sampled) -> CheckedProduct:
     return CheckedProduct(one.choice.asked, one.place, "")
 
 

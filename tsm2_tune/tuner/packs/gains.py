@@ -1,4 +1,4 @@
-"""Gains of an exported module over cuBLAS's GEMM: at tuned shapes, and at tuned shapes that are left out in turn."""
+"""Gains of an exported module over cuBLAS's GEMM: at tuned shapes, and by leave-one-out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tsm2_tune.generator.pack_shapes import kind_of
+from tsm2_tune.generator.pack_shapes import Part, part_of
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
@@ -21,25 +21,26 @@ class Gains:
     """Gains of a module: the time of cuBLAS's GEMM divided by the kernel's, or 1 if the module calls cuBLAS."""
 
     tuned: list[float] = field(default_factory=list)  # at tuned shapes
-    left_out: list[float] = field(default_factory=list)  # at tuned shapes, each left out of the kernels and times
+    # At tuned shapes, without the kernels and times of the shape; only where the chosen kernel was measured.
+    leave_one_out: list[float] = field(default_factory=list)
 
 
-def gains_of(kernels: ExportedKernels) -> dict[tuple[str, str], Gains]:
-    """Return (kind, element type) -> gains. Kinds are those of `generator/pack_shapes.py`.
+def gains_of(kernels: ExportedKernels) -> dict[Part, Gains]:
+    """Return the gains of each part.
 
     A tuned shape is skipped if cuBLAS was not measured there or its result was wrong.
     """
-    found = defaultdict[tuple[str, str], Gains](Gains)
+    found = defaultdict[Part, Gains](Gains)
     fastest = dict[tuple[str, Problem], Winner]()
     for winner in sorted((kernel.winner for kernel in kernels.kernels), key=lambda one: one.median_us):
         fastest.setdefault((winner.device, _problem(winner)), winner)
     for winner in fastest.values():
         us = vendor_us(winner)
         if us is not None and not winner.on_host:
-            found[_cell(winner)].tuned.append(max(us / winner.median_us, 1.0))
+            found[part_of(_problem(winner))].tuned.append(max(us / winner.median_us, 1.0))
     for one in left_out(kernels.kernels, kernels.device_rates):
         gain = 1.0 if one.is_vendor_chosen else one.vendor_us / one.kernel_us
-        found[_cell(one.winner)].left_out.append(gain)
+        found[part_of(_problem(one.winner))].leave_one_out.append(gain)
     return dict(found)
 
 
@@ -55,7 +56,3 @@ def share_slower(gains: Sequence[float]) -> float | None:
 
 def _problem(winner: Winner) -> Problem:
     return Problem(winner.m, winner.n, winner.k, winner.dtype, winner.op)
-
-
-def _cell(winner: Winner) -> tuple[str, str]:
-    return kind_of(_problem(winner)), winner.dtype
