@@ -198,7 +198,7 @@ class CoreProduct(ctypes.Structure):
         *((f"ld{x}_{order}", ctypes.c_int64) for x in "abc" for order in ("columns", "rows")),
         ("batch_count", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("type", "conjugates_a", "conjugates_b", "is_gram", "makes_c")),
-        ("is_left_out", ctypes.c_int32),
+        ("leaves_out_shape", ctypes.c_int32),
     )
 
 

@@ -50,7 +50,7 @@ def test_a_left_out_shape_is_predicted_as_by_a_pack_without_it() -> None:
         ]
         asked = Layout.of_op("f32", (m, n, k), "tn")
         expected = core(*others).choose(asked.record, GPU)
-        found = core(*kernels).choose(core_record(*asked, is_left_out=True), GPU)
+        found = core(*kernels).choose(core_record(*asked, leaves_out_shape=True), GPU)
         assert kernels[found.kernel].winner == others[expected.kernel].winner
         assert (found.us, found.vendor_us, found.distance, found.measured_us, found.is_vendors) == (
             expected.us, expected.vendor_us, expected.distance, expected.measured_us, expected.is_vendors

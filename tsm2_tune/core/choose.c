@@ -27,11 +27,11 @@ static int is_own_shape(const struct core_kernel *kernel, int64_t m, int64_t n, 
     return kernel->m == m && kernel->n == n && kernel->k == k;
 }
 
-/* Return whether the kernel is not used, because its own shape is left out. */
+/* Return whether the kernel is not used, because the product leaves out the kernel's own shape. */
 static int is_left_out(const struct core_kernel *kernel, const struct core_product *product)
 {
-    return product->is_left_out && (is_own_shape(kernel, product->m, product->n, product->k) ||
-                                    is_own_shape(kernel, product->n, product->m, product->k));
+    return product->leaves_out_shape && (is_own_shape(kernel, product->m, product->n, product->k) ||
+                                         is_own_shape(kernel, product->n, product->m, product->k));
 }
 
 /* Return whether the kernel can compute the product with C in this order; -1: in any order. */

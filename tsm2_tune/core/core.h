@@ -59,7 +59,7 @@ struct core_device {
     int32_t unused;
 };
 
-/* The rates of a kernel. */
+/* The rates of a kernel, fitted to its measured times. Without measured times they are assumed. */
 struct core_rates {
     double odd_lines; /* factor on the body if A, or B or C (has_vectors_of_c), has odd lines */
     double arithmetic_rate; /* fraction of the device's arithmetic rate */
@@ -77,7 +77,7 @@ struct core_kernel {
     double vendor_us; /* the time of cuBLAS at its own shape; 0: not measured, or its result was wrong */
 
     /* How it divides its work. */
-    struct core_rates rates; /* fitted to its measured times */
+    struct core_rates rates;
     int32_t resident; /* occupancy: resident blocks per multiprocessor. 0: unknown; then the choice for a product that
                          it can compute uses no predicted times, not even of other kernels */
     int32_t tile_m; /* rows of a tile of C; a block computes one or more tiles, one below the other */
@@ -164,7 +164,8 @@ struct core_product {
     int32_t is_gram; /* B is A transposed, in the same memory */
     int32_t makes_c; /* C is allocated after the choice, in the kernel's order, and ld[CORE_C] is ignored. Kernels with
                         a column-major C are preferred, unless m or n is 1 */
-    int32_t is_left_out; /* kernels and times of this shape (m, n, k) and of its transpose (n, m, k) are not used */
+    int32_t leaves_out_shape; /* leave-one-out: kernels and times of this shape (m, n, k) and of its transpose
+                                 (n, m, k) are not used */
 };
 
 enum core_reason {
@@ -222,12 +223,11 @@ double core_error_growth(double distance);
 double core_predict(const struct core_pack *pack, int index, const struct core_product *product,
                     int32_t *rows_per_block, int32_t *splits, double *penalized_us);
 
-/* Set `us` to `count` predictions from the device's rates alone, without the kernel's measured times: one for the
-   shape and launch of each of `times`, whose members `us` are not read. Matrices are contiguous. 0: it cannot be
-   predicted. */
+/* Set us[i] to the time predicted for the shape and launch of times[i], from the device's rates and the kernel's fitted
+   rates, without its measured times. times[i].us is not read. Matrices are contiguous. 0: it cannot be predicted. */
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us);
 
-/* The same for a kernel with other rates: us[j * count + i] is the prediction for times[i] with rates[j]. */
+/* Set us[j * count + i] to the time that core_rates_us would predict for times[i] if the kernel had rates[j]. */
 void core_us_by_rates(const struct core_pack *pack, int index, const struct core_time *times, int count,
                       const struct core_rates *rates, int rates_count, double *us);
 

@@ -54,7 +54,7 @@ struct core_derived {
 struct core_point {
     double log_m, log_n, log_k;
     double has_odd_lines; /* 1 or 0 */
-    double rates_us; /* predicted from the device's rates alone, without measured times */
+    double rates_us; /* predicted from the device's rates and the kernel's fitted rates, without its measured times */
     double log_ratio; /* logarithm of the measured time divided by rates_us */
 };
 
@@ -65,7 +65,7 @@ struct work {
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double has_odd_lines; /* 1 if A, or B (C for a kernel with has_vectors_of_c), has odd lines; else 0 */
-    int is_left_out; /* as in core_product */
+    int leaves_out_shape; /* as in core_product */
 };
 
 /* Return the product as a kernel computes it; as cuBLAS computes it on the kernel's device in the kernel's storage
@@ -79,7 +79,7 @@ struct average {
     double nearest; /* distance of the nearest point */
 };
 
-/* Add a point to the average for a product whose time from rates alone is `rates_us`. */
+/* Add a point to the average for a product whose time from rates is `rates_us`. */
 void add_point(struct average *average, const struct core_point *point, const struct work *work, double rates_us);
 
 /* A launch, and its time. */
@@ -100,7 +100,7 @@ uint32_t nearest_point(const struct core_pack *pack, int index, const struct wor
 /* Return the factor by which the choice multiplies the predicted time of a kernel whose nearest point is this far. */
 double distance_penalty(const struct core_pack *pack, int index, double distance);
 
-/* Return cuBLAS's time from rates alone; its predicted time from the average of its points. */
+/* Return cuBLAS's time from the device's rates; its predicted time from the average of its points. */
 double vendor_rates_us(const struct work *work);
 double vendor_us(const struct average *average, const struct work *work);
 

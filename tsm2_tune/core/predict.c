@@ -1,7 +1,8 @@
 /* Predict a kernel's time for a product.
 
-   The time from rates is a sum of three parts: the start of a launch (START_US), the partial sums of its splits
-   (sums_us), and its body (body_us). The body is the root of the sum of squares of three times that overlap in part:
+   The time from rates has no measured times: it follows from the device's rates and the kernel's fitted rates
+   (core_rates). It is a sum of three parts: the start of a launch (START_US), the partial sums of its splits
+   (sums_us), and its body (in terms_us). The body is the root of the sum of squares of three times that overlap in part:
    memory traffic, arithmetic, and the serial part between tiles. The first two grow if multiprocessors are idle.
 
    The predicted time is the time from rates times a factor: the ratio of the measured time to the time from rates,
@@ -65,7 +66,7 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     work.m = m, work.n = n, work.k = k;
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
     work.has_odd_lines = is_odd;
-    work.is_left_out = product->is_left_out;
+    work.leaves_out_shape = product->leaves_out_shape;
     const double read = m * k + (pack->kernels[index].is_gram ? 0 : k * n), written = m * n;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
     const double us_of_written = larger(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
@@ -93,7 +94,7 @@ struct work vendor_work_of(const struct core_pack *pack, int index, const struct
     return work_of_lines(pack, index, product, is_odd);
 }
 
-/* --- A launch, and its time from the device's rates alone --- */
+/* --- A launch, and its time from rates --- */
 
 /* A kernel's tiles for a product. */
 struct tiles {
@@ -159,9 +160,9 @@ static double sums_us(const struct core_pack *pack, int index, const struct tile
     return SUMS_US + 2 / SUMS_RATE * us_per_element(pack, index) * sums;
 }
 
-/* Return the elements that are moved again, in units of those that are rewritten: A is read for every column of tiles,
-   B for every row of tiles (of blocks if a block keeps it), and C is read and written again by every pass over k after
-   the first. */
+/* Return the number of elements of repeated traffic; a reread element counts as 1 / CACHED_RATE. A is read for every
+   column of tiles, B for every row of tiles (of blocks if a block keeps it), and C is read and written again by every
+   pass over k after the first. */
 static double moved_again(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                           const struct launch *launch)
 {
@@ -232,8 +233,8 @@ static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles
     return (kernel->is_pipelined ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
 }
 
-/* The start, and all of the body but the kernel's fitted rates: arithmetic_rate, cached_rate, odd_lines. */
-struct body {
+/* The terms of a predicted time that do not depend on core_rates. */
+struct time_terms {
     double start_us; /* with the partial sums */
     double memory_us, arithmetic_us, serial_us; /* without the factors below; the first two as in struct work */
     double moved_again, us_per_element; /* elements, and the time to move one */
@@ -242,8 +243,8 @@ struct body {
     double has_odd_lines;
 };
 
-static struct body body_of(const struct core_pack *pack, int index, const struct tiles *tiles, const struct work *work,
-                           const struct launch *launch)
+static struct time_terms terms_of(const struct core_pack *pack, int index, const struct tiles *tiles,
+                                  const struct work *work, const struct launch *launch)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_derived *derived = &pack->derived[index];
@@ -252,36 +253,36 @@ static struct body body_of(const struct core_pack *pack, int index, const struct
     const double idle = launch->blocks > multiprocessors ? 1 + IDLE_LOSS * (unevenness - 1) : 1;
     const double loading = loading_blocks(kernel, tiles, work, launch, multiprocessors);
     const double busy = busy_blocks(kernel, launch, multiprocessors);
-    struct body body;
-    body.start_us = START_US + sums_us(pack, index, tiles, work, launch);
-    body.memory_us = work->memory_us, body.arithmetic_us = work->arithmetic_us;
-    body.serial_us = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
-    body.moved_again = moved_again(kernel, tiles, work, launch);
-    body.us_per_element = us_per_element(pack, index);
-    body.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
-    body.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading);
-    body.arithmetic_factor = unevenness * slowdown(kernel, derived->busy_blocks / busy);
-    body.has_odd_lines = work->has_odd_lines;
-    return body;
+    struct time_terms terms;
+    terms.start_us = START_US + sums_us(pack, index, tiles, work, launch);
+    terms.memory_us = work->memory_us, terms.arithmetic_us = work->arithmetic_us;
+    terms.serial_us = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
+    terms.moved_again = moved_again(kernel, tiles, work, launch);
+    terms.us_per_element = us_per_element(pack, index);
+    terms.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
+    terms.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading);
+    terms.arithmetic_factor = unevenness * slowdown(kernel, derived->busy_blocks / busy);
+    terms.has_odd_lines = work->has_odd_lines;
+    return terms;
 }
 
-/* Return the time from the device's rates and the kernel's fitted rates. */
-static double body_rates_us(const struct body *body, const struct core_rates *rates)
+/* Return the time from rates: those of the device, in the terms, and those fitted to the kernel's times. */
+static double terms_us(const struct time_terms *terms, const struct core_rates *rates)
 {
-    const double moved_us = body->memory_us + body->us_per_element / rates->cached_rate * body->moved_again;
-    const double memory = moved_us * body->memory_factor;
+    const double moved_us = terms->memory_us + terms->us_per_element / rates->cached_rate * terms->moved_again;
+    const double memory = moved_us * terms->memory_factor;
     const double arithmetic =
-        body->arithmetic_us / rates->arithmetic_rate * body->padded_arithmetic * body->arithmetic_factor;
-    const double us = sqrt(memory * memory + arithmetic * arithmetic + body->serial_us * body->serial_us);
-    return body->start_us + (body->has_odd_lines != 0 ? rates->odd_lines : 1.0) * us;
+        terms->arithmetic_us / rates->arithmetic_rate * terms->padded_arithmetic * terms->arithmetic_factor;
+    const double us = sqrt(memory * memory + arithmetic * arithmetic + terms->serial_us * terms->serial_us);
+    return terms->start_us + (terms->has_odd_lines != 0 ? rates->odd_lines : 1.0) * us;
 }
 
-/* Return the time from the device's rates alone. */
+/* Return the time from rates of a launch. */
 static double launch_rates_us(const struct core_pack *pack, int index, const struct tiles *tiles,
                               const struct work *work, const struct launch *launch)
 {
-    const struct body body = body_of(pack, index, tiles, work, launch);
-    return body_rates_us(&body, &pack->kernels[index].rates);
+    const struct time_terms terms = terms_of(pack, index, tiles, work, launch);
+    return terms_us(&terms, &pack->kernels[index].rates);
 }
 
 /* --- Launches to try --- */
@@ -330,7 +331,7 @@ static void keep_resident(const struct core_kernel *kernel, const struct core_de
     *rows = smaller(larger(tiles_per_block, 1), smaller(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
 }
 
-/* Set different launches with their times from rates alone, in the order of `multiples`. Return their number. */
+/* Set different launches with their times from rates, in the order of `multiples`. Return their number. */
 static int launches_to_try(const struct core_pack *pack, int index, const struct work *work,
                            struct timed_launch tried[OPTIONS])
 {
@@ -380,7 +381,7 @@ static double distance_to_point(const struct core_point *point, const struct wor
 /* Return whether the point is not used, because it was measured at a shape that is left out. */
 static int is_unused(const struct core_point *point, const struct work *work)
 {
-    return work->is_left_out && point->log_k == work->log_k &&
+    return work->leaves_out_shape && point->log_k == work->log_k &&
            ((point->log_m == work->log_m && point->log_n == work->log_n) ||
             (point->log_m == work->log_n && point->log_n == work->log_m));
 }
@@ -412,7 +413,7 @@ uint32_t nearest_point(const struct core_pack *pack, int index, const struct wor
     return nearest;
 }
 
-/* Return the factor on a kernel's times from rates alone, and set the distance of its nearest point. `rates_us` is
+/* Return the factor on a kernel's times from rates, and set the distance of its nearest point. `rates_us` is
    the least of them: the fastest launch's. */
 static double correction(const struct core_pack *pack, int index, const struct work *work, double rates_us,
                          double *distance)
@@ -498,22 +499,23 @@ static int set_point(struct core_point *point, const struct work *work, double r
     return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;
 }
 
-/* Return the body at a measured shape, with the measured launch. Set `work`. */
-static struct body body_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
+/* Return the terms at a measured shape, with the measured launch. Set `work`. */
+static struct time_terms terms_at(const struct core_pack *pack, int index, const struct core_time *time,
+                                  struct work *work)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const struct core_product product = product_at(kernel, time->m, time->n, time->k);
     *work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, work);
     const struct launch launch = launch_of(kernel, &tiles, work, time->rows_per_block, time->splits);
-    return body_of(pack, index, &tiles, work, &launch);
+    return terms_of(pack, index, &tiles, work, &launch);
 }
 
-/* Return the time from rates alone at a measured shape, with the measured launch. Set `work`. */
+/* Return the time from rates at a measured shape, with the measured launch. Set `work`. */
 static double rates_us_at(const struct core_pack *pack, int index, const struct core_time *time, struct work *work)
 {
-    const struct body body = body_at(pack, index, time, work);
-    return body_rates_us(&body, &pack->kernels[index].rates);
+    const struct time_terms terms = terms_at(pack, index, time, work);
+    return terms_us(&terms, &pack->kernels[index].rates);
 }
 
 /* Return the kernel's time at its own shape. */
@@ -542,9 +544,9 @@ void core_us_by_rates(const struct core_pack *pack, int index, const struct core
     struct work work;
     memset(us, 0, (size_t)count * (size_t)rates_count * sizeof *us);
     for (int i = 0; i < count && is_predicted(pack, index); ++i) {
-        const struct body body = body_at(pack, index, &times[i], &work);
+        const struct time_terms terms = terms_at(pack, index, &times[i], &work);
         for (int j = 0; j < rates_count; ++j)
-            us[(size_t)j * (size_t)count + (size_t)i] = body_rates_us(&body, &rates[j]);
+            us[(size_t)j * (size_t)count + (size_t)i] = terms_us(&terms, &rates[j]);
     }
 }
 

@@ -42,7 +42,7 @@ Leading = tuple[tuple[int, int], ...]  # of a, b and, if given, out: as column-m
 
 
 class Layout(NamedTuple):
-    """A product as a choice depends on it. `record` is the same for the core, and all that a choice depends on."""
+    """The properties of a product that determine the choice. `record` is the same as a packed struct core_product."""
 
     name: str  # element type, a name in DTYPES or MATHS
     shape: Shape
@@ -97,16 +97,18 @@ class Layout(NamedTuple):
 
 def core_record(
     name: str, shape: Shape, leading: Sequence[tuple[int, int]], conjugates: tuple[bool, bool], is_gram: bool,
-    *, is_left_out: bool = False,
+    *, leaves_out_shape: bool = False,
 ) -> bytes:  # fmt: skip
-    """Return the fields of PRODUCT, from those of a Layout and `is_left_out`."""
+    """Return a packed struct core_product. Its other fields are those of a Layout."""
     (a, b), makes_c = leading[:2], len(leading) == 2
     c = (0, 0) if makes_c else leading[2]
-    return PRODUCT.pack(*shape, *a, *b, *c, 1, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, is_left_out)
+    return PRODUCT.pack(
+        *shape, *a, *b, *c, 1, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, leaves_out_shape
+    )
 
 
 def record_of(product: Product) -> bytes:
-    """Return what the core is told of a product."""
+    """Return the product as a packed struct core_product."""
     leading = [x.ld for x in product.given]
     return core_record(product.name, product.shape, leading, product.conjugates, product.is_gram)
 
@@ -272,14 +274,14 @@ def choose_by_record(record: bytes, device: str | None) -> Match:
 
 
 @cache
-def places() -> frozenset[bool]:
-    """Return whether this module has kernels for a host (True) and for GPUs (False)."""
+def values_of_on_host() -> frozenset[bool]:
+    """Return the values of `on_host` among this module's kernels."""
     return frozenset(w.on_host for w in WINNERS)
 
 
 def check_place(product: Product) -> None:
     """Raise TypeError if the arrays are on the CPU and all kernels are for GPUs, RuntimeError for the opposite."""
-    if product.on_host not in places():
+    if product.on_host not in values_of_on_host():
         if product.on_host:
             raise TypeError("a: this module's kernels were tuned on GPUs only: pass device arrays")
         raise RuntimeError(

@@ -31,7 +31,7 @@ TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that may be gon
 EXPLANATION_BYTES = 1024
 MOST_CONTENDERS = 20  # most launches to time
 # struct core_product: m, n, k; leading dimensions of A, B, C, of each as column-major and as row-major; batch_count;
-# type, conjugates of A and B, is_gram, makes_c, is_left_out
+# type, conjugates of A and B, is_gram, makes_c, leaves_out_shape
 PRODUCT = struct.Struct("10q6i")
 
 
@@ -146,7 +146,10 @@ class Core:
         return found
 
     def rates_us(self, kernel: int, times: ctypes.Array[CoreTime]) -> list[float]:
-        """Return a kernel's times at these shapes, predicted from the device's rates alone."""
+        """Return a kernel's predicted times at these shapes.
+
+        They follow from the device's rates and the kernel's fitted rates, without its measured times.
+        """
         found = (ctypes.c_double * len(times))()
         self._rates_us(self._pack, kernel, times, len(times), found)
         return found[:]

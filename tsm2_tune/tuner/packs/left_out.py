@@ -61,7 +61,7 @@ def vendor_us(winner: Winner) -> float | None:
 
 def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> LeftOut | None:
     layout = Layout.of_op(winner.dtype, (winner.m, winner.n, winner.k), winner.op)
-    record = core_record(*layout, is_left_out=True)
+    record = core_record(*layout, leaves_out_shape=True)
     choice, measured_vendor_us = core.choose(record, winner.device), vendor_us(winner)
     if choice.reason == NO_KERNEL or measured_vendor_us is None or not choice.us or not choice.vendor_us:
         return None
