@@ -82,7 +82,7 @@ BODY_TERMS: Terms = (
 )
 MEASURED_TERMS: Terms = (
     ("ratio", "exp(sum(weights * log_ratios) / sum(weights))", ""),
-    ("least_ratio", "LEAST_MEMORY_SHARE * memory_us / rates_us", ""),
+    ("least_ratio", "max(LEAST_MEMORY_SHARE * memory_us, least_arithmetic_us) / rates_us", ""),
     ("predicted_us", "max(ratio, least_ratio) * rates_us", "us"),
 )
 VENDOR_TERMS: Terms = (

@@ -14,7 +14,7 @@ from benchmarks.expected import errors, won
 from tests.predicted import GPU, RATES, SMS, Kind, Shape, core, core_times, measured, product
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.tiling import Tiling
-from tsm2_tune.runtime.choice.choose import core_record
+from tsm2_tune.runtime.choice.choose import Layout, core_record
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.tuner.packs.core_pack import DeviceRates
 
@@ -79,6 +79,21 @@ def test_the_distance_is_printed_with_the_shape_to_which_it_is_measured() -> Non
     assert chooser.explanation(found, GPU).endswith(": tuned for 1000x8x1000, at distance 1.0")
 
 
+@pytest.mark.parametrize(("times_k", "is_vendors"), [(2, False), (25, True)])
+def test_a_gain_that_is_too_uncertain_is_printed_with_the_error(times_k: int, is_vendors: bool) -> None:
+    m, n, k = R
+    chooser = core(measured(SPLIT, R, 380.0, vendor_us=500.0))
+    found = chooser.choose(product((m, n, k * times_k)), GPU)
+    gain, distance = found.vendor_us / found.us, math.log(times_k)
+    least = math.exp(0.65 * RATES.gain_error * max(distance / 1.5, 1) ** 2)
+    printed = (
+        f"; the predicted gain of {gain:.2f} x is below its likely error at distance {distance:.1f}, {least:.2f} x"
+    )
+    assert (found.is_vendors, gain < least) == (is_vendors, is_vendors)
+    assert gain > 1.2
+    assert chooser.explanation(found, GPU).endswith(printed) == is_vendors
+
+
 @pytest.mark.parametrize("us", [380.0, 800.0])
 def test_a_measured_time_is_predicted_again(us: float) -> None:
     assert best(SPLIT, R, us, R)[0] == pytest.approx(us, rel=0.1)
@@ -110,6 +125,14 @@ def test_no_kernel_is_predicted_to_be_faster_than_the_memory() -> None:
     (m, n, k), slow = (20480, 8, 40960), replace(RATES, gflops={}, copy_gbytes_per_s=4700.0)
     us, *_ = core(measured(SPLIT, R, 40.0), rates=slow).predict(0, product((m, n, k)))
     assert us == pytest.approx(0.95 * (m * k + k * n + m * n) * 4 / 4.7e6)
+
+
+@pytest.mark.parametrize(("op", "share"), [("nn", 1.0), ("tx", 65 / 128)])
+def test_no_kernel_is_predicted_to_be_faster_than_the_arithmetic(op: str, share: float) -> None:
+    shape = m, n, k = (64, 64, 2_000_000)  # the measured time is far below what the rates allow
+    layout = Layout.of_op("f32", shape, op)
+    us, *_ = core(measured(SPLIT, (64, 64, 1_000_000), 20.0, op=op)).predict(0, layout.record)
+    assert us == pytest.approx(share * 2 * m * n * k / (RATES.gflops["f32"] * 1e3))
 
 
 @pytest.mark.parametrize("kind", [SPLIT, LOOPING, SHARING])

@@ -328,6 +328,12 @@ double core_error_growth(double distance)
     return farther * farther;
 }
 
+double least_gain(const struct core_pack *pack, const struct core_choice *choice)
+{
+    const struct core_device *device = &pack->devices[pack->kernels[choice->kernel].device];
+    return exp(CONFIDENCE * device->gain_error * core_error_growth(choice->distance));
+}
+
 /* Return whether cuBLAS should compute the product. At a tuned shape the measured times decide. Without predicted times
    (choice->us is 0) those at the kernel's own shape decide. Otherwise the predicted gain has to exceed its error. */
 static int is_vendors(const struct core_pack *pack, const struct core_choice *choice)
@@ -337,8 +343,7 @@ static int is_vendors(const struct core_pack *pack, const struct core_choice *ch
         return kernel->vendor_us > 0 && kernel->vendor_us < kernel->us;
     if (choice->reason == CORE_TUNED)
         return choice->vendor_us > 0 && choice->vendor_us < choice->us;
-    const double error = pack->devices[kernel->device].gain_error * core_error_growth(choice->distance);
-    return choice->vendor_us > 0 && choice->vendor_us < exp(CONFIDENCE * error) * choice->us;
+    return choice->vendor_us > 0 && choice->vendor_us < least_gain(pack, choice) * choice->us;
 }
 
 /* Set the leading dimensions of the product as the kernel computes it, and the index width. */

@@ -13,7 +13,7 @@
 #define SUMS_RATE 0.5 /* kernels with a workspace: share of the memory rate for partial sums */
 #define CACHED_RATE 1.2 /* typical rate, in memory rates, of data that is read again and may be in the L2 */
 #define IDLE_LOSS 0.3      /* share of an idle multiprocessor's bandwidth that the others cannot use */
-#define LEAST_MEMORY_SHARE 0.95 /* least predicted time, in units of the time to move each operand and C once */
+#define LEAST_MEMORY_SHARE 0.95 /* a predicted time is at least this times the time to move each operand and C once */
 #define NEXT_TILE_US 0.5 /* from one tile of C to the next in the same resident block */
 #define ENOUGH_BLOCKS 0.5 /* share of the blocks of its own shape with which a multiprocessor waits for latency as much
                               as for throughput */
@@ -64,6 +64,7 @@ struct work {
     double log_m, log_n, log_k;
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
+    double least_us; /* least predicted time of a kernel */
     double has_odd_lines; /* 1 if A, or B (C for a kernel with has_vectors_of_c), has odd lines; else 0 */
     int leaves_out_shape; /* as in core_product */
 };
@@ -118,6 +119,9 @@ static inline double log_distance(double m, double n, double k, double squared)
 {
     return sqrt(m * m + n * n + k * k + squared);
 }
+
+/* Return cuBLAS's time divided by the kernel's from which on a kernel with predicted times is used. */
+double least_gain(const struct core_pack *pack, const struct core_choice *choice);
 
 /* Return whether the device's rates and the kernel's occupancy are known, so that its times can be predicted. */
 int is_predicted(const struct core_pack *pack, int index);

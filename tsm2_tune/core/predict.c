@@ -7,9 +7,9 @@
 
    The predicted time is the time from rates times a factor: the ratio of the measured time to the time from rates,
    averaged over the kernel's measured shapes. Two corrections follow. The predicted time is never less than
-   LEAST_MEMORY_SHARE of the time to move each operand and C once. It is LONG_K times as long if k exceeds what the
-   kernel adds up in one pass, although k did not at its own shape. docs/prediction.md explains each term, with an
-   example. */
+   LEAST_MEMORY_SHARE of the time to move each operand and C once, nor than the time of the arithmetic at the device's
+   rate. It is LONG_K times as long if k exceeds what the kernel adds up in one pass, although k did not at its own
+   shape. docs/prediction.md explains each term, with an example. */
 
 #include "model.h"
 
@@ -74,6 +74,8 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     const int is_complex = product->type == CORE_C64 || product->type == CORE_C128;
     const double gflops = device->gflops[product->type], flops = (is_complex ? 8 : 2) * m * n * k;
     work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
+    const double share = pack->kernels[index].is_gram ? (n + 1) / (2 * n) : 1; /* of C that is computed */
+    work.least_us = larger(LEAST_MEMORY_SHARE * work.memory_us, share * work.arithmetic_us);
     return work;
 }
 
@@ -425,7 +427,7 @@ static double correction(const struct core_pack *pack, int index, const struct w
         add_point(&average, &pack->points[(uint32_t)pack->derived[index].first_point + i], work, rates_us);
     *distance = average.nearest;
     const double penalty = work->k > k_per_pass && (double)kernel->k <= k_per_pass ? LONG_K : 1.0;
-    return penalty * larger(exp(average.sum / average.weights), LEAST_MEMORY_SHARE * work->memory_us / rates_us);
+    return penalty * larger(exp(average.sum / average.weights), work->least_us / rates_us);
 }
 
 int fastest_launches(const struct core_pack *pack, int index, const struct work *work, struct timed_launch *found,

@@ -280,7 +280,7 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         if not falls_back:
             return found
         if found.is_vendor_chosen:
-            reason = found.vendor_reason
+            reason = str(found)
         elif found.other_device is not None:
             # A kernel that compiles with 32-bit indices also compiles with 64-bit indices: test one width.
             reason = why_not_compiled(found.winner, INDEX_WIDTHS[0], arch)

@@ -109,12 +109,6 @@ class Match:
         """Return the match with the times that were measured on the product's own arrays."""
         return replace(self, expected_us=us, vendor_us=vendor_us, is_vendor_chosen=False, is_timed=True)
 
-    @property
-    def vendor_reason(self) -> str:
-        """The match as text: why cuBLAS is chosen, with a note if the kernel is predicted to be faster."""
-        near = self.vendor_us is not None and self.expected_us is not None and self.vendor_us >= self.expected_us
-        return f"{self}{', too little more to rely on' if near else ''}"
-
 
 @dataclass(frozen=True)
 class Vendor:

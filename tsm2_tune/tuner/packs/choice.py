@@ -29,7 +29,7 @@ class Choice:
     match: Match
     reason: str  # the text that the module's choice() returns
     is_vendor_chosen: bool  # whether the module would call cuBLAS
-    vendor_us: float | None  # time of the faster of cuBLAS and cuBLASLt, measured or predicted
+    vendor_us: float | None  # time of cuBLAS or cuBLASLt, whichever is faster, measured or predicted
     measured_at: Shape  # the nearest shape (m, n, k) at which the kernel was measured
     distance: float  # distance to measured_at; 0 if the problem's own shape was measured
 
@@ -126,10 +126,12 @@ def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, plac
     record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op).record
     try:
         match = kernels.chooser.match(record, device)
-        vendor_us = kernels.chooser_with_fastest_vendor.match(record, device).vendor_us
+        fastest_us = kernels.chooser_with_fastest_vendor.match(record, device).vendor_us
     except (LookupError, ValueError) as error:
         raise InputError(f"{place} has no kernel for {asked.text}: {error.args[0]}") from None
-    reason = str(Vendor(match.vendor_reason) if match.is_vendor_chosen else match)
+    # Each is predicted from its own times, which may be known at different shapes.
+    vendor_us = min((us for us in (match.vendor_us, fastest_us) if us is not None), default=None)
+    reason = str(Vendor(str(match)) if match.is_vendor_chosen else match)
     m, n, k = match.measured_at
     measured_at = (n, m, k) if match.is_transposed else (m, n, k)
     return Choice(asked, match, reason, match.is_vendor_chosen, vendor_us, measured_at, match.distance)
