@@ -152,8 +152,8 @@ def closing_text(ratios: Sequence[float | None], choices: Sequence[Choice]) -> s
         return f"geometric mean {mean:.2f} x cuBLAS: {counts}"
     gain = _mean([1.0 if is_vendor_chosen else ratio for ratio, is_vendor_chosen in found])
     return (
-        f"geometric mean {gain:.2f} x cuBLAS with an exported module, which calls cuBLAS for {vendors} of {len(found)};"
-        f" {mean:.2f} x with kernels only: {counts}"
+        f"geometric mean {gain:.2f} x cuBLAS with an exported module, which calls cuBLAS for {vendors} of"
+        f" {len(found)}; {mean:.2f} x with kernels only: {counts}"
     )
 
 
