@@ -148,6 +148,42 @@ def test_what_was_imported_is_exported_as_what_it_was_made_of(form: str, tuned: 
         assert exported(tuned) == exported(tmp_path / "new.db")
 
 
+@pytest.mark.parametrize("states", [[Cache.CLEAN], [Cache.DIRTY, Cache.CLEAN]])
+def test_filtered_text_has_the_selected_winners_only(states: list[Cache], tuned: Path, tmp_path: Path) -> None:
+    """At other shapes it has times of the kernels and of cuBLAS, with which a module chooses as before."""
+    if (
+        states[0] is Cache.DIRTY
+    ):  # the first shape is tuned in both states: its winner with a clean L2 is not selected
+        with Store.open(tuned, create=False) as store:
+            dirty = trial(150.0, C128, problem=SHAPES[0], basis="d" * 64, cache=Cache.DIRTY)
+            timed = replace(measurement(150.0), cache=Cache.DIRTY)
+            store.add_trial(RUN, replace(dirty, measurement=timed, floor_us=RUN.ceilings.floor_us(SHAPES[0])))
+    plain_sql(tuned, "UPDATE trial SET full_verdict = 'right'")
+    selected, written = [problem.shape for problem in SHAPES[: len(states)]], tmp_path / "selected.jsonl"
+    tsm2_tune.export(tuned, format="trials", output=written, products=selected)
+    tsm2_tune.import_trials(written, tmp_path / "new.db")
+    for path in (written, tmp_path / "new.db"):
+        found = [(row.problem, row.cache) for one in Cache for row in tsm2_tune.best(path, cache=one)]
+        assert sorted(found) == sorted(zip(SHAPES, states, strict=False))
+        assert text(path) == written.read_text()
+        assert module(path) == module(tuned, products=selected)
+    assert {one["problem"] for one in lines(written.read_text(), "vendor")} == {problem.text for problem in SHAPES}
+
+
+def test_text_of_a_shape_tuned_elsewhere_counts_as_tuned(tuned: Path, tmp_path: Path) -> None:
+    """A merged database may have the marks of several texts: an export does not repeat them."""
+    with Store.open(tuned, create=False) as store:
+        (winner,) = store.best(problem=SHAPES[0])
+    plain_sql(tuned, f"UPDATE trial SET is_between = 1 WHERE id = {winner.trial_id}")
+    assert {one["is_between"] for one in lines(text(tuned), "trial")} == {0}
+
+
+def module(path: Path, **which: Any) -> list[str]:
+    """The lines of the module of these winners, but for the names of the database and of the module."""
+    found = tsm2_tune.export(path, format="module", binaries=False, between=False, **which).text or ""
+    return [one for one in found.splitlines() if not one.startswith(("# Made by", "IDENTITY = "))]
+
+
 def test_a_text_of_what_is_there_adds_nothing_and_its_database_the_samples(tuned: Path, tmp_path: Path) -> None:
     written, new = tmp_path / "trials.jsonl", tmp_path / "new.db"
     tsm2_tune.export(tuned, format="trials", output=written)

@@ -17,7 +17,7 @@ from tsm2_tune.tuner.results import records
 from tsm2_tune.tuner.results.best_view import Among, BestRow, ties
 from tsm2_tune.tuner.results.merge.problem_rows import Reader
 from tsm2_tune.tuner.results.merge.serializer import Entry, has_line, text_of
-from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, key_of
+from tsm2_tune.tuner.results.merge.union import KERNEL, Part, TrialKey, Tried, key_of
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -26,6 +26,7 @@ from tsm2_tune.tuner.results.validation import Row
 KEYED = tuple(
     schema.trial.c[name] for name in ("config", "basis", "first_basis", *KERNEL)
 )  # the columns that key_of needs
+Place = tuple[str, str, Problem]  # device, L2 state, problem
 
 
 def export_trials(
@@ -51,17 +52,24 @@ def trials_text(store: Store, winners: Sequence[BestRow]) -> str:
 
     The text contains the trials of the winners, of kernels that tie with the winners, and of kernels for shapes
     between the winners' shapes. It also contains these kernels' trials at other shapes, and cuBLAS's times at the
-    shapes of the winners and between them. Raise StoreError if a row is corrupt.
+    shapes of the winners and at other shapes. Only the winners' shapes count as tuned in the text: of other tuned
+    shapes the text lacks most trials. Raise StoreError if a row is corrupt.
     """
-    known = [*winners, *rows_between(store, winners), *_between_tuned(store, winners)]
-    wanted = {row.trial_id for row in known}
-    of_vendor = frozenset((row.device, row.problem) for row in known)
-    problems = {(row.device, row.cache, row.problem) for row in known}
+    known = [*winners, *rows_between(store, winners), *_beside_vendor(store, winners, between=True)]
+    tuned = frozenset(map(_place, winners))
+    others = [row for row in _beside_vendor(store, winners, between=False) if _place(row) not in tuned]
+    places = set(map(_place, (*known, *others)))
+    wanted = {row.trial_id for row in (*known, *others)}
     for kind in _kinds(known):
-        wanted.update(one for one, problem in _ties(store, kind) if (kind.device, kind.cache, problem) in problems)
+        wanted.update(one for one, problem in _ties(store, kind) if (kind.device, kind.cache, problem) in places)
     for _, elsewhere in trials_elsewhere(store, store.trials([row.trial_id for row in known])):
         wanted.update(one.id for one in elsewhere)
-    return text_of(_entries(store, wanted, of_vendor))
+    of_vendor = frozenset((device, problem) for device, _, problem in places)
+    return text_of(_entries(store, wanted, of_vendor, tuned))
+
+
+def _place(row: BestRow) -> Place:
+    return row.device, row.cache, row.problem
 
 
 def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
@@ -70,10 +78,13 @@ def _kinds(rows: Sequence[BestRow]) -> list[BestRow]:
     return [found[key] for key in sorted(found)]
 
 
-def _between_tuned(store: Store, winners: Sequence[BestRow]) -> Iterator[BestRow]:
-    """Yield the fastest trial at each untuned shape between the winners' shapes at which cuBLAS was also timed."""
+def _beside_vendor(store: Store, winners: Sequence[BestRow], *, between: bool) -> Iterator[BestRow]:
+    """Yield the fastest trial at each shape at which cuBLAS was also timed.
+
+    The shapes are tuned shapes, or untuned shapes if `between` is true. They have the winners' types, ops and states.
+    """
     for kind in _kinds(winners):
-        rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=True)
+        rows = store.best(device=kind.device, cache=Cache(kind.cache), alike=kind.problem, between=between)
         yield from (row for row in rows if row.cublas_us is not None)
 
 
@@ -101,8 +112,10 @@ def _places(store: Store, trials: Collection[int]) -> dict[tuple[str, Problem], 
     return found
 
 
-def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]]) -> Iterator[Entry]:
-    """Yield the stored facts of the trials with the ids in `wanted`.
+def _entries(
+    store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Problem]], tuned: frozenset[Place]
+) -> Iterator[Entry]:
+    """Yield the stored facts of the trials with the ids in `wanted`. Only the places in `tuned` count as tuned.
 
     The vendor's times are included only for the pairs of a device and a problem in `of_vendor`.
     """
@@ -110,7 +123,12 @@ def _entries(store: Store, wanted: set[int], of_vendor: frozenset[tuple[str, Pro
     for (device, problem), keys in _places(store, wanted).items():
         with store.database.transaction() as connection:
             part = Reader(connection, rows=rows).part(device, problem)
-        trials = {key: part.trials[key] for key in keys if has_line(part.trials[key])}
+        trials = dict[TrialKey, Tried]()
+        for key in keys:
+            tried = part.trials[key]
+            if has_line(tried):
+                is_between = (device, tried.values["cache"], problem) not in tuned
+                trials[key] = replace(tried, values={**tried.values, "is_between": int(is_between)})
         last = _last(part, trials) if (device, problem) in of_vendor else frozenset()
         rounds = [one if one.final in last else replace(one, vendor={}) for one in part.rounds]
         yield problem, Part(trials, rounds)

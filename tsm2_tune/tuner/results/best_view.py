@@ -147,8 +147,8 @@ best = Table(
 #            interval, and whose median is at most 5 % over the leader's. The winner is the first of them by
 #            registers, then by shared memory, then by the configuration's text.
 #
-# `is_between` is 1 if the problem was not tuned: no search made any of its trials in the state. Its shape lies
-# between tuned shapes, and some of their kernels were timed there.
+# `is_between` is 1 if the problem was not tuned: no search made any of its trials in the state. Kernels of tuned
+# shapes were timed there. The problem's shape lies between tuned shapes, or an export to a text did not select it.
 #
 # `stale` is 1 if the winner's basis is not the family's newest basis on the device in the state, over all problems.
 #

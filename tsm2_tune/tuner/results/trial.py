@@ -142,7 +142,7 @@ class Trial:
     full_verdict: str | None = None  # the calls of the verification for other shapes; None if there was none
     verified_code: str | None = None  # digests of that verification's machine code, one for each index width
     cache: Cache = Cache.CLEAN  # the L2 cache state for its measurement
-    is_between: bool = False  # no search tried it: its kernel was timed at a shape between tuned shapes
+    is_between: bool = False  # no search tried it: its kernel was only timed at this untuned shape
     strategy: str | None = None  # strategy of the search; None if no search tried it, or if it was not stored
     space_configurations: int | None = None  # size of the search's space; None as for the strategy
     hung: bool = False  # it timed out for small problems too; not stored

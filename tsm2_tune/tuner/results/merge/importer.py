@@ -43,7 +43,7 @@ class Imported:
     changed: int = 0  # number of `problems` for which anything was added
     conflicts: tuple[str, ...] = ()  # a sentence for each configuration whose trials contradict each other
     quarantined: int = 0  # kernels that hung or crashed, and that were not known or failed more recently
-    between: int = 0  # number of `problems` that no search tuned: shapes between tuned shapes
+    between: int = 0  # number of `problems` that count as untuned: only kernels of other shapes were timed there
 
     def __str__(self) -> str:
         trials, times, problems = (
@@ -51,7 +51,7 @@ class Imported:
             for number, what in ((self.trials, "trial"), (self.times, "measurement"), (self.problems, "problem"))
         )
         faulty = f"; {self.quarantined} in quarantine" if self.quarantined else ""
-        between = f" ({self.between} of them shapes between tuned ones)" if self.between else ""
+        between = f" ({self.between} of them not tuned, only timed)" if self.between else ""
         if not self.changed:
             known = f"{self.known} trial{'s' if self.known != 1 else ''} already present"
             return f"nothing new: {known}, of {problems}{between}{faulty}"
