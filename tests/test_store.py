@@ -316,9 +316,9 @@ def test_many_winners_are_those_that_are_read_alone(store: Store, monkeypatch: p
     assert store.rows(ids) == [store.row(trial_id) for trial_id in ids]
 
 
-def test_known_winners_are_not_read(store: Store) -> None:
+def test_omitted_winners_are_not_read(store: Store) -> None:
     for problem in (PROBLEM, replace(PROBLEM, k=640)):
         store.add_trial(tuning_run(), trial(20.0, problem=problem))
     (known, other) = sorted(store.best(), key=lambda row: row.k != PROBLEM.k)
-    assert store.best(known={(known.device, known.problem)}) == (other,)
-    assert len(store.best(known={("another device", known.problem)})) == 2
+    assert store.best(omit={(known.device, known.problem)}) == (other,)
+    assert len(store.best(omit={("another device", known.problem)})) == 2

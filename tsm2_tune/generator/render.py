@@ -16,11 +16,11 @@ from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
 from tsm2_tune.generator.source import (
+    MOST_CACHED_TEXTS,
     MOST_PLACED,
     REFERENCE_BLOCKS_PER_SM,
     SPARSE_TERMS,
     SUPPORT_THREADS,
-    TEXTS_AT_HAND,
     KernelSource,
     index_defines,
 )
@@ -54,7 +54,7 @@ def filled(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -
     return environment().get_template(template).render(values)
 
 
-@lru_cache(maxsize=TEXTS_AT_HAND)
+@lru_cache(maxsize=MOST_CACHED_TEXTS)
 def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """Return the CUDA text and the launch of a configuration. The text is the same for every shape."""
     family = family_named(config.family)
@@ -70,7 +70,7 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
 
 @dataclass(frozen=True, slots=True)
 class _Kernel:
-    """The facts that determine a kernel's text, and a configuration and a problem that have them."""
+    """Key of the cache of rendered texts. `config` and `problem` are not compared."""
 
     kernel_text: str
     op: str
@@ -79,7 +79,7 @@ class _Kernel:
     problem: Problem = field(compare=False)
 
 
-@lru_cache(maxsize=TEXTS_AT_HAND)
+@lru_cache(maxsize=MOST_CACHED_TEXTS)
 def _text(kernel: _Kernel) -> str:
     """Return the rendered template of the kernel's family. It is cached for all shapes and launches."""
     config, problem = kernel.config, kernel.problem

@@ -11,7 +11,7 @@ from tsm2_tune.generator.config import Launch
 
 SUPPORT_THREADS = 256  # threads of a block of the tuner's own kernels
 SPARSE_TERMS = 32  # nonzeros in a row or column of a sparse operand, so the most nonzero products in a sum
-TEXTS_AT_HAND = 2048  # cached texts; each has 30 kB and takes milliseconds to render; a pack has over a thousand
+MOST_CACHED_TEXTS = 2048  # each has 30 kB and takes milliseconds to render; a pack has over a thousand
 INDEX_BITS = (32, 64)  # possible widths of a kernel's index type
 MOST_PLACED = 4  # the most matrices that one of the tuner's kernels takes: A, B, C and a workspace
 REFERENCE_BLOCKS_PER_SM = 2  # launch bound of the kernels that compute reference results; it limits their registers
@@ -47,7 +47,7 @@ class KernelSource:
         return replace(self, text="") == replace(other, text="") and self.digest == other.digest
 
 
-@lru_cache(maxsize=TEXTS_AT_HAND)
+@lru_cache(maxsize=MOST_CACHED_TEXTS)
 def digest_of(text: str) -> str:
     """Return the SHA-256 of a CUDA text without its comments and blank lines."""
     return hashlib.sha256(code(text).encode(errors="surrogatepass")).hexdigest()

@@ -81,9 +81,9 @@ class Plan:
     """A product's loaded kernel and its launch configuration, to be launched with any addresses, alpha and beta."""
 
     __slots__ = (
-        "alignment_mask", "checked", "context", "context_number", "function", "head", "is_complex", "kernel",
-        "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order", "out_shape",
-        "out_strides", "places", "scalar_type", "shape", "slots", "spans", "units",
+        "alignment_mask", "checked_addresses", "context", "context_number", "function", "head", "is_complex",
+        "kernel", "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order",
+        "out_shape", "out_strides", "places", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
 
     def __init__(
@@ -114,7 +114,8 @@ class Plan:
         self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
         self.alignment_mask = product.dtype.itemsize - 1  # address bits that are 0 for an aligned array
         self.spans = tuple([x.span_bytes for x in product.given])
-        self.checked: tuple[int, int, int] | None = None  # addresses of a, b and out that a call has checked
+        # Of a, b and out of the last call that passed the checks of alignment and overlap.
+        self.checked_addresses: tuple[int, int, int] | None = None
         self.out_shape, self.out_order = product.out_shape, made_order(match)
         self.out_strides = element_strides(self.out_shape, self.out_order)
         self.slots = [Slot(self)]

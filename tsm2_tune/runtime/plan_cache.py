@@ -12,7 +12,7 @@ from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stream, vendors_product
 from tsm2_tune.runtime.arrays.protocols import Tensor
-from tsm2_tune.runtime.cuda.driver import shared_context, stream_handle
+from tsm2_tune.runtime.cuda.driver import shared_context_id, stream_handle
 from tsm2_tune.runtime.launch_plan import Plan
 
 Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
@@ -98,10 +98,10 @@ def starter_of(
             out, at = new_out(plan, a, on)
             if out is None:
                 return None
-        elif (addresses := (pa, pb, at)) != plan.checked:
+        elif (addresses := (pa, pb, at)) != plan.checked_addresses:
             if (pa | pb | at) & plan.alignment_mask or overlaps(pa, pb, at, plan.spans):
                 return None
-            plan.checked = addresses
+            plan.checked_addresses = addresses
         plan.start(pa, pb, at, alpha, beta, handle, a)
         return out
 
@@ -264,7 +264,7 @@ def pycuda_look_up(gpuarray: Any) -> LookUp:
         if type(b) is not kind or type(out) is not kind or b.dtype is not dtype or out.dtype is not dtype:
             return NOTHING
         pa, pb, at = int(a.gpudata), int(b.gpudata), int(out.gpudata)
-        context = shared_context(pa, pb, at)
+        context = shared_context_id(pa, pb, at)
         if context is None:
             return NOTHING
         key = context, a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, pa == pb, asked

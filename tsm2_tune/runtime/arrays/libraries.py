@@ -120,10 +120,10 @@ def device_interface(name: str, array: Array) -> Any:
 
 
 def tensor_memory(tensor: Tensor) -> Any:
-    """Return type, shape, strides in bytes and address of a tensor. Return None if device_interface must describe it.
+    """Return (value in TENSOR_TYPES, shape in elements, strides in bytes, address) of a tensor on a GPU.
 
-    This function takes less time than PyTorch's property `__cuda_array_interface__`. It also reads a tensor that
-    requires a gradient.
+    Return None if device_interface must describe the tensor. This function takes less time than PyTorch's property
+    `__cuda_array_interface__`. It also reads a tensor that requires a gradient.
     """
     of_type = _tensor_type(tensor.dtype)
     if of_type is None or not getattr(tensor, "is_cuda", False):

@@ -128,7 +128,7 @@ def _id_of(context: ctypes.c_void_p) -> int:
     return number.value
 
 
-def shared_context(*addresses: int) -> int | None:
+def shared_context_id(*addresses: int) -> int | None:
     """Return the id of the CUDA context that owns the memory at all these addresses; None if there is none."""
     context, ask = ctypes.c_void_p(), cuda().cuPointerGetAttribute
     found = ctypes.byref(context)

@@ -130,7 +130,7 @@ def vendor_elsewhere(
             kind = next(iter(places.values()))
             known = {(device, problem) for problem in places.values()}
             tuned, between = (
-                store.best(device=device, cache=cache, alike=kind, between=one, known=known) for one in (False, True)
+                store.best(device=device, cache=cache, alike=kind, between=one, omit=known) for one in (False, True)
             )
             for row in (*tuned, *between):
                 p = row.problem

@@ -38,7 +38,7 @@ class Field(NamedTuple):
     name: str
     column: str
     kind: Any  # its type, without None
-    load: Callable[[Any], Any] | None  # makes its value of a column's; None: they are equal
+    load: Callable[[Any], Any] | None  # converts a column's value to the field's; None: no conversion
 
 
 def values_of(record: Any, table: Table) -> dict[str, Any]:

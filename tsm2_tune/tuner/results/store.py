@@ -265,7 +265,7 @@ class Store:
         cache: Cache | None = None,
         alike: Problem | None = None,
         between: bool = False,
-        known: Collection[tuple[str, Problem]] = (),
+        omit: Collection[tuple[str, Problem]] = (),
     ) -> tuple[BestRow, ...]:
         """Return the fastest kernel (winner) of each problem, sorted by device, element type and shape.
 
@@ -273,9 +273,8 @@ class Store:
         state. If `between` is true, only shapes that no search tuned are returned. Otherwise only tuned shapes are
         returned. Without `cache`, each problem has one row, for the first cache state of PREFERRED in which the
         problem has a winner. With `family`, problems for which another family's kernel is fastest are omitted. So are
-        the pairs of a device and a problem in `known`. A row
-        is stale if the kernel's code has changed, or if the family has newer trials with another compiler or other
-        flags.
+        the pairs of a device and a problem in `omit`. A row is stale if the kernel's code has changed, or if the
+        family has newer trials with another compiler or other flags.
 
         Raise StoreError if a winner's rows contradict each other: the winner is not verified, or its time contradicts
         its samples.
@@ -291,7 +290,7 @@ class Store:
         found = [records.best_row(row) for row in rows]
         if cache is None:
             found = best_view.preferred(found)
-        found = [row for row in found if (row.device, row.problem) not in known]
+        found = [row for row in found if (row.device, row.problem) not in omit]
         with self.database.transaction() as connection:
             loader.refuse_hidden(connection, among)
             return tuple(loader.as_known(connection, found))

@@ -71,7 +71,7 @@ class ProblemQueue:
     A device takes the next problem that no other run has leased. If none is left, it joins the search of another
     device: both try candidates of the same search. The last device to leave a search ends the problem. If it fails,
     another device takes the problem again. During the finals and the full verification of a problem, a GPU takes its
-    next problem: the search begins, and its first candidates are compiled.
+    next problem and begins the search. If the GPU belongs to this process, the first candidates are compiled.
 
     `searched` contains the problems' search spaces. The fastest kernels of `families` take part in finals, including
     those that earlier runs tried; by default those of all default families and of the families in the space.
@@ -193,8 +193,11 @@ class ProblemQueue:
         else:
             yield from self._search(item, executor, following)
 
-    def prepared(self, executor: Executor) -> _Item | None:
-        """Take a problem while the device ends another one, and begin its search. Return None if none is free."""
+    def prepare_next(self, executor: Executor) -> _Item | None:
+        """Take the next problem during the finals and the full verification of another one, and begin its search.
+
+        Return None if none is free.
+        """
         item = self._take(at_once=False)
         if item is not None:
             self._prepare(item, executor, is_ahead=True)
@@ -203,7 +206,8 @@ class ProblemQueue:
     def _prepare(self, item: _Item, executor: Executor, *, is_ahead: bool = False) -> None:
         """Begin the search of a problem that was taken. If another run has tuned the problem, note that instead.
 
-        `is_ahead` says that the device ends another problem first. Compilers for the first candidates start at once.
+        `is_ahead` says that another problem is in its finals or its full verification. Then compilers for the first
+        candidates start at once, if the device belongs to this process.
         """
         try:
             if self._is_tuned_elsewhere(item, executor):
@@ -305,7 +309,7 @@ class ProblemQueue:
 
 
 class _NextProblem:
-    """Context manager that prepares the next problem of a device in a thread, while the device ends a problem.
+    """Context manager that prepares the next problem in a thread, during the finals and the full verification of one.
 
     On the CPU it prepares none, since that would disturb the timing.
     """
@@ -319,7 +323,7 @@ class _NextProblem:
         """Start to take and prepare a problem."""
         if not self._executor.target.is_host:
             with held():
-                self._preparing = self._thread.submit(self._queue.prepared, self._executor)
+                self._preparing = self._thread.submit(self._queue.prepare_next, self._executor)
 
     def taken(self) -> _Item | None:
         """Wait for the prepared problem and return it; None if there is none. Raise the error of its preparation."""

@@ -73,7 +73,7 @@ class RemoteExecutor(Executor):
         self._send(messages.Expect(problem))
 
     def compile_first(self, search: Candidates) -> None:
-        """Do nothing: the process receives no candidates before it has answered the present request."""
+        """Do nothing, since the device belongs to another process, which answers one request at a time."""
 
     def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Have the candidates of a search tried. Yield the trial of each candidate.

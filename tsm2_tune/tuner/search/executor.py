@@ -48,7 +48,7 @@ class Executor(Protocol):
         """
 
     def compile_first(self, search: Candidates) -> None:
-        """Start compilers for the first candidates of a search, if the device's process is free for that.
+        """Start compilers for the first candidates of a search. Do nothing if the device belongs to another process.
 
         Another thread may use the executor meanwhile.
         """

@@ -59,7 +59,7 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
     every = list(winners)
     for cache in sorted({row.cache for row in winners}):
         known = {(device, problem) for device, state, problem in given if state == cache}
-        every += store.best(cache=Cache(cache), known=known)
+        every += store.best(cache=Cache(cache), omit=known)
     alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
     wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
     verified = [row for row in wanted if row.verified_in_full]

@@ -12,7 +12,6 @@ from tsm2_tune.tuner.compile.command_limits import Workplace, workplace
 from tsm2_tune.tuner.results.exchange import document_parser as exchange
 from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.text_parser import Kind, ParsedTrials, kind_of, parse_file, refuse_others
-from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.storage.addresses import Address
 from tsm2_tune.tuner.results.storage.database import Database
@@ -109,5 +108,5 @@ def written(path: Path, copy: Path, parsed: ParsedTrials) -> tuple[str, ...]:
     with Database.open(copy, create=True) as made, made.transaction(writes=True) as connection:
         writer = Writer(connection, parsed.sources.__getitem__)
         for (device_name, problem), part in parsed.parts.items():
-            writer.write(device_name, problem, part, Part())
+            writer.write(device_name, problem, part, is_new=True)
     return tuple(parsed.left_out.values())

@@ -150,7 +150,7 @@ def _merged(database: Database, parts: Sequence[New], source: Source) -> list[tu
             old = Reader(connection).part(device_name, problem)
             found = union(old, new, partial(_has_current_kernel, problem))
             if found is not old:
-                writer.write(device_name, problem, found, old)
+                writer.write(device_name, problem, found, is_new=old == Part())
             merged.append((old, found))
             if time.monotonic() - start > HOLD_SECONDS:
                 break

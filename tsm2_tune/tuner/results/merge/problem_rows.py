@@ -187,13 +187,13 @@ class Writer:
         self._runs: dict[RunKey, int] = {}
         self._digests: set[str] = set()  # digests of the kernels in the database
 
-    def write(self, device_name: str, problem: Problem, part: Part, old: Part) -> None:
-        """Replace the rows `old` of this problem on this device by the rows in `part`. Trials keep their ids.
+    def write(self, device_name: str, problem: Problem, part: Part, *, is_new: bool) -> None:
+        """Replace the rows of this problem on this device by the rows in `part`. Trials keep their ids.
 
-        `old` has all rows that the database has.
+        `is_new` says that the database has no such rows.
         """
         problem_id = found_or_added(self._connection, schema.problem, records.problem_values(problem))
-        ids = {} if old == Part() else self._emptied(device_name, problem_id)
+        ids = {} if is_new else self._emptied(device_name, problem_id)
         ordered = sorted(part.trials.items(), key=lambda item: (item[1].values["stamp"], item[0]))
         self._write_sources({tried.values["source_digest"] for _, tried in ordered})
         new = list[tuple[TrialKey, dict[str, Any]]]()

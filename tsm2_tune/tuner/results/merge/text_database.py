@@ -1,7 +1,4 @@
-"""Open texts of trials, such as those that the package contains, as read-only databases.
-
-Each database is built once and cached.
-"""
+"""Convert a JSON Lines file of trials to a cached database, and open it read-only."""
 
 from __future__ import annotations
 
@@ -23,21 +20,22 @@ SUFFIX = ".db"
 
 @contextmanager
 def opened(name: str) -> Iterator[Database]:
-    """Open the read-only database of the text with this name, for example pretuned:h100 or a100.jsonl.
+    """Open the database of the file of trials with this name, for example pretuned:h100 or a100.jsonl, read-only.
 
-    Raise InputError if there is no such text, if it cannot be read, or if the cache folder cannot be written.
+    Raise InputError if there is no such file, if it cannot be read, or if the cache folder cannot be written.
     """
     with pretuned.named(name) as text:
         kind_of(text)  # raises if it is no file
         key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content_of(text))
         found = cache.find(key.hexdigest(), SUFFIX)
-        path = found[0] if found is not None else _made(text, key.hexdigest())
+        path = found[0] if found is not None else _convert(text, key.hexdigest())
     with Database.copied(path) as database:
         database.become_read_only(Path(name))
         yield database
 
 
-def _made(text: Path, key: str) -> Path:
+def _convert(text: Path, key: str) -> Path:
+    """Convert the file of trials to a database in the cache, and return the database's path."""
     with workplace(cache.working_parent()) as work:
         database = work.folder / "text.db"
         written(text, database, parse_file(text))
