@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from tsm2_tune.commands.predict import number_text
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, part_of
 from tsm2_tune.pretuned import PREFIX, Pretuned, pretuned
-from tsm2_tune.tuner.packs.choice import included_kernels
+from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of, mean, share_slower
 from tsm2_tune.tuner.results.store import Store
 
@@ -31,7 +31,7 @@ def rows(text: Pretuned) -> Iterator[tuple[str, ...]]:
         winners = [row for row in store.best(device=text.device_name) if not row.stale]
     tuned = Counter(part_of(row.problem) for row in winners)
     whole = Counter(part_of(row.problem) for row in winners if row.verified_in_full)
-    gains = gains_of(included_kernels(text))
+    gains = gains_of(pretuned_kernels(text))
     for part in sorted(tuned, key=lambda part: ([*KINDS].index(part[0]), DTYPES.index(part[1]))):
         one = gains.get(part, Gains())
         slower = share_slower(one.leave_one_out)

@@ -19,7 +19,7 @@ from tsm2_tune.generator.tiling import VECTOR_BYTES
 from tsm2_tune.pretuned import pretuned
 from tsm2_tune.runtime.choice.choose import Layout
 from tsm2_tune.runtime.choice.core import CoreTime
-from tsm2_tune.tuner.packs.choice import included_kernels
+from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
 
 ROOT = Path(__file__).parents[1]
@@ -145,7 +145,7 @@ class Example:
 
     def __init__(self) -> None:
         text = next(one for one in pretuned() if one.name == CARD)
-        kernels = included_kernels(text)
+        kernels = pretuned_kernels(text)
         self.device, self.chooser = text.device_name, kernels.chooser
         self.match = kernels.chooser.match(Layout.of_op(DTYPE, SHAPE, "nn").record, self.device)
         self.number = kernels.chooser.winners.index(self.match.winner)

@@ -123,7 +123,7 @@ def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("--device", "k40c"), "the package includes no kernels for 'k40c': name one of h100, h200 with --device"),
+        (("--device", "k40c"), "there are no pretuned kernels for 'k40c': name one of h100, h200 with --device"),
         ((), "no card is named: name one of h100, h200 with --device"),
         (("--device", "h100", "--math", "minplus"), "has no kernel for"),
     ],

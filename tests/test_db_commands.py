@@ -80,7 +80,7 @@ def test_what_was_merged_before_a_damaged_row_stays(three: list[Path], tmp_path:
 
 REFUSED: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "No such file or directory"),
-    "text": (lambda path: path.write_text("no database"), "it is neither a database nor a text of trials"),
+    "text": (lambda path: path.write_text("no database"), "it is neither a database nor a file of trials"),
     "newer": (lambda path: plain_sql(path, "PRAGMA user_version = 9999"), "has schema 9999, newer than"),
     "altered": (lambda path: plain_sql(path, "CREATE TABLE besides (x)"), "has 'besides', unlike tsm2-tune's"),
 }

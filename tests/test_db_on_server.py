@@ -40,11 +40,11 @@ def test_an_import_goes_on_where_the_server_was_restarted(
     good_database(path)
     write, places = Writer.write, list[Problem]()
 
-    def restarted(writer: Writer, device: str, problem: Problem, part: Part, old: Part) -> None:
+    def restarted(writer: Writer, device: str, problem: Problem, part: Part, *, is_new: bool) -> None:
         places.append(problem)
         if len(places) == 2:
             server.restart()
-        write(writer, device, problem, part, old)
+        write(writer, device, problem, part, is_new=is_new)
 
     monkeypatch.setattr(Writer, "write", restarted)
     monkeypatch.setattr(importer, "HOLD_SECONDS", 0)

@@ -1,4 +1,4 @@
-"""Each member of a text of trials and of an exchange file with values that this program does not write there."""
+"""Each member of a file of trials and of an exchange file with values that this program does not write there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tsm2_tune.tuner.results.merge.serializer import LINES, TIME
 from tsm2_tune.tuner.results.merge.text_parser import WRONG, parse_file
 from tsm2_tune.tuner.results.storage import schema
 
-# Texts of trials
+# Files of trials
 
 RUN, TRIAL, TIMES, VENDOR = schema.run.c, schema.trial.c, schema.measurement.c, schema.vendor_measurement.c
 KEYS = ("", "x", "00000000", "0000000", "0" * 64, *ODD_MEMBERS)  # of no other line

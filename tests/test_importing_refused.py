@@ -35,15 +35,15 @@ def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_pa
         str(tmp_path): "is not a regular file",
         str(tmp_path / "missing"): "No such file or directory",
         str(empty): "holds no results yet",
-        str(other): "it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel Tuner",
+        str(other): "it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel Tuner",
         str(tmp_path / "foreign.db"): "is a database of another program",
         str(cut): "is not a SQLite database",
         str(newer): "its version is 99, and not 2",
         str(others): "tsm2-tune did not write it",
         "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
-        "H200": "cannot import H200: no such file; did you mean pretuned:h200, which the package includes?",
-        "": "the name of the file to import is empty: name a database or a text of trials",
-        '["tsm2-tune"]\n': "the argument is the text of trials, not the name of a file: write the text to a file",
+        "H200": "cannot import H200: no such file; did you mean pretuned:h200, the pretuned kernels?",
+        "": "the name of the file to import is empty: name a database or a file of trials",
+        '["tsm2-tune"]\n': "the argument is the content of a file of trials, not its name: write it to a file",
     }.items():
         said = run("import", name, "--db", str(ours))
         assert (said.exit_code, said.stdout) == (2, "")

@@ -96,7 +96,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
 
 def packed(folder: Path, device: str = HERE, vendor_us: float = 200.0) -> Path:
-    """Return a text of trials: one kernel won five shapes, in 100 us."""
+    """Return a file of trials: one kernel won five shapes, in 100 us."""
     database, text = folder / "pack.db", folder / "pack.jsonl"
     config, run_there = KERNELS[0], tuning_run(device)
     with Store.open(database, create=True) as store:

@@ -169,7 +169,10 @@ def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.
     monkeypatch.setattr(pretuned, "FOLDER", texts)
     before = (texts / "card.jsonl").read_bytes()
     for name in ("pretuned:card", str(texts / "card.jsonl")):
-        words = f"Error: {name} can only be read, by best, show, source, export, report, predict, compare, run,"
+        words = (
+            f"Error: {name} can only be read, by best, show, source, export, report, predict, compare, run, model,"
+            " space and pack --check: for other commands, import it"
+        )
         assert refused(*command.split(), *([name] if command == "db check" else ["--db", name])).startswith(words)
     assert (texts / "card.jsonl").read_bytes() == before
 

@@ -105,7 +105,7 @@ def test_what_a_text_tells_of_a_trial_is_stored_as_it_was(tmp_path: Path) -> Non
     assert plain_sql(new, "SELECT cache, summary_of FROM measurement WHERE round = 0") == [("warm", 5)] * 2
     assert plain_sql(new, "SELECT ended_at, verdict_worst_ratio FROM trial") == [(RUN.started_at, 1.0)] * 2
     told_of_vendor = plain_sql(new, "SELECT verdict_worst_ratio, verdict_detail FROM vendor_measurement")
-    assert told_of_vendor == [(1.0, "right, by a text of trials")]
+    assert told_of_vendor == [(1.0, "right, by a file of trials")]
 
 
 def test_of_several_finals_a_text_has_the_last_one(tuned: Path) -> None:

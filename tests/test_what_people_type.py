@@ -79,7 +79,7 @@ def test_shapes_may_be_arguments(words: tuple[str, ...], tmp_path: Path, monkeyp
     [
         ((), "no database results.db: tune first (tsm2-tune --shapes 20480x16x20480), or name another with --db,"),
         (("x.db",), "tune first (tsm2-tune --shapes 20480x16x20480 --db x.db), or name another with --db, such as"),
-        (("H100",), "no database H100: did you mean pretuned:h100, the kernels included in the package?"),
+        (("H100",), "no database H100: did you mean pretuned:h100, the pretuned kernels?"),
     ],
 )
 def test_without_a_database_two_ways_are_named(

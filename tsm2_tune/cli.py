@@ -51,7 +51,7 @@ tsm2-tune tunes, verifies and exports CUDA kernels for tall-and-skinny matrix pr
   tsm2-tune --shapes 20480x16x20480 --budget 60s    tune a shape, into results.db
   tsm2-tune best                                    show the winners
   tsm2-tune export -o best_kernels.py               write them as a Python module
-  tsm2-tune run --pretuned -- python program.py     no tuning: use the kernels that are included
+  tsm2-tune run --pretuned -- python program.py     no tuning: use pretuned kernels
 
 tsm2-tune --help lists all commands, and tsm2-tune COMMAND --help the options of one."""
 

@@ -27,7 +27,7 @@ def import_trials(
     """Copy the trials of another database or of a file into a database. `tsm2-tune import` does this.
 
     - `source`: a database, which is not changed; a file that `export` wrote with the format "trials", "t4" or
-      "kernel-tuner-cache"; or trials in this package, such as "pretuned:h200".
+      "kernel-tuner-cache"; or pretuned trials, such as "pretuned:h200".
     - `db`: the database that receives the trials. It is created if it is missing.
     - `on_progress`: called with the completed share, from 0 to 1.
 

@@ -35,10 +35,10 @@ from tsm2_tune.pretuned import PREFIX, pretuned
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
 from tsm2_tune.tuner.packs.check import CheckedPart, CheckedProduct, check_products, sample
-from tsm2_tune.tuner.packs.choice import included_kernels
+from tsm2_tune.tuner.packs.choice import pretuned_kernels
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import Gains, gains_of
-from tsm2_tune.tuner.results.storage.addresses import is_bundled, shown_name
+from tsm2_tune.tuner.results.storage.addresses import is_pretuned, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs.events import Event, Noted
 from tsm2_tune.tuner.runs.signals import interruptible
@@ -139,7 +139,7 @@ def check_pack(
     for them: tuned shapes, and other shapes near to and far from the shapes at which the kernel was measured. A
     product counts as 1 x cuBLAS if the module would call cuBLAS. Nothing is stored.
 
-    - `pack`: a file of trials, a database, or trials in this package, such as "pretuned:h100".
+    - `pack`: a file of trials, a database, or pretuned trials, such as "pretuned:h100".
     - `device`: a CUDA ordinal, as for `tune`.
     - `dtype`, `only`: as for `pack`.
     - `wait`: as for `tune`.
@@ -184,8 +184,8 @@ def _kernels(source: str, device: str, tell: Callable[[str], None]) -> ExportedK
 
     Raise InputError if the pack has no kernel for a GPU.
     """
-    if is_bundled(source):
-        kernels = included_kernels(next(one for one in pretuned() if PREFIX + one.name == source.lower()))
+    if is_pretuned(source):
+        kernels = pretuned_kernels(next(one for one in pretuned() if PREFIX + one.name == source.lower()))
         for sentence in kernels.notes:
             tell(sentence)
         return kernels

@@ -85,7 +85,7 @@ def compare(
 
 
 def _text_of(target: Target) -> Pretuned:
-    """Return the kernels that the package includes for the device. Raise InputError if it includes none."""
+    """Return the pretuned kernels for the device. Raise InputError if there are none."""
     from tsm2_tune.pretuned import for_card
 
     found = None if target.is_host else for_card(target.identity.name, target.identity.compute_capability)

@@ -15,7 +15,7 @@ import click
 
 from tsm2_tune.console.printable import printable
 from tsm2_tune.errors import ToolMissing, TuneError
-from tsm2_tune.tuner.results.storage.addresses import is_address, is_bundled, shown_name
+from tsm2_tune.tuner.results.storage.addresses import is_address, is_pretuned, shown_name
 from tsm2_tune.tuner.runs.signals import stoppable
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -71,7 +71,7 @@ def stray(ctx: click.Context, word: str) -> click.UsageError:
     if word in getattr(ctx.find_root().command, "commands", ()):
         meant = f": put the options after the command {word!r}"
     else:
-        is_database = Path(word).suffix == ".db" or is_address(word) or is_bundled(word)
+        is_database = Path(word).suffix == ".db" or is_address(word) or is_pretuned(word)
         option = "--shapes" if is_shape(word) else "--db" if is_database else "--output"
         takes = any(option in one.opts for one in ctx.command.params)
         meant = f": name it with {option}, as {option} {word}" if takes else ""

@@ -27,7 +27,7 @@ from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
 
 @click.command(cls=Command)
 @database_option
-@option("--pretuned", metavar="CARD", help="Short for --db pretuned:CARD, the kernels included for this card.")
+@option("--pretuned", metavar="CARD", help="Short for --db pretuned:CARD, the pretuned kernels of this card.")
 @selection_options
 @option(
     "--format",

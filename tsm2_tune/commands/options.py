@@ -196,7 +196,7 @@ def database_option_of(default: str) -> Callable[[F], F]:
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help="The tuning database: a file, or postgresql+psycopg://user@host/name. A text of trials, such as"
+        help="The tuning database: a file, or postgresql+psycopg://user@host/name. A file of trials, such as"
         " pretuned:h100 or a100.jsonl, can only be read.",
     )
 

@@ -25,7 +25,7 @@ kernels_option = option(
     "database",
     metavar="FILE",
     type=click.Path(dir_okay=False),
-    help="Use the kernels of this database instead of those included in the package.",
+    help="Use the kernels of this database instead of the pretuned ones.",
 )
 
 
@@ -66,12 +66,12 @@ def predict(
 
 
 def _text_of(spec: str | None) -> Pretuned:
-    """Return the kernels that the package includes for a card. Raise InputError if it includes none."""
+    """Return the pretuned kernels for a card. Raise InputError if there are none."""
     from tsm2_tune.pretuned import pretuned
 
     texts = {one.name: one for one in pretuned()}
     if spec is None or spec.lower() not in texts:
-        asked = "no card is named" if spec is None else f"the package includes no kernels for {spec!r}"
+        asked = "no card is named" if spec is None else f"there are no pretuned kernels for {spec!r}"
         raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db")
     return texts[spec.lower()]
 

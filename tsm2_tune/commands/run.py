@@ -51,7 +51,7 @@ program_argument = click.argument("program", nargs=-1, metavar="PROGRAM...", cal
 @option(
     "--pretuned",
     is_flag=True,
-    help="Use the kernels included in the package for this GPU, or for its compute capability.",
+    help="Use the pretuned kernels for this GPU, or for its compute capability.",
 )
 @option(
     "--report",
@@ -110,7 +110,7 @@ def run(
 def _made_pack(database: str, pretuned: bool) -> Path | None:
     """Compile the kernels to use, and return the path of their library. If there are none, print why and return None.
 
-    The kernels are those included in the package if `pretuned`, else the fastest ones of the database.
+    The kernels are the pretuned ones if `pretuned`, else the fastest ones of the database.
     """
     from tsm2_tune.interpose.pack_library import pack_path, pretuned_path  # slow to import
 

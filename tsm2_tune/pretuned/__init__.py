@@ -1,4 +1,4 @@
-"""Files of trials (JSON lines) that were measured on real GPUs and are included in the package.
+"""Pretuned kernels: files of trials (JSON lines) in the package, which were measured on real GPUs.
 
 Their `version` 0.1.0 is the development version that measured them.
 """
@@ -22,7 +22,7 @@ FOLDER = resources.files(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Pretuned:
-    """An included file of trials of one GPU model."""
+    """A file of trials of one GPU model in the package."""
 
     name: str  # for example h200
     device_name: str  # as the CUDA driver names the device
@@ -43,13 +43,13 @@ class Pretuned:
 
 
 def pretuned() -> tuple[Pretuned, ...]:
-    """Return all included files of trials, sorted by name."""
+    """Return all files of trials in the package, sorted by name."""
     files = (file for file in FOLDER.iterdir() if file.name.endswith(SUFFIX))
     return tuple(_read(file) for file in sorted(files, key=lambda file: file.name))
 
 
 def _read(file: Traversable) -> Pretuned:
-    """Read the description of an included file. Its first line names the fields; its second contains the device."""
+    """Read the description of a file of trials. Its first line names the fields; its second contains the device."""
     with file.open(encoding="utf-8") as lines:
         head, tools = json.loads(lines.readline()), json.loads(lines.readline())
     values = dict(zip(head["lines"]["tools"], tools[1:], strict=True))
@@ -58,16 +58,16 @@ def _read(file: Traversable) -> Pretuned:
 
 @contextmanager
 def named(source: str) -> Iterator[Path]:
-    """Yield the path of the file that `source` names: an included file such as "pretuned:h200", or a path.
+    """Yield the path of the file that `source` names: a pretuned file such as "pretuned:h200", or a path.
 
     "pretuned:" and the name are not case-sensitive. Raise InputError if `source` is empty or contains a line end, if
     the package has no such file, or if "pretuned:" was probably forgotten.
     """
     if not source:
-        raise InputError("the name of the file to import is empty: name a database or a text of trials")
+        raise InputError("the name of the file to import is empty: name a database or a file of trials")
     if "\n" in source:
         raise InputError(
-            "the argument is the text of trials, not the name of a file: write the text to a file, and name the file"
+            "the argument is the content of a file of trials, not its name: write it to a file, and name the file"
         )
     known = {PREFIX + one.name: one for one in pretuned()}
     spelt = source.lower()
@@ -78,14 +78,12 @@ def named(source: str) -> Iterator[Path]:
             yield path
         return
     if PREFIX + spelt in known and not os.path.lexists(source):
-        raise InputError(
-            f"cannot import {source}: no such file; did you mean {PREFIX}{spelt}, which the package includes?"
-        )
+        raise InputError(f"cannot import {source}: no such file; did you mean {PREFIX}{spelt}, the pretuned kernels?")
     yield Path(source)
 
 
 def for_card(device_name: str, compute_capability: str) -> Pretuned | None:
-    """Return the included trials of a GPU model, or of another model with the same compute capability, else None."""
+    """Return the pretuned trials of a GPU model, or of another model with the same compute capability, else None."""
     every = pretuned()
     own = [one for one in every if one.device_name == device_name]
     sisters = [one for one in reversed(every) if one.compute_capability == compute_capability]

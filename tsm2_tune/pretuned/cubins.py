@@ -1,4 +1,4 @@
-"""Compiled kernels (cubins) that are included in the package, named by the digest of their machine code."""
+"""Compiled pretuned kernels (cubins), named by the digest of their machine code."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def launcher() -> Any:
         assert spec is not None
         module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
-        module.open_pack(unpacked(PACK[1], PACK[0], "the pack of kernels"))
+        module.open_pack(unpacked(PACK[1], PACK[0], "the kernel table"))
     except (ImportError, OSError, ValueError) as error:  # another C library, or no executable memory files
         log.debug("calls start in Python: the launcher does not load (%s)", error)
         return None

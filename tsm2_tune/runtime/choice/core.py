@@ -254,7 +254,7 @@ def module_core() -> Core | None:
 
 def _opened_core() -> tuple[Core | None, str]:
     """Return the core and "", or None and why it does not load."""
-    pack = unpacked(PACK[1], PACK[0], "the pack of kernels")
+    pack = unpacked(PACK[1], PACK[0], "the kernel table")
     reasons = []
     for library in (_contained_core, _compiled_core):
         try:

@@ -1,4 +1,4 @@
-"""Export of the fastest kernels (winners): as a Python module, a C library, tables, or text of trials."""
+"""Export of the fastest kernels (winners): as a Python module, a C library, tables, or a file of trials."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ class Choice:
         return None if kernel_us is None or self.vendor_us is None else self.vendor_us / kernel_us
 
 
-def included_kernels(text: Pretuned) -> ExportedKernels:
-    """Return the kernels that the package includes for a GPU model: from the cache, or else read and cached."""
+def pretuned_kernels(text: Pretuned) -> ExportedKernels:
+    """Return the pretuned kernels for a GPU model: from the cache, or else read and cached."""
     key = hashlib.sha256(f"{__version__} {SUFFIX} {_code_digest()}".encode() + text.file.read_bytes()).hexdigest()
     found = cache.find(key, SUFFIX)
     if found is not None:
@@ -89,12 +89,12 @@ def choices(
 ) -> tuple[str, list[Choice]]:
     """Return the device's name, and for each problem the choice of a module exported for that device.
 
-    The kernels come from `source`: trials included in the package, or a database. `device_of` returns one of the
+    The kernels come from `source`: pretuned trials, or a database. `device_of` returns one of the
     database's device names. `tell` receives notes. Raise InputError if there is no kernel for a problem.
     """
     if isinstance(source, Pretuned):
         device, place = source.device_name, PREFIX + source.name
-        kernels = included_kernels(source)
+        kernels = pretuned_kernels(source)
         for note in kernels.notes:
             tell(note)
     else:

@@ -60,7 +60,7 @@ class Store:
     def open(cls, name: str | PathLike[str], *, create: bool) -> Iterator[Store]:
         """Open the store in the database `name`. If `create` is true, create a missing database.
 
-        A text of trials, for example pretuned:h100 or a100.jsonl, can be opened read-only. Raise StoreError if the
+        A file of trials, for example pretuned:h100 or a100.jsonl, can be opened read-only. Raise StoreError if the
         database cannot be used, InputError if the text cannot be read.
         """
         if is_text(name) and not create:

@@ -58,11 +58,11 @@ from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
 MOST_BYTES = 64_000_000  # bytes in a file; a file of 5,000 trials has 1.2 MB
-FIRST = f'{{"{NAME}":'  # the beginning of a text file of trials
+FIRST = f'{{"{NAME}":'  # the beginning of a file of trials
 DATABASE = b"SQLite format 3"  # the beginning of a database
 MOST_SPACE = 256  # bytes before the first brace of another JSON object
 LINES_SHOWN = 100  # lines between two reports of progress
-UNTOLD = "right, by a text of trials"
+UNTOLD = "right, by a file of trials"
 MOST_TEXT = 100  # characters of a configuration or problem in a sentence
 _KEY, _SOURCE = re.compile(rf"[0-9a-f]{{{DIGITS}}}"), re.compile(rf"[0-9a-f]{{{SOURCE_DIGITS}}}")
 LINES_OF = {2: LINES_OF_2, 3: LINES_OF_3, VERSION: LINES}
@@ -82,7 +82,7 @@ class Kind(Enum):
     """The kind of a file that can be imported. The first bytes of the file determine it."""
 
     DATABASE = auto()
-    TEXT = auto()  # a text file of trials
+    TEXT = auto()  # a file of trials
     EXCHANGE = auto()  # a JSON object in another autotuner's format
 
 
@@ -93,7 +93,7 @@ def kind_of(path: Path) -> Kind:
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # checked first: a pipe would block, a device would never end
-            raise InputError(f"cannot read {path}: it is not a regular file; name a database or a text of trials")
+            raise InputError(f"cannot read {path}: it is not a regular file; name a database or a file of trials")
         with path.open("rb") as file:
             begin = file.read(MOST_SPACE)
     except (OSError, ValueError) as error:
@@ -107,7 +107,7 @@ def kind_of(path: Path) -> Kind:
     if text.lstrip().startswith("{"):
         return Kind.EXCHANGE
     raise InputError(
-        f"cannot import {path}: it is neither a database nor a text of trials, nor a T4 file or a cache of Kernel"
+        f"cannot import {path}: it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel"
         " Tuner; name another file"
     )
 
@@ -167,7 +167,7 @@ _Times = tuple[dict[TrialKey, Timed], dict[str, Timed]]  # times of kernels, and
 
 
 class _Reader:
-    """Parser of the lines of a text file of trials. A line may refer only to earlier lines."""
+    """Parser of the lines of a file of trials. A line may refer only to earlier lines."""
 
     def __init__(self) -> None:
         self._lines: dict[str, tuple[str, ...]] = LINES
@@ -289,7 +289,7 @@ class _Reader:
 
     def _read_vendor(self, line: dict[str, Any]) -> None:
         ratio = math.inf if line["verdict_worst_ratio"] is None else line["verdict_worst_ratio"]
-        detail = UNTOLD if line["verdict_correct"] == 1 else "wrong, by a text of trials"
+        detail = UNTOLD if line["verdict_correct"] == 1 else "wrong, by a file of trials"
         columns = (schema.vendor_measurement.c[name] for name in OF_VENDOR)
         values = checked(line | {"verdict_worst_ratio": ratio}, columns) | {"verdict_detail": detail}
         nested_of(Verdict, values)

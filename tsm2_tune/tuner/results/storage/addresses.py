@@ -1,4 +1,4 @@
-"""Parse the value of `--db`: the path of a database or of a text of trials, the address of a PostgreSQL database, or
+"""Parse the value of `--db`: the path of a database or of a file of trials, the address of a PostgreSQL database, or
 a name such as pretuned:h100.
 
 Error messages never contain a password.
@@ -17,8 +17,8 @@ from urllib.parse import unquote
 from tsm2_tune.errors import StoreError
 
 DEFAULT_DATABASE = "results.db"
-PREFIX = "pretuned:"  # begins the names of results that the package contains
-TEXT_SUFFIX = ".jsonl"  # ends the name of a text of trials
+PREFIX = "pretuned:"  # begins the names of the package's files of trials
+TEXT_SUFFIX = ".jsonl"  # ends the name of a file of trials
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 # A mistyped address: its scheme follows a space or a quote, or has only one slash.
@@ -95,21 +95,21 @@ def tune_first(name: str | PathLike[str]) -> str:
 
     text = os.fspath(name)
     if text.lower() in [one.name for one in pretuned()]:
-        return f"did you mean {PREFIX}{text.lower()}, the kernels included in the package?"
+        return f"did you mean {PREFIX}{text.lower()}, the pretuned kernels?"
     return (
         f"tune first ({command_on('--shapes 20480x16x20480', text)}), or name another with --db,"
-        f" such as {PREFIX}h100, the kernels included in the package"
+        f" such as {PREFIX}h100, the pretuned kernels"
     )
 
 
-def is_bundled(name: str | PathLike[str]) -> bool:
-    """Return whether the name denotes results that the package contains, such as pretuned:h100."""
+def is_pretuned(name: str | PathLike[str]) -> bool:
+    """Return whether the name denotes a file of trials in the package, such as pretuned:h100."""
     return os.fspath(name).lower().startswith(PREFIX)
 
 
 def is_text(name: str | PathLike[str]) -> bool:
-    """Return whether the name denotes a text of trials: pretuned:h100, or a file such as a100.jsonl."""
-    return is_bundled(name) or os.fspath(name).endswith(TEXT_SUFFIX)
+    """Return whether the name denotes a file of trials: pretuned:h100, or a file such as a100.jsonl."""
+    return is_pretuned(name) or os.fspath(name).endswith(TEXT_SUFFIX)
 
 
 def place_of(name: str | PathLike[str]) -> Path | Address:
@@ -121,8 +121,8 @@ def place_of(name: str | PathLike[str]) -> Path | Address:
     text = os.fspath(name)
     if is_text(text):
         raise StoreError(
-            f"{text} can only be read, by best, show, source, export, report, predict, compare, run, model and space:"
-            f" for other commands, import it: tsm2-tune import {shlex.quote(text)} --db results.db"
+            f"{text} can only be read, by best, show, source, export, report, predict, compare, run, model, space and"
+            f" pack --check: for other commands, import it: tsm2-tune import {shlex.quote(text)} --db results.db"
         )
     if not text:
         raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")
