@@ -54,7 +54,7 @@ def compare(
     tsm2-tune compare --db results.db --shapes 30000x12x5000 --dtype f64 --json
 
     For each problem, the command chooses the kernel that a module exported from the pretuned kernels, or from --db,
-    would choose. It verifies the kernel, then times it in turns with cuBLAS and cuBLASLt. Times are medians in
+    would choose. It verifies the kernel, then times it interleaved with cuBLAS and cuBLASLt. Times are medians in
     microseconds; +- is the distance to the farther end of the 95 % confidence interval. The column "chosen" shows
     cuBLAS if the module would call cuBLAS for the problem; the kernel is timed anyway. Nothing is stored. The exit
     status is 1 if a kernel is wrong or cannot be timed.
@@ -130,7 +130,7 @@ def _print(
     if target.is_host:
         about = "kernels are emulated on the CPU and there is no cuBLAS: times mean nothing"
     else:
-        about = f"L2 {state} before each sample, in turns with cuBLAS"
+        about = f"L2 {state} before each sample, interleaved with cuBLAS"
     layouts = sorted({fact["layout"] for fact in facts})
     lying = f", {layouts[0]}" if len(layouts) == 1 else ""
     tables.print_line(console, f"{name}, kernels of {kernels}{lying}: {about}")

@@ -32,11 +32,11 @@ def confirm(ctx: click.Context, database: str, which: dict[str, Any], wait: bool
     \b
     tsm2-tune confirm --device 0 --shapes 20480x16x20480
 
-    For each problem, a new process fully verifies the finalists (the fastest few kernels) and times them in turns;
-    this is a final. It times cuBLAS too if cuBLAS was timed in the earlier final. One line per problem says whether
-    the same kernel is the fastest, and by how many percent its time changed. New times are added to the database. A
-    kernel that is now wrong is no longer a candidate. The exit status is 1 if a winner changed, a kernel is wrong, or
-    a final could not be repeated.
+    For each problem, a new process verifies the finalists (the few fastest kernels) in full, and times them
+    interleaved: this is a final. It times cuBLAS too if cuBLAS was timed in the earlier final. One line per problem
+    says whether the same kernel is the fastest, and by how many percent its time changed. New times are added to the
+    database. A kernel that is now wrong is no longer a candidate. The exit status is 1 if a winner changed, a kernel
+    is wrong, or a final could not be repeated.
     """
 
     from tsm2_tune.tuner.runs.events import Confirmed, Noted

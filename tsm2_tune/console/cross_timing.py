@@ -114,7 +114,7 @@ class PairProgress:
         elif isinstance(event, WinnerVerified):
             self._failed(event.config, event.outcome, event.detail)
         elif isinstance(event, FinalFailure):
-            self._print_line(f"{event.problem.text}: not measured in turns: {one_line(event.detail)}")
+            self._print_line(f"{event.problem.text}: the final failed: {one_line(event.detail)}")
         elif isinstance(event, VendorLeftOut):
             of = f"{event.problem.text}: " if event.problem is not None else ""
             self._print_line(f"{of}cuBLAS not measured: {one_line(event.detail)}")

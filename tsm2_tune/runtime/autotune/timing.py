@@ -30,7 +30,7 @@ from tsm2_tune.runtime.cuda.driver import (
 from tsm2_tune.runtime.cuda.workspace import driver_memory
 from tsm2_tune.runtime.prepare import await_all, effective_factors, prepare_launch, stream_of
 
-ROUNDS = 7  # samples of each of the fastest candidates, taken in turns
+ROUNDS = 7  # samples of each of the fastest candidates, interleaved
 FAR = 1.2  # after two rounds a candidate slower than this many times the fastest sample is dropped
 L2_BYTES = 38  # CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE
 NEVER = math.inf  # the time of a candidate that fails

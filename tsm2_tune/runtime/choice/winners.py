@@ -38,7 +38,7 @@ class Winner:
     gbytes_per_s: float
     percent_of_floor: float
     cache: str  # state of the L2 before each timed launch: clean, dirty or warm
-    vendor_us: float | None  # time of cuBLAS's routine, measured in turns with the kernel; None: not timed
+    vendor_us: float | None  # time of cuBLAS's routine, measured interleaved with the kernel; None: not timed
     vendor_right: int | None  # 1 if the result of cuBLAS was within the error bound, else 0
     vendor_routine: str | None  # such as cublasSgemm
     vendor_version: int | None  # version of cuBLAS: 130100 is 13.1.0

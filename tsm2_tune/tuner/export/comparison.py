@@ -1,4 +1,4 @@
-"""Verification of the kernels that an exported module would choose, and their timing alternately with cuBLAS."""
+"""Verification of the kernels that an exported module would choose, and their times, interleaved with cuBLAS."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def compared(
     wait: Callable[[str], object] | None,
     end: float = math.inf,
 ) -> Iterator[Compared]:
-    """Verify each chosen kernel, then time it alternately with cuBLAS and cuBLASLt. Yield the times of each kernel.
+    """Verify each chosen kernel, then time it interleaved with cuBLAS and cuBLASLt. Yield the times of each kernel.
 
     Before each sample the L2 cache is brought into state `state`. The next kernels are compiled meanwhile. No kernel
     is begun after the time `end` of time.monotonic. Nothing is stored. `wait` is called while another run uses the

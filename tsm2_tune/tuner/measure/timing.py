@@ -109,7 +109,7 @@ def measure_interleaved(
     effort: Effort,
     caches: Sequence[Cache] = (Cache.CLEAN,),
 ) -> dict[Cache, tuple[Measurement, ...]]:
-    """Time several launches alternately in every L2 state, so that clock drift affects all launches equally.
+    """Time several launches, interleaved, in every L2 state, so that clock drift affects all launches equally.
 
     For each L2 state, return one measurement for each element of `launches`, in the same order. Each round of timing
     starts with a different launch. A launch that takes longer than `effort.limit_seconds` is timed once per state.

@@ -151,7 +151,7 @@ class Trial:
 @dataclass(frozen=True, slots=True)
 @plain
 class VendorMeasurement:
-    """The time of a vendor library's routine for one problem. The routine and the kernels were called in turns."""
+    """The time of a vendor library's routine for one problem, interleaved with the kernels."""
 
     library: str  # cuBLAS or cuBLASLt
     version: int  # the library's version number: 130100 is 13.1.0
@@ -163,8 +163,8 @@ class VendorMeasurement:
 @dataclass(frozen=True, slots=True)
 @plain
 class Final:
-    """A final comparison: the fastest configurations (finalists) of one problem, timed again in turns, in one or more
-    L2 cache states.
+    """A final comparison: the fastest configurations (finalists) of one problem, timed again, interleaved, in one or
+    more L2 cache states.
     """
 
     problem: Problem  # the finalists' problem

@@ -85,7 +85,7 @@ class TrialInterrupted:
 @dataclass(frozen=True, slots=True)
 @plain
 class FinalStored:
-    """The fastest configurations (finalists) were timed again, in turns, and their times are in the database."""
+    """The fastest configurations (finalists) were timed again, interleaved, and their times are in the database."""
 
     final: Final  # the finalists and their times
 
@@ -97,7 +97,7 @@ class FinalStored:
 @dataclass(frozen=True, slots=True)
 @plain
 class FinalFailure:
-    """The fastest configurations (finalists) could not be timed again in turns. Their earlier times remain valid."""
+    """The fastest configurations (finalists) could not be timed again. Their earlier times remain valid."""
 
     problem: Problem  # the finalists' problem
     detail: str  # the reason

@@ -70,7 +70,7 @@ class EndSearch:
 
 @dataclass(frozen=True, slots=True)
 class RunFinal:
-    """Time the fastest kernels in turns: see `Executor.final`. The answer is FinalEnded."""
+    """Time the fastest kernels, interleaved: see `Executor.final`. The answer is FinalEnded."""
 
     problem: Problem
     options: Options

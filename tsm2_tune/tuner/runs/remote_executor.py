@@ -132,7 +132,7 @@ class RemoteExecutor(Executor):
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Have the fastest configurations timed in turns, see `Executor.final`."""
+        """Have the fastest configurations timed, interleaved: see `Executor.final`."""
         contenders = tuple(one for one, _ in finalists(problem, prior, also))
         needed = replace(prior, tried=frozenset(), results=(), contenders=contenders)
         self._send(messages.RunFinal(problem, self.options, needed, tuple(also), repeat))

@@ -62,7 +62,7 @@ class Executor(Protocol):
     def final(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = ..., *, repeat: bool = ...
     ) -> Final | FinalFailure | None:
-        """Time the fastest configurations, and those in `also`, in turns with cuBLAS and cuBLASLt.
+        """Time the fastest configurations, and those in `also`, interleaved with cuBLAS and cuBLASLt.
 
         Return None if the last final of the problem is still valid and `repeat` is false.
         """

@@ -1,6 +1,6 @@
 """Finals and full verifications on one device.
 
-A final times the fastest kernels of a problem again, in turns. A full verification launches one kernel for many
+A final times the fastest kernels of a problem again, interleaved. A full verification launches one kernel for many
 shapes, offsets and both index widths.
 """
 
@@ -51,8 +51,7 @@ class Finals:
     def run(
         self, problem: Problem, prior: PriorTrials, also: Collection[str] = (), *, repeat: bool = False
     ) -> Final | FinalFailure | None:
-        """Run a final: time the fastest configurations and the configurations in `also` in turns with cuBLAS and
-        cuBLASLt.
+        """Run a final: time the fastest configurations, and those in `also`, interleaved with cuBLAS and cuBLASLt.
 
         Return the final's times, or the reason why it failed. Return None if the last final of the problem is still
         valid. If `repeat` is true, a final is run even then, but cuBLAS and cuBLASLt are timed only if one of them

@@ -264,7 +264,7 @@ class ProblemSession:
             yield left_out
 
     def finals(self, executor: Executor, also: Collection[str] = ()) -> Iterator[FinalStored | FinalFailure]:
-        """Time the fastest kernels in turns, until the fastest kernel was timed in the last final.
+        """Time the fastest kernels, interleaved, until the fastest kernel was timed in the last final.
 
         Yield the events.
         """

@@ -111,7 +111,7 @@ class Worker:
             self._sent.append(request)
 
     def time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
-        """Time several kernels in turns. Return their times, or an AttemptResult with the failure."""
+        """Time several kernels, interleaved. Return their times, or an AttemptResult with the failure."""
         measured = (len(request.entries) + len(FILES) * request.vendor) * len(request.caches)
         answer = self._ask(request, limit_seconds=self.limit_seconds * measured)
         assert isinstance(answer, FinalTimes | AttemptResult)

@@ -30,7 +30,7 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class FinalRound:
-    """Request to time several kernels on one problem in turns, for each of `caches`, the states of the L2 cache."""
+    """Request to time several kernels on one problem, interleaved, for each L2 state in `caches`."""
 
     problem: Problem
     entries: tuple[Entry, ...]
@@ -43,7 +43,7 @@ class FinalRound:
 
 @dataclass(frozen=True, slots=True)
 class FinalTimes:
-    """Result of a FinalRound: times of kernels that were measured in turns."""
+    """Result of a FinalRound: times of kernels that were measured interleaved."""
 
     measurements: tuple[tuple[Measurement, ...], ...]  # one tuple per L2 state, one measurement per kernel
     vendor: tuple[VendorMeasurement, ...] = ()  # one for each routine and state

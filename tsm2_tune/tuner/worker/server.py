@@ -263,7 +263,7 @@ def measure_with_vendor(
     effort: Effort,
     caches: Sequence[Cache],
 ) -> FinalTimes:
-    """Time our kernels and the vendor's BLAS routines in turns, for each of `caches`, the states of the L2 cache.
+    """Time our kernels and the vendor's BLAS routines interleaved, for each of `caches`, the states of the L2 cache.
 
     If one of the vendor's routines fails, time our kernels alone.
     """

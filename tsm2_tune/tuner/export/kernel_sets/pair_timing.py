@@ -211,7 +211,7 @@ class Search:
     def _is_due(self, pair: Pair, known: Known) -> bool:
         """Return whether the kernel still needs a full verification or a final.
 
-        The final is a repeated timing of the kernel in turns with the shape's winner.
+        The final is a repeated timing of the kernel, interleaved with the shape's winner.
         """
         kernel, problem = pair
         row, winner = self.tuned.store.row(known[kernel][problem].id), self.tuned.winners[problem]

@@ -1,4 +1,4 @@
-"""The fastest correct routine of cuBLAS and of cuBLASLt for a problem, to be timed in turns with tuned kernels."""
+"""The fastest correct routine of cuBLAS and of cuBLASLt for a problem, to be timed interleaved with tuned kernels."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from tsm2_tune.tuner.search.resume import PriorTrials
 class VendorSchedule:
     """Decides in which finals of one run the vendor's libraries are timed.
 
-    A final times the fastest kernels of a problem again, alternately. `ask` is a function that returns the vendor's
+    A final times the fastest kernels of a problem again, interleaved. `ask` is a function that returns the vendor's
     libraries for the run's device. It is called at most once. `driver` is the driver's version.
     """
 
