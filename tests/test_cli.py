@@ -87,8 +87,8 @@ OP = "expected two of the letters n, t"
         # devices
         (("--device", "9", "--shapes", "8x8x8"), "no CUDA device 9"),
         (("--device", "0", "--shapes", "8x8x8"), "no CUDA driver answers"),
-        (H200, "bundled device profile"),
-        (("ladder", *H200), "bundled device profile"),
+        (H200, "h200 is the name of a GPU model, not of a device here: name a GPU's number, such as 0, or cpu"),
+        (("ladder", *H200), "to estimate times without a GPU: tsm2-tune predict --device h100"),
         (("space", "--device", "k80", "--shapes", "8x8x8"), "unknown device 'k80'"),
         (("space", "--device", "9" * 5000, "--shapes", "8x8x8"), "of 5000 digits"),
         (("--device", "", "--shapes", "8x8x8"), "unknown device ''"),

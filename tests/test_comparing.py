@@ -22,7 +22,7 @@ from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.candidate import Candidate
-from tsm2_tune.pretuned import pretuned
+from tsm2_tune.pretuned import Pretuned, pretuned
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.comparison import Compared
@@ -64,10 +64,16 @@ def test_predict_never_names_a_longer_time_of_cublas_than_that_of_its_gemm() -> 
     extents = (1, 8, 100, 10_000_000)
     problems = [Problem(m, n, k, dtype) for dtype in ("f32", "f64") for m, n, k in product(extents, repeat=3)]
     for text in pretuned():
-        _, found = choices(text, problems, lambda _: "", lambda _: None)
+        found = chosen(text, problems)
         both = [(one.vendor_us, one.match.vendor_us) for one in found]
         assert all(us is not None and (gemm_us is None or us <= gemm_us) for us, gemm_us in both)
         assert any(us != gemm_us for us, gemm_us in both)
+
+
+def chosen(text: Pretuned, problems: list[Problem]) -> list[Choice]:
+    """Return the choices for problems that the included measurements have kernels for."""
+    _, found = choices(text, problems, lambda _: "", lambda _: None)
+    return [cast(Choice, one) for one in found]
 
 
 def predicted(card: str, shapes: str) -> list[dict[str, Any]]:
@@ -124,6 +130,7 @@ def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
     ("arguments", "expected"),
     [
         (("--device", "k40c"), "there are no pretuned kernels for 'k40c': name one of h100, h200 with --device"),
+        (("--device", "h10"), "or a database with --db; did you mean h100?"),
         ((), "no card is named: name one of h100, h200 with --device"),
         (("--device", "h100", "--math", "minplus"), "has no kernel for"),
     ],
@@ -132,14 +139,33 @@ def test_predict_says_what_it_lacks(arguments: tuple[str, ...], expected: str) -
     assert expected in refused("predict", "--shapes", "512x8x512", *arguments)
 
 
+def test_predict_prints_a_row_for_a_problem_without_a_kernel() -> None:
+    arguments = ("predict", "--device", "h200", "--op", "tn", "--dtype", "f32,f64", "8x8x10000")
+    said = run(*arguments)
+    reason = (
+        "pretuned:h200 has no kernel for 8x8x10000:f64:tn that is verified in full: tsm2-tune best --db pretuned:h200"
+        " shows what it has, tsm2-tune 8x8x10000:f64:tn tunes one"
+    )
+    assert said.exit_code == 1, said.output
+    assert re.search(r"^8x8x10000:f32:tn .* kernel .* predicted ", said.stdout, re.MULTILINE)
+    assert re.search(r"^8x8x10000:f64:tn( +-){3}  no kernel  ( *-){3}$", said.stdout, re.MULTILINE)
+    assert said.stdout.splitlines()[-1] == reason
+    f32, f64 = json.loads(run(*arguments, "--json").stdout)["problems"]
+    assert f32.keys() == f64.keys()
+    assert {name for name, value in f64.items() if value is not None} == {"problem", "reason"}
+    assert f64["reason"] == reason
+    alone = run("predict", "--device", "h200", "8x8x10000:f64:tn")
+    assert (alone.exit_code, alone.stderr.splitlines()[-1]) == (2, f"Error: {reason}")
+
+
 def test_the_modules_kernel_and_launch_are_compared() -> None:
     problems = [Problem(40000, 8, 10000, "f32"), Problem(8, 8, 3_000_000, "f32", "tx"), Problem(1664, 4, 9008, "f32")]
     (h100,) = (one for one in pretuned() if one.name == "h100")
-    _, chosen = choices(h100, problems, lambda _: "", lambda _: None)
+    found = chosen(h100, problems)
     target = cast(Target, SimpleNamespace(limits=PROFILES["h100"]))
-    candidates = [comparison.chosen_candidate(target, one) for one in chosen]
+    candidates = [comparison.chosen_candidate(target, one) for one in found]
     assert [one.problem.op for one in candidates] == ["nn", "tn", "nn"]  # the pack has no kernel for Gram matrices
-    for candidate, choice in zip(candidates, chosen, strict=True):
+    for candidate, choice in zip(candidates, found, strict=True):
         made, wanted = candidate.launch, choice.match.launch
         assert (made.rows_per_block, made.splits) == (wanted.rows_per_block, wanted.splits)
         assert render(candidate.problem, candidate.config).digest == choice.match.winner.digest
@@ -187,9 +213,19 @@ def test_compare_says_why_a_kernel_has_no_time(
 def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     assert "no kernels are pretuned for cpu" in refused("compare", "--device", "cpu", "--shapes", "64x2x64")
     tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
-    assert f"has no kernel for 64x2x64:f64: tsm2-tune best --db {path} shows what it has" in refused(
-        "compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64", "--dtype", "f64"
-    )
+    sought = ("compare", "--device", "cpu", "--db", str(path), "--shapes", "64x2x64", "--dtype")
+    reason = f"has no kernel for 64x2x64:f64 that is verified in full: tsm2-tune best --db {path} shows what it has"
+    assert reason in refused(*sought, "f64")
+    said = run(*sought, "f32,f64")
+    assert (said.exit_code, reason in said.stderr) == (1, True)
+    assert said.stdout.splitlines()[2].split()[:2] == ["64x2x64", "f32"]
+
+
+def test_compare_without_a_gpu_names_the_command_that_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tsm2_tune.tuner.device.cuda.cuda_device_count", lambda: 0)
+    said = refused("compare", "--db", "pretuned:h100", "--shapes", "64x2x64")
+    assert "no GPU here, and times of kernels on the CPU mean nothing: to estimate times without a GPU:" in said
+    assert "tsm2-tune predict --device h100" in said
 
 
 def test_a_kernel_that_the_module_leaves_to_cublas_costs_a_program_nothing() -> None:

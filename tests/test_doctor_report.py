@@ -45,4 +45,4 @@ def test_a_finding_is_a_line() -> None:
 
 def test_a_device_that_cannot_be_is_refused() -> None:
     assert "unknown device 'gpu'" in run("doctor", "--device", "gpu").output
-    assert "h200 is a bundled device profile" in run("doctor", "--device", "h200").output
+    assert "h200 is the name of a GPU model" in run("doctor", "--device", "h200").output

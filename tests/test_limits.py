@@ -16,7 +16,7 @@ def test_the_bundled_cards() -> None:
 
 def test_an_unknown_card_is_named_beside_the_known_ones() -> None:
     with pytest.raises(
-        InputError, match=r"unknown device 'k80': expected a CUDA ordinal, cpu, or a profile: s2050, k40c, m40"
+        InputError, match=r"unknown device 'k80': expected a GPU's number, cpu, or a GPU model: s2050, k40c, m40"
     ):
         profile_named("k80")
 

@@ -108,7 +108,7 @@ def test_means_and_shares_need_gains() -> None:
         ({"output": "a.txt"}, "ends in .jsonl"),
         ({"hours": 0}, "above 0"),
         ({"hours": math.nan}, "above 0"),
-        ({"only": "S"}, "unknown only 'S'"),
+        ({"only": "S"}, "unknown kind in --only 'S': expected one of R, L"),
         ({"dtype": "tf32"}, "unknown dtype 'tf32'"),
         (
             {"dtype": ["bf16", "f16"], "only": "gram"},
@@ -130,7 +130,8 @@ def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], wor
 @pytest.mark.host
 def test_a_host_is_refused_in_a_sentence(tmp_path: Path) -> None:
     assert refused("pack", "--device", "cpu", "-o", str(tmp_path / "a.jsonl")) == (
-        "Error: `pack` needs a GPU: times of kernels on the CPU mean nothing\n"
+        "Error: `pack` needs a GPU: times of kernels on the CPU mean nothing;"
+        " to estimate times without a GPU: tsm2-tune predict --device h100\n"
     )
 
 

@@ -331,7 +331,7 @@ def test_a_faster_pack_needs_no_command(pack: Path, gpu: World) -> None:
         (("--hours", "2"), "leave out --hours"),
         (("--db", "a.db"), "leave out --db"),
         (("-o", "a.jsonl"), "leave out --output"),
-        (("--only", "S"), "unknown only 'S'"),
+        (("--only", "S"), "unknown kind in --only 'S': expected one of R, L"),
         (("--only", "gram", "--dtype", "bf16"), "Gram matrices have only the types"),
         (("--only", "T"), f"has no kernel of {HERE} for these kinds and types"),
     ],

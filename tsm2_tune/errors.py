@@ -26,6 +26,9 @@ def shown(value: object) -> str:
     return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
 
 
+WITHOUT_GPU = "to estimate times without a GPU: tsm2-tune predict --device h100"  # ends a message
+
+
 def nearest_name(name: object, known: Iterable[str]) -> str:
     """Return the known name that is most similar to a misspelt name; "" if none is similar."""
     return next(iter(get_close_matches(str(name).lower(), list(known), 1)), "")

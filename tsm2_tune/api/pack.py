@@ -27,7 +27,7 @@ from tsm2_tune.api.parse import (
     texts,
 )
 from tsm2_tune.api.tune import tune
-from tsm2_tune.errors import InputError, StoreError, shown
+from tsm2_tune.errors import WITHOUT_GPU, InputError, StoreError, shown
 from tsm2_tune.generator.pack_shapes import DTYPES, KINDS, Part, pack_problems, part_of
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.scalars import plain, real, truth
@@ -226,11 +226,11 @@ def _done(database: str, device: str) -> frozenset[Problem]:
 
 
 def _kinds(only: Texts) -> tuple[str, ...]:
-    return _names("only", only, tuple(KINDS))
+    return _names("only", "kind in --only", only, tuple(KINDS))
 
 
 def _dtypes(dtype: ElementTypes) -> tuple[str, ...]:
-    return _names("dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES)
+    return _names("dtype", "dtype", map(canonical_dtype, dtype_texts(dtype).split(",")), DTYPES)
 
 
 def _parts(kinds: Sequence[str], dtypes: Sequence[str]) -> list[Part]:
@@ -245,15 +245,15 @@ def _gpus(device: Devices) -> tuple[Target, ...]:
     """Return the named GPUs. Raise InputError if one is the host."""
     targets = targets_of(device)
     if any(target.is_host for target in targets):
-        raise InputError("`pack` needs a GPU: times of kernels on the CPU mean nothing")
+        raise InputError(f"`pack` needs a GPU: times of kernels on the CPU mean nothing; {WITHOUT_GPU}")
     return targets
 
 
-def _names(argument: str, value: Texts, known: Sequence[str]) -> tuple[str, ...]:
+def _names(argument: str, what: str, value: Texts, known: Sequence[str]) -> tuple[str, ...]:
     """Return the distinct names in a text with commas, or in several texts. Raise InputError for an unknown name."""
     names = tuple(dict.fromkeys(name.strip() for name in texts(argument, value).split(",")))
     for name in names:
-        check_named(argument, name, known)
+        check_named(what, name, known)
     return names
 
 

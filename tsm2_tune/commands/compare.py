@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tsm2_tune.commands.errors import Command, ended_by_signals
-from tsm2_tune.commands.options import cache_option, device_option, json_option, shapes_options, wait_option
+from tsm2_tune.commands.options import cache_option, gpu_option, json_option, shapes_options, wait_option
 from tsm2_tune.commands.predict import chosen_text, closing_text, kernels_option, number_text
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
 from tsm2_tune.console.winner_columns import layout_text, product_text, spread_percent
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import WITHOUT_GPU, InputError
 from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
 from tsm2_tune.tuner.results.trial import Cache
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@device_option
+@gpu_option
 @shapes_options(required=True)
 @kernels_option
 @cache_option(Cache.DIRTY, "State of the L2 before each sample of a kernel or of cuBLAS.")
@@ -57,22 +57,28 @@ def compare(
     would choose. It verifies the kernel, then times it interleaved with cuBLAS and cuBLASLt. Times are medians in
     microseconds; +- is the distance to the farther end of the 95 % confidence interval. The column "chosen" shows
     cuBLAS if the module would call cuBLAS for the problem; the kernel is timed anyway. Nothing is stored. The exit
-    status is 1 if a kernel is wrong or cannot be timed.
+    status is 1 if a problem has no kernel, or its kernel is wrong or cannot be timed.
     """
     from tsm2_tune.api.parse import problems_of
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.tuner.device.target import default_spec, find_target
+    from tsm2_tune.tuner.device.target import HOST, default_spec, find_target
     from tsm2_tune.tuner.export.comparison import chosen_candidate, compared
-    from tsm2_tune.tuner.packs.choice import choices
+    from tsm2_tune.tuner.packs.choice import NoChoice, choices
 
-    target = find_target(spec if spec is not None else default_spec())
+    device = default_spec() if spec is None else spec
+    if spec is None and device == HOST:
+        raise click.UsageError(f"no GPU here, and times of kernels on the CPU mean nothing: {WITHOUT_GPU}", ctx)
+    target = find_target(device)
     source = database if database is not None else _text_of(target)
     place = source if isinstance(source, str) else PREFIX + source.name
     state = target.cache(cache)
     with ended_by_signals(ctx, None, stderr=as_json), tables.waiting("comparing"):
         _, chosen = choices(source, problems, partial(_device_of, target), tell)
-        wanted = [(one, chosen_candidate(target, one)) for one in chosen]
+        for one in chosen:
+            if isinstance(one, NoChoice):
+                tell(one.reason)
+        wanted = [(one, chosen_candidate(target, one)) for one in chosen if not isinstance(one, NoChoice)]
         found = list(compared(target, wanted, state, wait=tell if wait else None))
     facts = [_facts(one) for one in found]
     if as_json:
@@ -80,7 +86,7 @@ def compare(
         click.echo(json.dumps(head | {"is_emulated": target.is_host, "problems": facts}, indent=2))
     else:
         _print(target, state, place, found, facts)
-    if any(one.measured is None for one in found):
+    if len(found) < len(problems) or any(one.measured is None for one in found):
         ctx.exit(1)
 
 

@@ -236,6 +236,19 @@ devices_option = option(
     help="A GPU's number (CUDA ordinal), cpu, or several GPUs that share the work: 0,1 or all."
     " [default: GPU 0 if there is one, else cpu]",
 )
+gpu_option = option(
+    "--device",
+    "spec",
+    shell_complete=completion.devices_here,
+    help="A GPU's number (CUDA ordinal), or cpu, which emulates kernels. [default: GPU 0]",
+)
+gpus_option = option(
+    "--device",
+    "spec",
+    shell_complete=completion.several_devices,
+    metavar="DEVICE,...",
+    help="A GPU's number (CUDA ordinal), or several GPUs that share the work: 0,1 or all. [default: GPU 0]",
+)
 cluster_option = option(
     "--cluster",
     metavar="ADDRESS",

@@ -11,7 +11,7 @@ import tsm2_tune
 from tsm2_tune.api.parse import MOST_HOURS
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, ended_by_signals, option
-from tsm2_tune.commands.options import devices_option, is_given, wait_option
+from tsm2_tune.commands.options import gpus_option, is_given, wait_option
 from tsm2_tune.commands.predict import number_text
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
@@ -29,7 +29,7 @@ NOT_WITH_CHECK = ("hours", "database", "output")
 
 
 @click.command(cls=Command)
-@devices_option
+@gpus_option
 @option(
     "--hours",
     type=click.FloatRange(0, MOST_HOURS, min_open=True),

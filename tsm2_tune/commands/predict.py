@@ -18,7 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tsm2_tune.pretuned import Pretuned
-    from tsm2_tune.tuner.packs.choice import Choice
+    from tsm2_tune.tuner.packs.choice import Choice, NoChoice
+
+FACTS = (  # of a problem that has a kernel; else None
+    "kernel_us", "vendor_us", "x_vendor", "is_measured", "measured_at", "distance", "l2_state", "chosen",
+)  # fmt: skip
 
 kernels_option = option(
     "--db",
@@ -36,9 +40,11 @@ kernels_option = option(
 @shapes_options(required=True)
 @kernels_option
 @json_option
+@click.pass_context
 def predict(
-    spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, math: str, database: str | None, as_json: bool
-) -> None:
+    ctx: click.Context, spec: str | None, shapes: str, dtypes: str, ops: str, layout: str, math: str,
+    database: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Predict the gain over cuBLAS, without a GPU.
 
     \b
@@ -49,30 +55,36 @@ def predict(
     or cuBLASLt, whichever is faster, their ratio, and whether the module would call the kernel or cuBLAS. A time is
     measured at the shape, or predicted. The last columns are the nearest shape at which the kernel was measured, and
     the distance to that shape: it is 0.7 if one of m, n and k differs by a factor of 2. Lines below the table explain
-    the module's choices: it calls cuBLAS's gemm if that is faster than the kernel.
+    the module's choices: it calls cuBLAS's gemm if that is faster than the kernel, or if the predicted gain is below
+    its likely error. The exit status is 1 if a problem has no kernel.
     """
     from tsm2_tune.api.parse import problems_of
 
     problems = problems_of(shapes, dtypes, ops, layout, math)
-    from tsm2_tune.tuner.packs.choice import choices
+    from tsm2_tune.tuner.packs.choice import Choice, choices
 
     source = database if database is not None else _text_of(spec)
     with tables.waiting("asking the kernels"):
         device, found = choices(source, problems, lambda known: _device_of(known, spec, database), tell)
+    rows, chosen = [_facts(one) for one in found], [one for one in found if isinstance(one, Choice)]
     if as_json:
-        click.echo(json.dumps({"device": device, "problems": [_facts(one) for one in found]}, indent=2))
+        click.echo(json.dumps({"device": device, "problems": rows}, indent=2))
     else:
-        _print(device, found)
+        _print(device, rows, chosen)
+    if len(chosen) < len(found):
+        ctx.exit(1)
 
 
 def _text_of(spec: str | None) -> Pretuned:
     """Return the pretuned kernels for a card. Raise InputError if there are none."""
+    from tsm2_tune.api.parse import hint_of
     from tsm2_tune.pretuned import pretuned
 
     texts = {one.name: one for one in pretuned()}
     if spec is None or spec.lower() not in texts:
         asked = "no card is named" if spec is None else f"there are no pretuned kernels for {spec!r}"
-        raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db")
+        hint = hint_of(spec, list(texts))
+        raise InputError(f"{asked}: name one of {', '.join(texts)} with --device, or a database with --db{hint}")
     return texts[spec.lower()]
 
 
@@ -83,46 +95,50 @@ def _device_of(known: Sequence[str], spec: str | None, database: str | None) -> 
     return stored_target(known, spec, database or "")[0]
 
 
-def _facts(one: Choice) -> dict[str, Any]:
+def _facts(one: Choice | NoChoice) -> dict[str, Any]:
+    from tsm2_tune.tuner.packs.choice import NoChoice
+
+    if isinstance(one, NoChoice):
+        return {"problem": one.asked.text, **dict.fromkeys(FACTS), "reason": one.reason}
     match = one.match
-    return {
-        "problem": one.asked.text,
-        "kernel_us": match.expected_us,
-        "vendor_us": one.vendor_us,
-        "x_vendor": one.ratio,
-        "is_measured": match.is_tuned,
-        "measured_at": "x".join(map(str, one.measured_at)),
-        "distance": one.distance,
-        "l2_state": match.winner.cache,
-        "chosen": "vendor" if one.is_vendor_chosen else match.winner.config,
-        "reason": one.reason,
-    }
+    facts = (
+        match.expected_us,
+        one.vendor_us,
+        one.ratio,
+        match.is_tuned,
+        "x".join(map(str, one.measured_at)),
+        one.distance,
+        match.winner.cache,
+        "vendor" if one.is_vendor_chosen else match.winner.config,
+    )
+    return {"problem": one.asked.text, **dict(zip(FACTS, facts, strict=True)), "reason": one.reason}
 
 
-def _print(device: str, found: Sequence[Choice]) -> None:
+def _print(device: str, rows: Sequence[dict[str, Any]], chosen: Sequence[Choice]) -> None:
     console = tables.console()
     tables.print_line(console, f"{device}:")
-    rows = [_facts(one) for one in found]
+    kinds = {None: "-", True: "measured", False: "predicted"}
+    of_vendor = {None: "no kernel", "vendor": "cuBLAS"}
     cells = [
         [
             row["problem"],
-            *(
-                number_text(row[name], digits)
-                for name, digits in (("kernel_us", 1), ("vendor_us", 1), ("x_vendor", 2))
-            ),
-            chosen_text(one),
-            "measured" if row["is_measured"] else "predicted",
-            row["measured_at"],
-            f"{row['distance']:.1f}",
+            number_text(row["kernel_us"], 1),
+            number_text(row["vendor_us"], 1),
+            number_text(row["x_vendor"], 2),
+            of_vendor.get(row["chosen"], "kernel"),
+            kinds[row["is_measured"]],
+            row["measured_at"] or "-",
+            number_text(row["distance"], 1),
         ]
-        for one, row in zip(found, rows, strict=True)
+        for row in rows
     ]
     heads = ["problem", "us", "cuBLAS us", "x", "chosen", "time", "measured at", "distance"]
-    styles = ["yellow" if one.is_vendor_chosen or (one.ratio or 1.0) < 1 else "" for one in found]
+    styles = ["yellow" if row["chosen"] in of_vendor or (row["x_vendor"] or 1.0) < 1 else "" for row in rows]
     tables.print_table(console, heads, cells, right=(1, 2, 3, 7), dropped=(6,), styles=styles)
-    tables.print_line(console, closing_text([one.ratio for one in found], found))
+    tables.print_line(console, closing_text([one.ratio for one in chosen], chosen))
     for row in rows:
-        tables.print_hanging(console, f"{row['problem']}: {row['reason']}", 2)
+        about = "" if row["chosen"] is None else f"{row['problem']}: "
+        tables.print_hanging(console, about + row["reason"], 2)
 
 
 def number_text(value: float | None, digits: int) -> str:

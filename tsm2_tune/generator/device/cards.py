@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, nearest_name
 from tsm2_tune.generator.device.limits import DeviceLimits
 
 KIB = 1024
@@ -120,6 +120,7 @@ PUBLISHED_PEAKS = {
 def profile_named(name: str) -> DeviceLimits:
     """Return the limits of the GPU called `name`, such as "h200" or "H200". Raise InputError for an unknown name."""
     if name.lower() not in PROFILES:
-        known = ", ".join(PROFILES)
-        raise InputError(f"unknown device {name!r}: expected a CUDA ordinal, cpu, or a profile: {known}")
+        known, near = ", ".join(PROFILES), nearest_name(name, PROFILES)
+        hint = f"; did you mean {near}?" if near else ""
+        raise InputError(f"unknown device {name!r}: expected a GPU's number, cpu, or a GPU model: {known}{hint}")
     return PROFILES[name.lower()]

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.errors import WITHOUT_GPU, DeviceError, InputError
 from tsm2_tune.generator.device.cards import DRIVER_NAMES, PROFILES, profile_named
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.scalars import plain
@@ -104,7 +104,8 @@ def check_spec(spec: str) -> int:
         return -1
     if spec in PROFILES:
         raise DeviceError(
-            f"{spec} is a bundled device profile, on which no kernel can run: use a CUDA ordinal or {HOST}"
+            f"{spec} is the name of a GPU model, not of a device here: name a GPU's number, such as 0, or {HOST};"
+            f" {WITHOUT_GPU}"
         )
     if not is_ordinal(spec):
         raise InputError(f"unknown device {spec!r}: expected a CUDA ordinal such as 0, or {HOST}")

@@ -13,7 +13,7 @@ from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_elsewhere
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
-from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
 from tsm2_tune.tuner.packs.left_out import with_gain_errors
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.storage.addresses import command_on
@@ -35,9 +35,11 @@ def exported_kernels(
     kinds = {(problem.dtype_name, problem.op) for problem in (*problems, *transposes)}
     rows = [row for row in store.best(device=device) if not kinds or (row.dtype, row.op) in kinds]
     if not rows:
-        asked = problems[0].text if problems else device
+        place = str(store.path)
         raise InputError(
-            f"{store.path} has no kernel for {asked}: {command_on('best', str(store.path))} shows what it has"
+            no_kernel(place, problems[0])
+            if problems
+            else f"{place} has no kernel for {device}: {command_on('best', place)} shows what it has"
         )
     rows = with_between(store, lambda sentence: None, verified_in_full(rows, tell))
     winning = store.winning(rows)

@@ -16,7 +16,7 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export.comparison import Compared, chosen_candidate, compared
-from tsm2_tune.tuner.packs.choice import Choice, choice_of
+from tsm2_tune.tuner.packs.choice import Choice, NoChoice, choice_of
 from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
 from tsm2_tune.tuner.packs.gains import SLOWER, mean
 from tsm2_tune.tuner.results.trial import Cache, Outcome
@@ -114,9 +114,8 @@ def sample(
         Random(0).shuffle(fitting)
         by_place = {place: list[Sampled]() for place in Place}
         for problem in (*fitting, *islice(new, MOST_UNTUNED)):
-            try:
-                choice = choice_of(kernels, device, problem, source)
-            except InputError:
+            choice = choice_of(kernels, device, problem, source)
+            if isinstance(choice, NoChoice):
                 continue
             place = Place.TUNED if problem in own else _place(kernels, choice)
             by_place[place].append(Sampled(place, choice))

@@ -15,7 +15,7 @@ from tsm2_tune.runtime.choice.choose import Layout
 from tsm2_tune.runtime.choice.winners import Match, Vendor
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
-from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels
+from tsm2_tune.tuner.packs.exported_kernels import ExportedKernels, no_kernel
 
 SUFFIX = ".kernels"
 Shape = tuple[int, int, int]
@@ -46,6 +46,14 @@ class Choice:
         """cuBLAS's time divided by the kernel's time; None if either is unknown."""
         kernel_us = self.match.expected_us
         return None if kernel_us is None or self.vendor_us is None else self.vendor_us / kernel_us
+
+
+@dataclass(frozen=True, slots=True)
+class NoChoice:
+    """A problem for which an exported module has no kernel."""
+
+    asked: Problem
+    reason: str  # with the next step
 
 
 def pretuned_kernels(text: Pretuned) -> ExportedKernels:
@@ -86,11 +94,12 @@ def choices(
     problems: Sequence[Problem],
     device_of: Callable[[Sequence[str]], str],
     tell: Callable[[str], None],
-) -> tuple[str, list[Choice]]:
+) -> tuple[str, list[Choice | NoChoice]]:
     """Return the device's name, and for each problem the choice of a module exported for that device.
 
     The kernels come from `source`: pretuned trials, or a database. `device_of` returns one of the
-    database's device names. `tell` receives notes. Raise InputError if there is no kernel for a problem.
+    database's device names. `tell` receives notes. Raise InputError if there is no kernel for
+    any of the problems.
     """
     if isinstance(source, Pretuned):
         device, place = source.device_name, PREFIX + source.name
@@ -100,7 +109,10 @@ def choices(
     else:
         device, place, kernels = _stored_kernels(source, problems, device_of, tell)
     is_host = all(kernel.winner.on_host for kernel in kernels.kernels)
-    return device, [choice_of(kernels, None if is_host else device, problem, place) for problem in problems]
+    found = [choice_of(kernels, None if is_host else device, problem, place) for problem in problems]
+    if all(isinstance(one, NoChoice) for one in found):
+        raise InputError(no_kernel(place, problems[0]))
+    return device, found
 
 
 def _stored_kernels(
@@ -118,17 +130,17 @@ def _stored_kernels(
         return device, str(store.path), exported_kernels(store, device, problems, tell)
 
 
-def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice:
+def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, place: str) -> Choice | NoChoice:
     """Return the choice of a module with these kernels on the GPU with this name, or on the CPU if `device` is None.
 
-    Raise InputError, which names `place`, if no kernel can compute the problem.
+    `place` is the name of the database from which the kernels come.
     """
     record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op).record
     try:
         match = kernels.chooser.match(record, device)
-        fastest_us = kernels.chooser_with_fastest_vendor.match(record, device).vendor_us
-    except (LookupError, ValueError) as error:
-        raise InputError(f"{place} has no kernel for {asked.text}: {error.args[0]}") from None
+    except (LookupError, ValueError):
+        return NoChoice(asked, no_kernel(place, asked))
+    fastest_us = kernels.chooser_with_fastest_vendor.match(record, device).vendor_us
     # Each is predicted from its own times, which may be known at different shapes.
     vendor_us = min((us for us in (match.vendor_us, fastest_us) if us is not None), default=None)
     reason = str(Vendor(str(match)) if match.is_vendor_chosen else match)

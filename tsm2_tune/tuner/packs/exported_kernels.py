@@ -7,11 +7,13 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
+from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.choose import Chooser
 from tsm2_tune.runtime.choice.launch import Launch
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
+from tsm2_tune.tuner.results.storage.addresses import command_on
 
 
 @dataclass(frozen=True)
@@ -63,3 +65,11 @@ def _kernel(values: dict[str, Any]) -> MeasuredKernel:
 
 def _chooser(kernels: tuple[MeasuredKernel, ...], device_rates: dict[str, DeviceRates]) -> Chooser:
     return Chooser([kernel.winner for kernel in kernels], core_of(kernels, device_rates))
+
+
+def no_kernel(place: str, problem: Problem) -> str:
+    """Return a sentence: the database called `place` has no kernel for the problem, and the next steps."""
+    return (
+        f"{place} has no kernel for {problem.text} that is verified in full: {command_on('best', place)} shows what"
+        f" it has, tsm2-tune {problem.text} tunes one"
+    )
