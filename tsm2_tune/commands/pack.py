@@ -80,10 +80,10 @@ def pack(
     tsm2-tune export --db a100.db -o best_kernels.py
     tsm2-tune pack --check pretuned:h100
 
-    The command chooses the shapes: of all kinds, types and storage orders, from small to large, in an order that
-    covers them evenly. So it may be stopped at any time. The same command continues with further shapes. At the end
-    it writes all trials to OUTPUT, which `import` reads. It prints how much faster than cuBLAS an exported module is:
-    at the tuned shapes, and by leave-one-out, at tuned shapes without the kernels and times of the shape.
+    The command chooses the shapes: of all kinds, types, storage orders and sizes, in an order that covers them
+    evenly. So it may be stopped at any time. The same command continues with further shapes. At the end it writes all
+    trials to OUTPUT, which `import` reads. It prints how much faster than cuBLAS an exported module is: at the tuned
+    shapes, and by leave-one-out, at tuned shapes without the kernels and times of the shape.
 
     With --check the command stores nothing. For two minutes it verifies the kernels that a module exported from the
     pack would choose on this GPU, and times them interleaved with cuBLAS: at tuned shapes, and near to and far from

@@ -4,9 +4,10 @@
    in elements. No function allocates, keeps state, or calls CUDA or Python. An open pack is read-only, so any number
    of threads may use it at once.
 
-   A pack is one block of bytes: a header and four tables (devices, kernels, times, times of cuBLAS), which begin at
-   multiples of 8 bytes; then its texts, each ended by a zero byte. Numbers are little-endian. The block may come from
-   anywhere: core_open checks all of it. An `index` without a noun is a kernel's. */
+   A pack, which users know as a kernel table, is one block of bytes: a header and four tables (devices, kernels, times,
+   times of cuBLAS), which begin at multiples of 8 bytes; then its texts, each ended by a zero byte. Numbers are
+   little-endian. The block may come from anywhere: core_open checks all of it. An `index` without a noun is a
+   kernel's. */
 
 #ifndef TSM2_CORE_H
 #define TSM2_CORE_H
