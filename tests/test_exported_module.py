@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -139,11 +140,22 @@ def test_match_refuses_what_is_no_shape_or_dtype(gpu_module: ModuleType) -> None
 
 def test_arrays_must_be_where_kernels_were_tuned(tmp_path: Path) -> None:
     a = np.zeros((2, 2), np.float32, order="F")
-    with pytest.raises(TypeError, match="tuned on GPUs only: pass device arrays"):
-        module_of(tmp_path, trial()).gemm(a, a)
+    of_gpu = module_of(tmp_path, trial())
+    for call in (of_gpu.gemm, of_gpu.choice, partial(of_gpu.plan, out=a.copy(order="F"))):
+        with pytest.raises(TypeError, match="tuned on GPUs only: pass device arrays"):
+            call(a, a)
     (tmp_path / "results.db").unlink()
+    of_host = module_of(tmp_path, trial(), run=HOST)
     with pytest.raises(RuntimeError, match="tuned on a host only: pass NumPy arrays"):
-        module_of(tmp_path, trial(), run=HOST).gemm(A, B)
+        of_host.gemm(A, B)
+    with pytest.raises(TypeError, match="a plan needs an out, and a, b and out in a GPU's memory"):
+        of_host.plan(a, a, a.copy(order="F"))
+    said = [" ".join(str(module.__doc__).split()) for module in (of_gpu, of_host)]
+    assert ["NumPy arrays are refused: all kernels here" in text for text in said] == [
+        True,
+        False,
+    ]
+    assert ["NumPy arrays need the package tsm2_tune" in text for text in said] == [False, True]
 
 
 # The module on the host

@@ -215,6 +215,7 @@ def plan(
     differently.
     """
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
+    check_place(product)
     if product.on_host or product.out is None:
         raise TypeError("a plan needs an out, and a, b and out in a GPU's memory: without these call gemm")
     alpha, beta = checked_factors(product, alpha, beta)

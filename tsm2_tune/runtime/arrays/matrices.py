@@ -63,8 +63,8 @@ class Matrix:
             if on_host:
                 if not isinstance(array, np.ndarray):
                     raise TypeError(
-                        f"{name}: expected a device array (with __cuda_array_interface__ or __dlpack__) or a NumPy"
-                        f" array, got {type(array).__name__}"
+                        f"{name}: expected a device array (with __cuda_array_interface__ or __dlpack__), or for"
+                        f" kernels tuned on a CPU a NumPy array, got {type(array).__name__}"
                     )
                 interface = array.__array_interface__
             elif wrong := _wrong_with(interface):

@@ -79,6 +79,7 @@ def module_text(
             "database": json.dumps(database),
             "provenance": provenance(rows),
             "architectures": ", ".join(architectures),
+            "has_host_kernels": any(one.winner.on_host for one in kernels),
         },
         OF_LITERALS,
     )
