@@ -113,47 +113,31 @@ def test_runs_that_take_turns_tune_each_problem_once(
     assert plain_sql(path, "SELECT * FROM lease") == []
 
 
-class Preparing(Fabricating):
-    """A device that verifies a problem's kernel in full only when the first candidates of the next one compile."""
+class Compiling(Fabricating):
+    """A device that verifies a problem's kernel in full only when the next problem's first candidates compile."""
 
-    def __init__(self, store: Store, *, is_lost: bool = False) -> None:
+    def __init__(self, store: Store, *, has_compiler: bool = True) -> None:
         super().__init__(store)
-        self.compiled, self._is_lost = list[Problem](), is_lost
-        self._compiling = threading.Event()
+        self.compiled, self._has_compiler = list[Problem](), has_compiler
+        self._began = threading.Semaphore(0)
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> Any:
         self.compiled += [one.problem for one in candidates]
-        self._compiling.set()
+        self._began.release()
+        if not self._has_compiler:
+            raise WorkerError("no room for compilers")
 
     def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
-        assert self._compiling.wait(30) or problem == SHAPES[-1]
-        if self._is_lost:
-            raise WorkerError("its process was lost")
+        assert problem == SHAPES[-1] or self._began.acquire(timeout=30)
         return super().verify_in_full(problem, config)
 
 
-def test_the_next_problem_is_prepared_during_the_full_verification(store: Store) -> None:
-    spaces, executor = [space_of(3, problem) for problem in SHAPES], Preparing(store)
-    events = list(tuning(spaces, store, executor))
+@pytest.mark.parametrize("has_compiler", [True, False])
+def test_the_next_problem_compiles_during_the_full_verification(store: Store, has_compiler: bool) -> None:
+    spaces, executor = [space_of(3, problem) for problem in SHAPES], Compiling(store, has_compiler=has_compiler)
+    ends = [one for one in tuning(spaces, store, executor) if isinstance(one, ProblemEnded)]
     assert executor.compiled == [problem for problem in SHAPES[1:] for _ in range(3)]
-    ends = [one for one in events if isinstance(one, ProblemEnded)]
     assert [(one.problem, one.new_trials) for one in ends] == [(problem, 3) for problem in SHAPES]
-
-
-def test_a_problem_that_was_prepared_in_vain_is_free(store: Store, path: Path) -> None:
-    with pytest.raises(WorkerError, match="lost"):
-        list(tuning([space_of(3, problem) for problem in SHAPES], store, Preparing(store, is_lost=True)))
-    assert plain_sql(path, "SELECT * FROM lease") == []
-
-
-def test_an_error_of_the_preparation_ends_the_run(store: Store, path: Path) -> None:
-    class Refusing(Fabricating):
-        def compile_first(self, search: Candidates) -> None:
-            raise WorkerError("no room for compilers")
-
-    with pytest.raises(WorkerError, match="no room"):
-        list(tuning([space_of(3, problem) for problem in SHAPES], store, Refusing(store)))
-    assert plain_sql(path, "SELECT * FROM lease") == []
 
 
 def shared(

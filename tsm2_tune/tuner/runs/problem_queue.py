@@ -6,15 +6,18 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from math import inf
 
 from tsm2_tune.generator.families import FAMILIES, parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.seed_table import Measured
 from tsm2_tune.generator.space.space import SearchSpace
 from tsm2_tune.tuner.results.records import is_of_this_version
 from tsm2_tune.tuner.results.storage.retry import Lost
@@ -27,9 +30,11 @@ from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.search.candidates import MOST_LOST
 from tsm2_tune.tuner.search.executor import Executor
+from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.session import ProblemSession, counted
 from tsm2_tune.tuner.search.spaces import Spaces
-from tsm2_tune.tuner.search.strategies import StrategyFactory
+from tsm2_tune.tuner.search.stored_seeds import stored_seeds
+from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
 
 WAIT_SECONDS = 0.1  # between two looks of a device for which no problem is left
 LOOK_SECONDS = 1.0  # between two requests for the lease of a problem that another run has
@@ -70,8 +75,8 @@ class ProblemQueue:
 
     A device takes the next problem that no other run has leased. If none is left, it joins the search of another
     device: both try candidates of the same search. The last device to leave a search ends the problem. If it fails,
-    another device takes the problem again. During the finals and the full verification of a problem, a GPU takes its
-    next problem and begins the search. If the GPU belongs to this process, the first candidates are compiled.
+    another device takes the problem again. During the finals and the full verification of a problem, compilers make
+    the first kernels of the problem that is probably next, if the device is a GPU of this process.
 
     `searched` contains the problems' search spaces. The fastest kernels of `families` take part in finals, including
     those that earlier runs tried; by default those of all default families and of the families in the space.
@@ -100,13 +105,13 @@ class ProblemQueue:
 
     def events(self, executor: Executor) -> Iterator[ProblemEvent]:
         """Tune problems on a device until none is left for it. Yield each event after its results are stored."""
-        with _NextProblem(self, executor) as following:
+        with ThreadPoolExecutor(1, thread_name_prefix="next problem") as aside:
             while True:
                 is_alone = not any(one.devices for one in self._items)
-                if (item := following.taken() or self._take(at_once=is_alone)) is not None:
-                    yield from self._begin(item, executor, following)
+                if (item := self._take(at_once=is_alone)) is not None:
+                    yield from self._begin(item, executor, aside)
                 elif (item := self._join()) is not None:
-                    yield from self._search(item, executor, following)
+                    yield from self._search(item, executor, aside)
                 elif is_alone or self._is_stopped:
                     return
                 else:
@@ -184,45 +189,24 @@ class ProblemQueue:
                 return one
         return None
 
-    def _begin(self, item: _Item, executor: Executor, following: _NextProblem) -> Iterator[ProblemEvent]:
-        """Work on a problem that was taken."""
-        if item.session is None and not item.is_tuned_elsewhere:
-            self._prepare(item, executor)
-        if item.session is None:
-            self._leave(item, is_done=True)
-        else:
-            yield from self._search(item, executor, following)
-
-    def prepare_next(self, executor: Executor) -> _Item | None:
-        """Take the next problem during the finals and the full verification of another one, and begin its search.
-
-        Return None if none is free.
-        """
-        item = self._take(at_once=False)
-        if item is not None:
-            self._prepare(item, executor, is_ahead=True)
-        return item
-
-    def _prepare(self, item: _Item, executor: Executor, *, is_ahead: bool = False) -> None:
-        """Begin the search of a problem that was taken. If another run has tuned the problem, note that instead.
-
-        `is_ahead` says that another problem is in its finals or its full verification. Then compilers for the first
-        candidates start at once, if the device belongs to this process.
-        """
+    def _begin(self, item: _Item, executor: Executor, aside: ThreadPoolExecutor) -> Iterator[ProblemEvent]:
+        """Begin the search of a problem, and work on it."""
         try:
             if self._is_tuned_elsewhere(item, executor):
                 item.is_tuned_elsewhere = True
             else:
                 session = self._session(item, executor)
-                search = session.begin(self._make_strategy)
-                if is_ahead:
-                    executor.compile_first(search)
+                session.begin(self._make_strategy)
                 item.session = session
         except BaseException:
             self._leave(item, is_done=False)
             raise
+        if item.session is None:
+            self._leave(item, is_done=True)
+        else:
+            yield from self._search(item, executor, aside)
 
-    def _search(self, item: _Item, executor: Executor, following: _NextProblem) -> Iterator[ProblemEvent]:
+    def _search(self, item: _Item, executor: Executor, aside: ThreadPoolExecutor) -> Iterator[ProblemEvent]:
         """Try candidates of the search. If no other device is left at it, end the problem."""
         session, is_done = item.session, False
         assert session is not None
@@ -239,7 +223,7 @@ class ProblemQueue:
                     if is_last:
                         item.session = None  # so that no device joins
             if is_last:
-                following.prepare()
+                self._compile_next(executor, aside)
                 try:
                     yield from session.end(executor)
                 except ExecutorLost:
@@ -250,6 +234,30 @@ class ProblemQueue:
                 yield ProblemLeft(item.problem)
         finally:
             self._leave(item, is_done=is_done)
+
+    def _compile_next(self, executor: Executor, aside: ThreadPoolExecutor) -> None:
+        """Have the executor compile the first candidates of the problem that is probably next, in another thread.
+
+        If another device or run takes this problem, they are compiled in vain. An error is not raised: it comes again
+        when the problem begins. On the CPU nothing is compiled, since that would disturb the timing.
+        """
+        if executor.target.is_host:
+            return
+        with self._lock:
+            free = (one for one in self._items if not (one.is_done or one.devices or one.problem in self._held))
+            following = next(free, None)
+        if following is not None:
+            target = executor.target
+            seeds = stored_seeds(self._store, following.problem, target.limits, target.identity.name)
+            first = partial(self._first, following.index, executor.options, seeds)
+            with held():
+                aside.submit(executor.compile_first, first)
+
+    def _first(self, index: int, options: Options, seeds: Sequence[Measured], count: int) -> list[Candidate]:
+        """Return the first candidates of the strategy for a problem, at most `count`."""
+        make_strategy = self._make_strategy or strategy_named(options.strategy)
+        strategy = make_strategy(self._spaces[index], options.seed, seeds)
+        return list(islice(iter(strategy.ask, None), count))
 
     def _leave(self, item: _Item, *, is_done: bool) -> None:
         """Count a device that leaves the problem. After the last one, release the problem."""
@@ -306,39 +314,3 @@ class ProblemQueue:
                 one = quarantine.quarantined(executor.target, problem, config, Outcome.CRASHED, detail)
                 self._store.quarantine_kernels([one])
             self._leases.clear_deaths(problem)
-
-
-class _NextProblem:
-    """Context manager that prepares the next problem in a thread, during the finals and the full verification of one.
-
-    On the CPU it prepares none, since that would disturb the timing.
-    """
-
-    def __init__(self, problems: ProblemQueue, executor: Executor) -> None:
-        self._queue, self._executor = problems, executor
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="next problem")
-        self._preparing: Future[_Item | None] | None = None
-
-    def prepare(self) -> None:
-        """Start to take and prepare a problem."""
-        if not self._executor.target.is_host:
-            with held():
-                self._preparing = self._thread.submit(self._queue.prepare_next, self._executor)
-
-    def taken(self) -> _Item | None:
-        """Wait for the prepared problem and return it; None if there is none. Raise the error of its preparation."""
-        item = None if self._preparing is None else self._preparing.result()
-        self._preparing = None
-        return item
-
-    def __enter__(self) -> _NextProblem:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Return a problem that was prepared, but not tuned, to the queue."""
-        with held():
-            self._thread.shutdown()
-            if self._preparing is not None and self._preparing.exception() is None:
-                item = self._preparing.result()
-                if item is not None:
-                    self._queue._leave(item, is_done=False)

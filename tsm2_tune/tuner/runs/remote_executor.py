@@ -6,7 +6,6 @@ database. If the other process dies, only the trials that it was asked for are t
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -23,7 +22,7 @@ from tsm2_tune.tuner.results.trial import Final, Trial
 from tsm2_tune.tuner.runs import messages
 from tsm2_tune.tuner.runs.events import FinalFailure, VendorLeftOut
 from tsm2_tune.tuner.search.candidates import Candidates
-from tsm2_tune.tuner.search.executor import Executor
+from tsm2_tune.tuner.search.executor import Executor, FirstCandidates
 from tsm2_tune.tuner.search.finals import finalists
 from tsm2_tune.tuner.search.loop import least_ahead
 from tsm2_tune.tuner.search.options import Options
@@ -50,7 +49,7 @@ class RemoteExecutor(Executor):
     ) -> None:
         """Ask the process at the other end of the channel to open the device. Do not wait."""
         self.options, self.phases = options, PhaseTimer()
-        self._channel, self._sending = channel, threading.Lock()
+        self._channel = channel
         self._opened: messages.Opened | None = None
         self._left_out: dict[Problem, VendorLeftOut] = {}
         self._send(messages.OpenDevice(device, options, wait))
@@ -72,8 +71,8 @@ class RemoteExecutor(Executor):
         """Prepare for the problem while its search space is enumerated."""
         self._send(messages.Expect(problem))
 
-    def compile_first(self, search: Candidates) -> None:
-        """Do nothing, since the device belongs to another process, which answers one request at a time."""
+    def compile_first(self, candidates: FirstCandidates) -> None:
+        """Do nothing."""
 
     def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = lambda _: None) -> Iterator[Trial]:
         """Have the candidates of a search tried. Yield the trial of each candidate.
@@ -158,7 +157,7 @@ class RemoteExecutor(Executor):
         return self._left_out.get(problem)
 
     def _send(self, request: messages.Request) -> None:
-        with self._sending, suppress(OSError):  # the process is lost, which `_receive` reports
+        with suppress(OSError):  # the process is lost, which `_receive` reports
             self._channel.send(request)
 
     def _await(self, kind: type[T]) -> T:

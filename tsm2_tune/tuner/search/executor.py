@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Protocol
 
 from tsm2_tune.generator.config import KernelConfig
@@ -16,6 +16,8 @@ from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import PriorTrials
 from tsm2_tune.tuner.worker.protocol import AttemptResult
+
+FirstCandidates = Callable[[int], Sequence[Candidate]]  # returns as many candidates, or fewer
 
 
 class Executor(Protocol):
@@ -42,15 +44,12 @@ class Executor(Protocol):
         """The device's peak arithmetic rates and bandwidths, measured at the first access."""
 
     def expect(self, problem: Problem) -> None:
-        """Prepare for the problem while its search space is enumerated.
+        """Prepare for the problem while its search space is enumerated."""
 
-        Another thread may use the executor meanwhile.
-        """
+    def compile_first(self, candidates: FirstCandidates) -> None:
+        """Start compilers for the first candidates of a later search. Another thread may use the executor meanwhile.
 
-    def compile_first(self, search: Candidates) -> None:
-        """Start compilers for the first candidates of a search. Do nothing if the device belongs to another process.
-
-        Another thread may use the executor meanwhile.
+        Do nothing if the device belongs to another process, which answers one request at a time.
         """
 
     def tune(self, search: Candidates, on_start: Callable[[Candidate], object] = ...) -> Iterator[Trial]:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import wait
 from functools import cached_property
-from itertools import islice
 
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.roofline import Ceilings
@@ -23,7 +22,7 @@ from tsm2_tune.tuner.runs.signals import held
 from tsm2_tune.tuner.search.attempt import CompiledCandidate, TrialMaker
 from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.compile_queue import CompileQueue, QueuedCandidate
-from tsm2_tune.tuner.search.executor import Executor
+from tsm2_tune.tuner.search.executor import Executor, FirstCandidates
 from tsm2_tune.tuner.search.finals import Finals
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.phase_timer import PhaseTimer
@@ -140,12 +139,9 @@ class Tuner(Executor):
         if self.target.is_host:  # a compiler would disturb the measured peak rates
             self._compilers.support(problem.dtype_name)
 
-    def compile_first(self, search: Candidates) -> None:
-        """Start compilers for the first candidates of a search."""
-        first = list(islice(search, least_ahead(self.options.sharing, search.remaining)))
-        self.compile_ahead(first)
-        for candidate in first:
-            search.put_back(candidate)
+    def compile_first(self, candidates: FirstCandidates) -> None:
+        """Start compilers for the first candidates of a later search."""
+        self.compile_ahead(candidates(least_ahead(self.options.sharing, self.options.max_trials)))
 
     def compile_ahead(self, candidates: Sequence[Candidate]) -> list[Compiled]:
         """Start compilers for candidates that will be tried later. Return the futures of their binaries."""

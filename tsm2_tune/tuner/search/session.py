@@ -92,7 +92,7 @@ class ProblemSession:
         self.search: Search | None = None
         self._strategy: str | None = None
 
-    def begin(self, make_strategy: StrategyFactory | None = None) -> Search:
+    def begin(self, make_strategy: StrategyFactory | None = None) -> None:
         """Make the search: first the fastest configurations of older versions, then the strategy's candidates.
 
         `make_strategy` returns the strategy; the default is the strategy of the options.
@@ -106,7 +106,6 @@ class ProblemSession:
         self.search = self._search(
             make_strategy(space, executor.options.seed, seeds), first=candidates_for(self._older, space)
         )
-        return self.search
 
     def started(self) -> ProblemStarted:
         """Return the event for a device that begins to work on the problem."""
