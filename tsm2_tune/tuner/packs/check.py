@@ -70,7 +70,7 @@ class CheckedProduct:
 class CheckedPart:
     """The checked products of one kind and element type."""
 
-    products: tuple[CheckedProduct, ...]
+    products: tuple[CheckedProduct, ...]  # those that the check reached in time
 
     @property
     def gains(self) -> tuple[float, ...]:
