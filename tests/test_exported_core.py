@@ -41,8 +41,9 @@ def test_the_compiled_core_is_loaded_from_memory(module: Any) -> None:
 
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda match: pickle.loads(pickle.dumps(match))])
-def test_a_match_can_be_copied_and_pickled(module: Any, again: Callable[[Any], Any]) -> None:
+def test_a_match_can_be_copied_pickled_and_hashed(module: Any, again: Callable[[Any], Any]) -> None:
     found = chosen(module)
+    assert hash(copy.copy(found)) == hash(found)
     assert (again(found).grid, str(again(found))) == (found.grid, str(found))
     assert str(again(found).timed(9.0, 20.0)).endswith("with the L2 dirty 9.0 us, the vendor 20.0 us")
 

@@ -71,7 +71,7 @@ class Winner:
         return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
 
 
-@dataclass  # not frozen: see Matrix
+@dataclass(unsafe_hash=True)  # not frozen: see Matrix. No code changes one
 class Match:
     """The winner chosen for a product, its launch, and the times on which the choice is based."""
 
