@@ -60,7 +60,7 @@ class Packed:
     problems: int  # number of problems in the database that have a winner
     new_problems: int  # number of problems for which this call found a winner
     seconds: float  # of this call's tuning
-    gains: dict[Part, Gains]  # by kind and element type; those that the call asked for come first
+    gains: dict[tuple[str, str], Gains]  # by kind and element type; those that the call asked for come first
 
 
 def pack(
@@ -82,7 +82,7 @@ def pack(
     - `db`: the database; by default the name of `output`, ending in .db.
     - `wait`, `on_event`: as for `tune`.
 
-    Raise InputError for invalid arguments and for a host without a GPU. Raise other errors like `tune` and `export`.
+    Raise InputError for invalid arguments and if a device is the CPU. Raise other errors like `tune` and `export`.
     """
     check_callable("on_event", on_event)
     path = file_name("output", output)
@@ -118,7 +118,7 @@ class PackCheck:
 
     target: Target  # the GPU on which the products were timed
     tuned_on: str  # the name of the GPU on which the checked kernels were tuned
-    parts: dict[Part, CheckedPart]  # by kind and element type
+    parts: dict[tuple[str, str], CheckedPart]  # by kind and element type
     seconds: float  # of the whole call
 
     @property
@@ -145,7 +145,7 @@ def check_pack(
     - `wait`: as for `tune`.
     - `on_event`: called in this thread with each product, and with notes.
 
-    Raise InputError for invalid arguments, for a file that is no pack, and for a host without a GPU. Raise
+    Raise InputError for invalid arguments, for a file that is no pack, and if the device is the CPU. Raise
     ToolMissing if cuBLAS is missing. Raise other errors like `import_trials` and `tune`.
     """
     start = time.monotonic()
