@@ -26,6 +26,7 @@ def shown(value: object) -> str:
     return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}..."
 
 
+EMULATION = "--device cpu emulates kernels where times do not matter"
 WITHOUT_GPU = "to estimate times without a GPU: tsm2-tune predict --device h100"  # ends a message
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tsm2_tune.api.parse import device_name
-from tsm2_tune.errors import DeviceError, InputError
+from tsm2_tune.errors import EMULATION, WITHOUT_GPU, DeviceError, InputError
 from tsm2_tune.tuner.device.target import HOST, Target, check_spec, default_spec, find_target
 
 ALL = "all"
@@ -57,7 +57,7 @@ def _all() -> list[str]:
 
     count = cuda_device_count()
     if count == 0:
-        raise DeviceError("no GPU here (no CUDA driver answers, or it has none): use --device cpu")
+        raise DeviceError(f"no GPU here (no CUDA driver answers, or it has none): {EMULATION}; {WITHOUT_GPU}")
     return [str(ordinal) for ordinal in range(count)]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tsm2_tune.errors import WITHOUT_GPU, DeviceError, ToolMissing, pip_install
+from tsm2_tune.errors import EMULATION, WITHOUT_GPU, DeviceError, ToolMissing, pip_install
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.roofline import Ceilings, gflops_by_dtype
 from tsm2_tune.generator.problem import DTYPES, Dtype
@@ -73,10 +73,7 @@ def check_ordinal(ordinal: int) -> None:
     """Raise DeviceError if there is no CUDA device with this number."""
     count = cuda_device_count()
     if count == 0:
-        raise DeviceError(
-            f"no CUDA device {ordinal} (no CUDA driver answers): --device cpu emulates kernels where times do not"
-            f" matter; {WITHOUT_GPU}"
-        )
+        raise DeviceError(f"no CUDA device {ordinal} (no CUDA driver answers): {EMULATION}; {WITHOUT_GPU}")
     if not 0 <= ordinal < count:
         raise DeviceError(f"no CUDA device {ordinal}: the driver has {count}, numbered from 0")
 
