@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -269,10 +270,13 @@ def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(
     start, started = worker._started, list[int]()
 
     def doomed(support_path: str) -> tuple[Any, Connection]:
-        process, connection = start(support_path)
-        started.append(process.pid)
-        if len(started) <= deaths:
+        if len(started) < deaths:
+            process, (connection, others) = subprocess.Popen(["sleep", "60"]), Pipe()
             process.kill()
+            others.close()
+        else:
+            process, connection = start(support_path)
+        started.append(process.pid)
         return process, connection
 
     monkeypatch.setattr(worker, "_started", doomed)
