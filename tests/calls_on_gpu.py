@@ -89,7 +89,7 @@ def made_module(arrays: Arrays, folder: Path, *, launcher: bool = False) -> Modu
         for spelt, text, us in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
             store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
-        return imported(export(store, "module", binaries=bool(capability), launcher=launcher), folder)
+        return imported(export(store, "module", binaries=bool(capability), launcher=launcher)[0], folder)
 
 
 @dataclass(frozen=True)

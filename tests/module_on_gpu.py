@@ -76,7 +76,7 @@ def made_module(folder: Path, *, launcher: bool = False) -> ModuleType:
             config, problem = (found := subject(spelt, text)).config, found.problem
             us = 25.0 if found.problem.is_gram else 50.0  # it computes half, so that it is chosen on every card
             store.add_trial(run, trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=2))
-        return imported(export(store, "module", binaries=True, launcher=launcher), folder)
+        return imported(export(store, "module", binaries=True, launcher=launcher)[0], folder)
 
 
 def drawn(*shape: int, dtype: str = "float32", seed: int = 1) -> Any:

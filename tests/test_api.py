@@ -179,8 +179,8 @@ def test_export_makes_what_the_command_writes(format: str, database: str, tmp_pa
     assert exported.files == (ours,)
     assert exported.text is not None
     assert ours.read_bytes() == theirs.read_bytes() == exported.text.encode()
-    assert [*map(str, notes), f"wrote {theirs}"] == said.output.splitlines()
-    assert tsm2_tune.export(database, **which) == tsm2_tune.Exported((), exported.text)
+    assert [*map(str, notes), f"wrote {theirs}: {exported.counts}"] == said.output.splitlines()
+    assert tsm2_tune.export(database, **which) == tsm2_tune.Exported((), exported.text, exported.winners)
 
 
 def test_the_fewest_kernels_are_told(database: str) -> None:

@@ -46,7 +46,7 @@ def module(tmp_path: Path) -> ModuleType:
             store.add_final(
                 tuning_run(sms=SMS), final((config, us), problem=problem, vendor=vendor), ("stream_a_fma",), BASIS
             )
-        return imported(export(store, "module"), tmp_path)
+        return imported(export(store, "module")[0], tmp_path)
 
 
 def test_a_choice_says_what_it_rests_on(module: ModuleType) -> None:

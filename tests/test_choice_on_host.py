@@ -80,7 +80,7 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick:
             tried = trial(us, config, problem=problem, source=of_source, blocks_per_sm=BLOCKS_PER_SM)
             store.add_trial(run, tried)
         patch.setattr(host_run_module, "host_toolchain", lambda: quick)
-        yield imported(export(store, "module"), folder)
+        yield imported(export(store, "module")[0], folder)
 
 
 def block(rows: int, columns: int, dtype: Any, order: Any, *, padding: int) -> np.ndarray[Any, Any]:

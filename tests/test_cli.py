@@ -256,9 +256,9 @@ def test_a_name_that_no_module_can_have_is_told(form: str, database: str, tmp_pa
     def told(output: str) -> str:
         done = run("export", "--db", database, "--format", form, "--output", output, "--no-binaries")
         assert (done.exit_code, done.stdout) == (0, "")
-        return done.stderr.removeprefix(f"wrote {output}")
+        return done.stderr.removeprefix(f"wrote {output}: 1 kernel for 1 problem")
 
-    rename = ": rename it before you import it, to letters, digits and _" if form == "module" else ""
+    rename = "; rename it before you import it, to letters, digits and _" if form == "module" else ""
     assert [told(str(tmp_path / "out.py")), told("/dev/null")] == ["\n", "\n"]
     assert told(str(tmp_path / "best-kernels.py")) == f"{rename}\n"
     assert told(str(tmp_path / "best-kernels.txt")) == f"{rename and f'{rename}, and .py at the end'}\n"

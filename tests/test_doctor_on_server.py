@@ -55,7 +55,8 @@ def test_a_user_who_may_only_read_has_a_problem(address: str, of_other: str) -> 
     assert found.remedy == f"have its owner run {grants}; or name another database with --db"
     assert "permission denied for table receipt" in refused(of_other)
     said = run("doctor", "--device", "cpu", "--db", of_other)
-    assert (said.exit_code, said.output.splitlines()[-1]) == (1, "tuning cannot run on this host")
+    last = f"tuning can run on this host, but not with {of_other}: name another database with --db"
+    assert (said.exit_code, said.output.splitlines()[-1]) == (1, last)
     asked(address, grants)
     assert found_at(of_other).state is State.OK
     store_one(of_other)

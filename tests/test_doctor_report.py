@@ -8,7 +8,7 @@ import pytest
 
 from tests.command import run
 from tsm2_tune.tuner.doctor import examination
-from tsm2_tune.tuner.doctor.examination import PROBES, Examination
+from tsm2_tune.tuner.doctor.examination import DATABASE, PROBES, Examination
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 
 
@@ -26,6 +26,12 @@ def test_a_problem_counts_where_the_device_needs_the_thing() -> None:
     [
         ((ok("one", "here"), note("two", "slow", means="it waits", remedy="hurry")), 0, "tuning can run on GPU 0"),
         ((ok("one", "here"), problem("two", "gone")), 1, "tuning cannot run on GPU 0"),
+        ((problem("two", "gone"), problem(DATABASE, "a text")), 1, "tuning cannot run on GPU 0"),
+        (
+            (ok("one", "here"), problem(DATABASE, "a text")),
+            1,
+            "tuning can run on GPU 0, but not with results.db: name another database with --db",
+        ),
     ],
 )
 def test_the_command_prints_a_line_each(

@@ -40,9 +40,9 @@ def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_pa
         str(cut): "is not a SQLite database",
         str(newer): "its version is 99, and not 2",
         str(others): "tsm2-tune did not write it",
-        "pretuned:tpu": "unknown 'pretuned:tpu': expected a file, or one of pretuned:h100, pretuned:h200",
-        "H200": "cannot import H200: no such file; did you mean pretuned:h200, the pretuned kernels?",
-        "": "the name of the file to import is empty: name a database or a file of trials",
+        "pretuned:tpu": "unknown 'pretuned:tpu': the package has pretuned:h100, pretuned:h200",
+        "H200": "no file H200: did you mean pretuned:h200, the pretuned kernels?",
+        "": "the name of the file is empty: name a database or a file of trials",
         '["tsm2-tune"]\n': "the argument is the content of a file of trials, not its name: write it to a file",
     }.items():
         said = run("import", name, "--db", str(ours))
@@ -81,7 +81,7 @@ def test_a_full_disk_is_named_by_its_folder(
     ours, theirs = two_databases
     connect = sqlite3.connect
     sentences = {
-        "/working/": f"cannot copy {theirs} to import it: the disk of {cache_folder()} is full: ",
+        "/working/": f"cannot copy {theirs} to read it: the disk of {cache_folder()} is full: ",
         str(ours): f"{ours} cannot grow, the disk of {ours.parent} is full: ",
     }
     for place, sentence in sentences.items():
@@ -112,5 +112,5 @@ def test_where_no_copy_can_be_made_its_folder_is_named(
     )
     said = run("import", str(theirs), "--db", str(ours))
     assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
-    assert said.stderr.startswith(f"Error: cannot copy {theirs} to import it (")
+    assert said.stderr.startswith(f"Error: cannot copy {theirs} to read it (")
     assert f"make {cache_folder()} writable, with space left, or set XDG_CACHE_HOME" in said.stderr

@@ -51,7 +51,7 @@ def test_it_is_exported_with_its_header_and_its_interface(there: InProcess, path
     assert done.exit_code == 0, done.output
     assert "left out: 1 winner of a host" in done.output
     beside = [str(tmp_path / f"libmine{suffix}") for suffix in (".h", ".f90", ".so")]
-    assert done.output.splitlines()[-1] == f"wrote {', '.join(beside)}"
+    assert done.output.splitlines()[-1] == f"wrote {', '.join(beside)}: 1 kernel for 2 problems"
     assert {file.name for file in tmp_path.glob("*mine*")} == {"libmine.so", "libmine.h", "libmine.f90"}
     assert (tmp_path / "libmine.h").read_bytes() == (SOURCES / "tsm2.h").read_bytes()
     record = there(play, str(output), [Call("f32", "NN", 4096, 8, 512), ("load",)])

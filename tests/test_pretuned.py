@@ -138,9 +138,9 @@ def test_an_export_names_the_card_of_a_text(texts: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(pretuned, "FOLDER", texts)
     command = ("export", "--format", "csv", "-o", "-")
     assert said(*command, "--pretuned", "card") == said(*command, "--db", "pretuned:card")
-    assert refused(*command, "--pretuned", "h1").startswith(
-        "Error: unknown 'pretuned:h1': expected a file, or one of"
-    )
+    assert said(*command, "--pretuned", "pretuned:card") == said(*command, "--pretuned", "card")
+    assert refused(*command, "--pretuned", "tpu") == "Error: unknown 'pretuned:tpu': the package has pretuned:card\n"
+    assert refused("export", "--pretuned", "-o", "x.py").startswith("Error: --pretuned lacks its value, before -o;")
     assert refused(*command, "--pretuned", "card", "--db", "a.db").startswith(
         "Error: --pretuned and --db each choose"
     )
@@ -149,6 +149,46 @@ def test_an_export_names_the_card_of_a_text(texts: Path, monkeypatch: pytest.Mon
 def test_a_missing_text_is_named(tmp_path: Path) -> None:
     missing = tmp_path / "a.jsonl"
     assert refused("best", "--db", str(missing)) == f"Error: cannot read {missing}: No such file or directory\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("h100", "no database h100: did you mean pretuned:h100, "),
+        ("H100.jsonl", "no file H100.jsonl: did you mean pretuned:h100, "),
+        ("pretuned:h20", "unknown 'pretuned:h20': did you mean pretuned:h200, "),
+        ("pretuned", "no database pretuned: did you mean pretuned:h100 or pretuned:h200, "),
+    ],
+)
+def test_a_mistyped_text_is_suggested(name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert refused("best", "--db", name) == f"Error: {meant}the pretuned kernels?\n"
+
+
+@pytest.mark.parametrize("command", ["best", "show", "predict 8x8x8"])
+def test_pretuned_of_other_commands_is_suggested(command: str) -> None:
+    expected = "Error: No such option: --pretuned; did you mean --db pretuned:CARD?\n"
+    assert refused(*command.split(), "--pretuned", "h100") == expected
+    assert "did you mean" not in refused("devices", "--pretuned", "h100")
+
+
+@pytest.mark.parametrize(
+    ("content", "suffix", "words"),
+    [
+        ("", ".jsonl", "is not a file of trials, though its name ends in .jsonl: "),
+        ('{"x": 1}', ".jsonl", "is not a file of trials, though its name ends in .jsonl: "),
+        ('{"tsm2-tune trials":99}', ".jsonl", "its version is 99, and none of 2, 3, 4"),
+        (None, ".txt", "is a file of trials: give it a name that ends in .jsonl, or import it"),
+    ],
+)
+def test_what_a_text_and_its_name_lack_is_told(
+    content: str | None, suffix: str, words: str, texts: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / f"some{suffix}"
+    path.write_text((texts / "card.jsonl").read_text() if content is None else content)
+    told = refused("best", "--db", str(path))
+    assert words in told
+    assert "to import" not in told
 
 
 def test_texts_have_digests_of_their_own(texts: Path, tmp_path: Path) -> None:
@@ -163,18 +203,46 @@ def test_texts_have_digests_of_their_own(texts: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["forget 1", "--device cpu --shapes 8x8x8", "db vacuum", "db check", "import best.db", "confirm"]
+    "command",
+    ["forget 1", "--device cpu --shapes 8x8x8", "db vacuum", "quarantine --forgive all", "import best.db", "confirm"],
 )
 def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pretuned, "FOLDER", texts)
     before = (texts / "card.jsonl").read_bytes()
     for name in ("pretuned:card", str(texts / "card.jsonl")):
-        words = (
-            f"Error: {name} can only be read, by best, show, source, export, report, predict, compare, run, model,"
-            " space and pack --check: for other commands, import it"
+        assert refused(*command.split(), "--db", name) == (
+            f"Error: {name} is a file of trials, which can only be read: name a database, such as results.db;"
+            f" tsm2-tune import {name} --db results.db imports it\n"
         )
-        assert refused(*command.split(), *([name] if command == "db check" else ["--db", name])).startswith(words)
     assert (texts / "card.jsonl").read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["import", "db merge"])
+def test_a_name_of_a_text_is_no_new_database(command: str, texts: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.jsonl"
+    assert refused(*command.split(), str(texts / "card.jsonl"), "--db", str(new)) == (
+        f"Error: {new} would be a file of trials, which export and pack write: name a database, such as results.db\n"
+    )
+    assert not new.exists()
+
+
+@pytest.mark.parametrize("command", ["db check", "quarantine"])
+def test_a_text_is_checked_as_a_database_is(command: str, texts: Path) -> None:
+    path = str(texts / "card.jsonl")
+    assert said(*command.split(), path) == said(*command.split(), "--db", path)
+    assert "2 trials, 6 measurements, 2 problems" in said("db", "check", path)
+
+
+def test_advice_about_a_text_imports_it_first(texts: Path, tmp_path: Path) -> None:
+    path = texts / "card.jsonl"
+    done = run("export", "--db", str(path), "--no-binaries", "-o", str(tmp_path / "best.py"))
+    first, last = done.stderr.splitlines()
+    assert f": import this file (tsm2-tune import {path} --db results.db), and tune that shape on" in first
+    assert last == f"wrote {tmp_path}/best.py: 1 kernel for 1 problem"
+    path.write_text(path.read_text().replace('"right in 9 calls"', "null"))
+    assert f": after `tsm2-tune import {path} --db results.db`, `tsm2-tune --db results.db --cache" in refused(
+        "export", "--db", str(path), "--no-binaries", "-o", str(tmp_path / "best.py")
+    )
 
 
 @pytest.fixture

@@ -131,6 +131,6 @@ def test_a_name_that_is_too_long_is_called_so(tmp_path: Path) -> None:
 def test_a_keyword_is_no_name_of_a_module(tmp_path: Path) -> None:
     path = tmp_path / "class.py"
     path.touch()
-    assert written("module", str(path)).endswith(
+    assert written("module", str(path), "").endswith(
         "rename it before you import it, to a name that is not a keyword of Python"
     )

@@ -34,7 +34,7 @@ def module_of_all(folder: Path) -> ModuleType:
         for config, problem, us in WON:
             tried = trial(us, config, problem=problem, source=render(problem, config), blocks_per_sm=4)
             store.add_trial(tuning_run(sms=132), tried)
-        return imported(export(store, "module"), folder)
+        return imported(export(store, "module")[0], folder)
 
 
 def arrays(m: int = M, n: int = N, k: int = K, *, order: str = "F") -> list[Any]:

@@ -46,6 +46,18 @@ class Exported:
 
     files: tuple[Path, ...]  # the written files
     text: str | None  # the content of the file; None for a C library
+    winners: tuple[BestRow, ...] = ()  # with kernels for shapes between; empty for all trials of one problem
+
+    @property
+    def counts(self) -> str:
+        """The numbers of exported kernels and of their problems, such as "3 kernels for 4 problems"; "" without
+        winners.
+        """
+        numbers = {
+            "kernel": len({row.source_digest for row in self.winners}),
+            "problem": len({(row.device, row.problem) for row in self.winners}),
+        }
+        return " for ".join(f"{n} {what}{'s' if n != 1 else ''}" for what, n in numbers.items() if n)
 
 
 def export(
@@ -136,18 +148,20 @@ class _Export:
         unverified = exports.Unverified.ALLOWED if self.allow_unverified else exports.Unverified.REFUSED
         made: dict[str, Any] = {"among": self._among(store), "unverified": unverified, "tell": self._note}
         if self.format == "library" and path is not None:
-            exports.export_library(store, path, **which, **made)
-            return Exported(tuple(Path(path).with_suffix(one) for one in exports.LIBRARY_SUFFIXES), None)
+            winners = exports.export_library(store, path, **which, **made)
+            files = tuple(Path(path).with_suffix(one) for one in exports.LIBRARY_SUFFIXES)
+            return Exported(files, None, tuple(winners))
+        winners = ()
         if self.format == TRIALS:
-            text = exports.export_trials(store, **which)
+            text, winners = exports.export_trials(store, **which)
         elif self.format in EXCHANGE:
             text = exports.export_exchange(store, self.format, family=self.family, **which)
         else:
-            text = exports.export(store, self.format, binaries=self.binaries, launcher=self.launcher, **which, **made)
-        if path is None:
-            return Exported((), text)
-        exports.write(text, path)
-        return Exported((Path(path),), text)
+            made |= {"binaries": self.binaries, "launcher": self.launcher}
+            text, winners = exports.export(store, self.format, **which, **made)
+        if path is not None:
+            exports.write(text, path)
+        return Exported(() if path is None else (Path(path),), text, tuple(winners))
 
     def _among(self, store: Store) -> Callable[[Sequence[BestRow]], Sequence[BestRow]]:
         """Return a function that selects the rows to export from a device's winners."""
@@ -160,7 +174,7 @@ class _Export:
 
     def _verified(self, store: Store, winners: Sequence[BestRow]) -> Sequence[BestRow]:
         """Return the fully verified winners and, unless disabled, kernels for shapes between the tuned ones."""
-        found = exports.verified_in_full(winners, self._note)
+        found = exports.verified_in_full(store, self._note, winners)
         return found if self.between is False else exports.with_between(store, self._note, found)
 
     def _note(self, sentence: str) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tsm2_tune.console.printable import printable
 from tsm2_tune.errors import ToolMissing, TuneError
@@ -22,6 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 SEVERAL = ",..."  # ends the metavar of each option whose value is a comma-separated list
 OF_A_SIGNAL = 128  # exit status after a signal is this plus the signal's number, as in shells
 STOPPED = 130  # exit status after Ctrl-C, as in shells
+INSTEAD = {"--pretuned": "--db pretuned:CARD"}  # an option of other commands -> what does the same here
 MOST_CHARACTERS = 2000  # limit of the length of an error message
 _SECRET = re.compile(r"(://[^\s:/@]*):[^\s@]*@")  # a password in a database URL
 _LONG_WORD = re.compile(r"(\S{150})\S{100,}(\S{50})")  # longer than configurations and usual paths
@@ -33,7 +35,7 @@ _LINE_ENDS = re.compile(r"\s*[\n\r]\s*")  # names typed by a user and messages o
 class Option(click.Option):
     """A click option that may not be given twice, except that the values of a list option are joined.
 
-    click itself would silently use the last value.
+    click itself would silently use the last value. An option of the same command is no value: it was forgotten.
     """
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
@@ -45,7 +47,10 @@ class Option(click.Option):
         name = self.name or ""
         if not self.multiple and name in opts:
             opts = {**opts, name: self._one_of(opts[name], ctx)}
-        return super().consume_value(ctx, opts)
+        value, source = super().consume_value(ctx, opts)
+        if source is ParameterSource.COMMANDLINE and isinstance(value, str) and value in _options(ctx):
+            raise click.UsageError(f"{max(self.opts, key=len)} lacks its value, before {value}", ctx)
+        return value, source
 
     def _one_of(self, values: Sequence[Any], ctx: click.Context) -> Any:
         if len(values) > 1 and (self.metavar or "").endswith(SEVERAL):
@@ -54,6 +59,11 @@ class Option(click.Option):
             names = " and ".join([*self.opts, *self.secondary_opts] if self.is_flag else [max(self.opts, key=len)])
             raise click.UsageError(f"{names} given {len(values)} times: it takes one value", ctx)
         return values[-1]
+
+
+def _options(ctx: click.Context) -> set[str]:
+    """Return the names of the command's options, such as -o and --output."""
+    return {name for one in ctx.command.params for name in (*one.opts, *one.secondary_opts) if name.startswith("-")}
 
 
 def option(*names: str, **facts: Any) -> Callable[[F], F]:
@@ -184,8 +194,12 @@ def _refusal(sentence: str) -> Refusal:
 
 def _in_a_line(error: click.UsageError) -> str:
     """Return click's error message as one sentence that names the next step, such as --help."""
-    if isinstance(error, click.NoSuchOption) and error.possibilities:
-        return f"No such option: {error.option_name}; did you mean {error.possibilities[0]}?"
+    if isinstance(error, click.NoSuchOption):
+        meant = next(iter(error.possibilities or ()), "")
+        if error.option_name in INSTEAD and error.ctx is not None and "--db" in _options(error.ctx):
+            meant = INSTEAD[error.option_name]
+        if meant:
+            return f"No such option: {error.option_name}; did you mean {meant}?"
     text = _LINE_ENDS.sub(" ", error.format_message()).strip().rstrip(".")
     text = re.sub(r"\. ([A-Z])", lambda found: f"; {found[1].lower()}", text)
     end = "" if text.endswith("?") else ";"

@@ -13,20 +13,20 @@ from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, ended_by_signals, option
 from tsm2_tune.commands.options import (
     Choice,
-    database_option,
     is_given,
     output_option,
+    results_option,
     selection_options,
     wait_option,
     within_options,
 )
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import tell
-from tsm2_tune.tuner.results.storage.addresses import PREFIX, shown_name
+from tsm2_tune.tuner.results.storage.addresses import PREFIX, is_pretuned, shown_name
 
 
 @click.command(cls=Command)
-@database_option
+@results_option
 @option("--pretuned", metavar="CARD", help="Short for --db pretuned:CARD, the pretuned kernels of this card.")
 @selection_options
 @option(
@@ -106,7 +106,7 @@ def export(
     if pretuned is not None:
         if is_given(ctx, "database"):
             raise click.UsageError("--pretuned and --db each choose the kernels: name one of them")
-        database = PREFIX + pretuned
+        database = pretuned if is_pretuned(pretuned) else PREFIX + pretuned
     form = form or _format_of(output)
     options: dict[str, Any] = {
         "family": family, "binaries": binaries, "launcher": launcher, "between": between, "within": within,
@@ -121,9 +121,10 @@ def export(
         path = output if into_file else None
         exported = tsm2_tune.export(database, format=form, output=path, **which, **options, on_event=shown.show)
     if form == "library":
-        tell(f"wrote {', '.join(output.removesuffix('.so') + one for one in LIBRARY_SUFFIXES)}")
+        output = ", ".join(output.removesuffix(".so") + one for one in LIBRARY_SUFFIXES)
+        tell(written(form, output, exported.counts))
     elif into_file:
-        tell(written(form, output))
+        tell(written(form, output, exported.counts))
     elif exported.text is not None:
         click.echo(exported.text.encode(), nl=False)  # UTF-8 in any terminal: a user redirects this to a file
 

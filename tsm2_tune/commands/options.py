@@ -188,24 +188,37 @@ def family_options(function: F) -> F:
     )(function)
 
 
-def database_option_of(default: str) -> Callable[[F], F]:
-    """Return a decorator that adds --db with this default to a command."""
+def database_option_of(default: str, more: str = "") -> Callable[[F], F]:
+    """Return a decorator that adds --db with this default to a command. `more` ends the option's help."""
     return option(
         "--db",
         "database",
         default=default,
         show_default=True,
         type=click.Path(dir_okay=False),
-        help="The tuning database: a file, or postgresql+psycopg://user@host/name. A file of trials, such as"
-        " pretuned:h100 or a100.jsonl, can only be read.",
+        help=f"The tuning database: a file, or postgresql+psycopg://user@host/name{more}.",
     )
 
 
 database_option = database_option_of(DEFAULT_DATABASE)
+# For commands that only read.
+results_option = database_option_of(
+    DEFAULT_DATABASE, "; or a file of trials: pretuned:h100, pretuned:h200, or a file that ends in .jsonl"
+)
 
 
 def named_database(function: F) -> F:
-    """Add --db to a command. The database can also be an argument: `best h100.db`."""
+    """Add --db to a command. The database can also be an argument: `confirm h100.db`."""
+    return _named(database_option, function)
+
+
+def named_results(function: F) -> F:
+    """Add --db to a command that only reads. The database can also be an argument: `best h100.db`."""
+    return _named(results_option, function)
+
+
+def _named(database: Callable[[F], F], function: F) -> F:
+    """Add the option `database` to a command, and the argument that can stand for it."""
 
     @wraps(function)
     def with_database(*arguments: Any, database: str, place: str | None, **named: Any) -> Any:
@@ -218,8 +231,8 @@ def named_database(function: F) -> F:
         return function(*arguments, database=database if place is None else place, **named)
 
     return click.argument("place", metavar="[DB]", required=False, type=click.Path(dir_okay=False))(
-        database_option(with_database)
-    )  # type: ignore[return-value]
+        database(with_database)  # type: ignore[arg-type]
+    )
 
 
 device_option = option(
@@ -425,7 +438,9 @@ def selection_options(function: F) -> F:
 
     for added in (
         cache_option(
-            None, "Only times with the L2 in this state. Without it: dirty if stored, else clean, else warm."
+            None,
+            "Only trials that were searched with the L2 in this state. Without it: each problem's state; of several"
+            " dirty, else clean. Finals time other states too, which `best --long` shows.",
         ),
         option(
             "--layout",

@@ -12,9 +12,9 @@ from tsm2_tune.commands import completion
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import (
     Choice,
-    database_option,
     is_given,
     math_option,
+    results_option,
 )
 from tsm2_tune.commands.results.forget import TrialNumber
 from tsm2_tune.console.printable import tell
@@ -26,7 +26,7 @@ from tsm2_tune.console.printable import tell
 @math_option
 @option("--op", "op", shell_complete=completion.ops, help=f"Which matrices are transposed. {OP_SYNTAX}")
 @option("--layout", type=Choice(LAYOUTS), help="Storage order that --op refers to, as for tuning.")
-@database_option
+@results_option
 @click.pass_context
 def source(
     ctx: click.Context, kernel: str, dtype: str | None, math: str, op: str | None, layout: str | None, database: str

@@ -17,11 +17,11 @@ from tsm2_tune.api.parse import (
 )
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import (
-    database_option,
     family_options,
     is_given,
     json_option,
     planning_device_option,
+    results_option,
     shapes_options,
 )
 from tsm2_tune.console import tables
@@ -58,7 +58,7 @@ NOT_OF_AN_AUDIT = {
     help="After a run: which winners each guideline would have dropped, what that would have cost, and how far"
     " estimates of registers and shared memory were from the compiled kernels.",
 )
-@database_option
+@results_option
 @json_option
 @click.pass_context
 def space(

@@ -47,7 +47,7 @@ def _pack(store: Store, tell: Callable[[str], None]) -> bytes:
     tell(f"building a library of the kernels in {store.path}, the first time only")
 
     def verified(rows: Sequence[BestRow]) -> list[BestRow]:
-        return exports.with_between(store, tell, exports.verified_in_full(rows, tell))
+        return exports.with_between(store, tell, exports.verified_in_full(store, tell, rows))
 
     return _library(store, verified, tell)
 
@@ -88,6 +88,7 @@ def _pretuned(text: Pretuned, tell: Callable[[str], None]) -> bytes:
         raise InputError(f"no kernel that was measured on {text.device_name} is verified in full yet")
     compiler_command()
     with text.path() as path, opened(path) as (database, left_out):
+        database.path = Path(f"{PREFIX}{text.name}")  # the name in messages
         store = Store(database)
         if left_out:
             tell(f"left out: {len(left_out)} pretuned configurations, whose kernel code changed in this tsm2-tune")

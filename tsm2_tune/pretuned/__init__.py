@@ -14,7 +14,7 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
 
-from tsm2_tune.errors import InputError
+from tsm2_tune.errors import InputError, nearest_name
 
 PREFIX, SUFFIX = "pretuned:", ".jsonl"  # "pretuned:h200" names the file h200.jsonl
 FOLDER = resources.files(__name__)
@@ -61,10 +61,10 @@ def named(source: str) -> Iterator[Path]:
     """Yield the path of the file that `source` names: a pretuned file such as "pretuned:h200", or a path.
 
     "pretuned:" and the name are not case-sensitive. Raise InputError if `source` is empty or contains a line end, if
-    the package has no such file, or if "pretuned:" was probably forgotten.
+    the package has no such file, or if a pretuned file was probably meant.
     """
     if not source:
-        raise InputError("the name of the file to import is empty: name a database or a file of trials")
+        raise InputError("the name of the file is empty: name a database or a file of trials")
     if "\n" in source:
         raise InputError(
             "the argument is the content of a file of trials, not its name: write it to a file, and name the file"
@@ -73,13 +73,28 @@ def named(source: str) -> Iterator[Path]:
     spelt = source.lower()
     if spelt.startswith(PREFIX):
         if spelt not in known:
-            raise InputError(f"unknown {source!r}: expected a file, or one of {', '.join(known) or 'none'}")
+            has = f"the package has {', '.join(known) or 'none'}"
+            raise InputError(f"unknown {source!r}: {meant(source) or has}")
         with known[spelt].path() as path:
             yield path
         return
-    if PREFIX + spelt in known and not os.path.lexists(source):
-        raise InputError(f"cannot import {source}: no such file; did you mean {PREFIX}{spelt}, the pretuned kernels?")
+    if not os.path.lexists(source) and (hint := meant(source)):
+        raise InputError(f"no file {source}: {hint}")
     yield Path(source)
+
+
+def meant(name: str) -> str:
+    """Return a question that names the pretuned files which a user probably meant by `name`; "" if there is none.
+
+    For example h100, h100.jsonl, pretuned or pretuned:h10.
+    """
+    names = [one.name for one in pretuned()]
+    card = name.lower().removeprefix(PREFIX).removesuffix(SUFFIX)
+    near = names if card == PREFIX.rstrip(":") else [card] if card in names else []
+    if not near and name.lower().startswith(PREFIX):
+        near = [one for one in [nearest_name(card, names)] if one]
+    which = " or ".join(PREFIX + one for one in near)
+    return which and f"did you mean {which}, the pretuned kernels?"
 
 
 def for_card(device_name: str, compute_capability: str) -> Pretuned | None:

@@ -95,8 +95,8 @@ def write(text: str, output: str | PathLike[str]) -> None:
         write_all({path: text.encode()})
 
 
-def written(form: str, output: str) -> str:
-    """Return the message that the file `output` was written.
+def written(form: str, output: str, counts: str) -> str:
+    """Return the message that the file `output` was written. `counts` says how much it contains.
 
     If the export's format `form` is "module" and Python cannot import a module of this name, the message tells what
     the name lacks.
@@ -108,9 +108,10 @@ def written(form: str, output: str) -> str:
         ".py at the end": path.suffix != ".py",
     }
     wanted = [one for one, is_missing in missing.items() if is_missing]
-    if form != "module" or not path.is_file() or not wanted:
-        return f"wrote {output}"
-    return f"wrote {output}: rename it before you import it, to {', and '.join(wanted)}"
+    parts = [counts] if counts else []
+    if form == "module" and path.is_file() and wanted:
+        parts.append(f"rename it before you import it, to {', and '.join(wanted)}")
+    return f"wrote {output}{': ' if parts else ''}{'; '.join(parts)}"
 
 
 def write_all(contents: Mapping[Path, bytes]) -> None:

@@ -13,7 +13,7 @@ from tsm2_tune.commands.options import (
     Choice,
     WholeNumber,
     json_option,
-    named_database,
+    named_results,
     selection_options,
 )
 from tsm2_tune.console import tables
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command)
-@named_database
+@named_results
 @selection_options
 @option("--sort", type=Choice(tuple(SORTS)), help="Sort by this column, the least first: x puts losses first.")
 @option("--limit", type=WholeNumber(min=1), metavar="N", help="Only the first N.")

@@ -11,7 +11,7 @@ import tsm2_tune
 from tsm2_tune.commands import completion
 from tsm2_tune.commands.doctor import STATE_WIDTH
 from tsm2_tune.commands.errors import Group, option
-from tsm2_tune.commands.options import database_option, json_option, named_database
+from tsm2_tune.commands.options import database_option, json_option, named_database, named_results
 from tsm2_tune.commands.results.import_ import print_import
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import printable, tell
@@ -24,7 +24,7 @@ def db() -> None:
 
 
 @db.command()
-@named_database
+@named_results
 @json_option
 @click.pass_context
 def check(ctx: click.Context, database: str, as_json: bool) -> None:
@@ -37,7 +37,7 @@ def check(ctx: click.Context, database: str, as_json: bool) -> None:
     from tsm2_tune.tuner.results.maintenance import integrity
 
     with tables.waiting(f"checking {shown_name(database)}"):
-        found = integrity.check(place_of(database))
+        found = integrity.check(database)
     is_sound = all(one.state is not State.PROBLEM for one in found)
     if as_json:
         findings = [asdict(one) for one in found]

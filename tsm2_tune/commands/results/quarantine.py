@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tsm2_tune.commands.errors import Command, option
-from tsm2_tune.commands.options import json_option, named_database, stored_device_option
+from tsm2_tune.commands.options import json_option, named_results, stored_device_option
 from tsm2_tune.console import tables
 from tsm2_tune.console.printable import one_line, tell
 from tsm2_tune.tuner.results.storage.addresses import command_on
@@ -40,7 +40,7 @@ class Digest(click.ParamType):  # type: ignore[type-arg]
 @click.command(cls=Command)
 @option("--forgive", "digest", type=Digest(), help=f"Release the kernel whose digest begins with this, or {ALL}.")
 @stored_device_option
-@named_database
+@named_results
 @json_option
 def quarantine(digest: str | None, device: str | None, database: str, as_json: bool) -> None:
     """List or forgive kernels that hung or faulted.

@@ -8,8 +8,8 @@ import click
 
 from tsm2_tune.commands.errors import Command, option
 from tsm2_tune.commands.options import (
-    database_option,
     json_option,
+    results_option,
     selection_options,
 )
 from tsm2_tune.commands.results.best import refuse_nothing
@@ -20,7 +20,7 @@ from tsm2_tune.generator.problem import Problem
 
 @click.command(cls=Command)
 @click.argument("trial", type=TrialNumber(), required=False)
-@database_option
+@results_option
 @selection_options
 @option("--samples", "has_samples", is_flag=True, help="With a TRIAL: also every sample of its time.")
 @option("--source", "has_source", is_flag=True, help="With a TRIAL: also its CUDA source.")

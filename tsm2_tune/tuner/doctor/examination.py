@@ -45,6 +45,7 @@ class Probe:
     remedy: str  # advice if the probe hangs or crashes
 
 
+DATABASE = "database"  # the probe of the database that --db names
 PROBES = {
     "Python": Probe(python, "any", True, "install Python anew"),
     "packages": Probe(extras, "any", False, "install Python's packages anew"),
@@ -55,7 +56,7 @@ PROBES = {
     "cuBLAS and cuBLASLt": Probe(vendor, "gpu", False, "install the CUDA toolkit, or tune with --no-vendor"),
     "C++ compiler": Probe(host_compiler, "host", True, "check that the compiler in CXX, else in PATH, can be read"),
     "cache": Probe(cache, "any", True, "set XDG_CACHE_HOME to a folder on a local disk"),
-    "database": Probe(database, "any", True, "name a file on a local disk with --db"),
+    DATABASE: Probe(database, "any", True, "name a file on a local disk with --db"),
 }
 FIRST = "CUDA driver"  # runs first, since later probes need its facts
 ALONE = "nvidia-smi"  # runs before the others, which it would list as processes on the GPU

@@ -96,8 +96,8 @@ def export(
     launcher: bool = False,
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
-) -> str:
-    """Return the text of the store's winners (the fastest kernel of each shape) in one of FORMATS.
+) -> tuple[str, Sequence[BestRow]]:
+    """Return the text of the store's winners (the fastest kernel of each shape) in one of FORMATS, and the winners.
 
     Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. The rows
     that `among` returns are exported instead, for example fewer kernels that serve all shapes. With `binaries` a
@@ -124,7 +124,7 @@ def export(
         for why in missing:
             tell(f"no binary: {why.rstrip('.')}; the module compiles at the first call")
     known = known_of(store, winning)
-    return export_text(
+    text = export_text(
         rows,
         format_name,
         sources=sources,
@@ -133,3 +133,4 @@ def export(
         cubins=cubins,
         launcher=compiled,
     )
+    return text, rows

@@ -54,8 +54,8 @@ def export_library(
     among: Callable[[Sequence[BestRow]], Sequence[BestRow]] = lambda rows: rows,
     unverified: Unverified = Unverified.REFUSED,
     tell: Callable[[str], None] = lambda sentence: None,
-) -> None:
-    """Write the store's winners (fastest kernels) as a C library to the file `output`.
+) -> Sequence[BestRow]:
+    """Write the store's winners (fastest kernels) as a C library to the file `output`. Return these winners.
 
     A header and a Fortran module are written together with the library.
 
@@ -91,6 +91,7 @@ def export_library(
     shared = library_bytes(whole, used, path.name, known_of(store, winning))
     beside = {files[suffix]: (SOURCES / name).read_bytes() for suffix, name in BESIDE.items()}
     write_all({**beside, files[".so"]: shared})
+    return [row for row, _ in whole]
 
 
 def refuse_output(output: str) -> None:

@@ -41,7 +41,7 @@ def exported_kernels(
             if problems
             else f"{place} has no kernel for {device}: {command_on('best', place)} shows what it has"
         )
-    rows = with_between(store, lambda sentence: None, verified_in_full(rows, tell))
+    rows = with_between(store, lambda sentence: None, verified_in_full(store, tell, rows))
     winning = store.winning(rows)
     known, fastest = known_of(store, winning), vendor_elsewhere(store, winning, of_gemm=False)
     kernels = [measured_kernel(row, winning[row.trial_id].trial.source, known) for row in rows]

@@ -35,8 +35,8 @@ def export_trials(
     device: str | None = None,
     chosen: Callable[[Problem], bool] = lambda problem: True,
     cache: Cache | None = None,
-) -> str:
-    """Return the text of all trials that an export of the store's winners (fastest kernels) needs.
+) -> tuple[str, Sequence[BestRow]]:
+    """Return the text of all trials that an export of the store's winners (fastest kernels) needs, and the winners.
 
     Winners are filtered by `device`, by `chosen` (a function of the problem) and by L2 state `cache`. Raise
     InputError if there is no winner, StoreError if a row is corrupt.
@@ -44,7 +44,7 @@ def export_trials(
     rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if not rows:
         raise InputError(f"nothing to export: {store.path} has no winner for this selection; tune first")
-    return trials_text(store, rows)
+    return trials_text(store, rows), rows
 
 
 def trials_text(store: Store, winners: Sequence[BestRow]) -> str:

@@ -17,6 +17,7 @@ from tsm2_tune.tuner.results import queries, records, vendor_measurements
 from tsm2_tune.tuner.results.best_view import Among, BestRow
 from tsm2_tune.tuner.results.records import TrialRecord
 from tsm2_tune.tuner.results.storage import paragraphs, schema
+from tsm2_tune.tuner.results.storage.addresses import DEFAULT_DATABASE, import_command, is_text
 from tsm2_tune.tuner.results.storage.database import fetched
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.validation import Row
@@ -175,9 +176,11 @@ def refuse_unverified(place: str, winners: Sequence[BestRow]) -> None:
     count = f"{others + 1} winners on {first.device} that were" if others else f"a winner on {first.device} that was"
     state = f" --cache {first.cache}" if first.compute_capability and first.cache != Cache.DIRTY else ""
     on = "" if first.compute_capability else " --device cpu"
+    before = f"after `{import_command(place)}`, " if is_text(place) else ""
+    database = DEFAULT_DATABASE if is_text(place) else place
     raise StoreError(
         f"{place} has {count} not verified in full, {'such as ' if others else ''}{first.config} for"
-        f" {first.problem.text}: `tsm2-tune --db {shlex.quote(place)}{on}{state} --shapes"
+        f" {first.problem.text}: {before}`tsm2-tune --db {shlex.quote(database)}{on}{state} --shapes"
         f" {first.problem.text}{',...' if others else ''}` on that device verifies {'them' if others else 'it'},"
         " or export only another device with --device"
     )

@@ -19,6 +19,7 @@ from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 from tsm2_tune.tuner.results.best_view import BestRow
 from tsm2_tune.tuner.results.records import is_of_this_version
+from tsm2_tune.tuner.results.storage.addresses import tune_into
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
@@ -30,7 +31,7 @@ MOST_PROBES = 96  # number of shapes between tuned shapes at which times are pre
 GAIN = 1.03  # least predicted speedup at some shape for which a kernel is added
 
 
-def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Sequence[BestRow]:
+def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[BestRow]) -> Sequence[BestRow]:
     """Return the rows (fastest kernels) that were verified in full. Call `tell` with a sentence if rows are excluded.
 
     Return all rows if none was verified in full: the export then raises an error with advice.
@@ -42,8 +43,8 @@ def verified_in_full(rows: Sequence[BestRow], tell: Callable[[str], None]) -> Se
     count = len(rows) - len(found)
     tell(
         f"left out: {count} winner{'s' if count > 1 else ''}, not verified in full,"
-        f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}: tune that"
-        " shape on that device to verify it"
+        f" {'such as ' if count > 1 else ''}{first.config} for {first.problem.text} on {first.device}:"
+        f" {tune_into(store.path)} that shape on that device to verify it"
     )
     return found
 
@@ -65,8 +66,9 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
     verified = [row for row in wanted if row.verified_in_full]
     if count := len(wanted) - len(verified):
         tell(
-            f"left out: {count} kernel{'s' if count > 1 else ''} for shapes between the tuned ones, not verified"
-            " in full yet: tune the tuned shapes again to verify them"
+            f"left out: {count} kernel{'s' if count > 1 else ''} that may be faster between the tuned shapes, not"
+            " verified in full (winners are used there): to verify them,"
+            f" {tune_into(store.path)} the tuned shapes again on {wanted[0].device}"
         )
     return [*winners, *verified]
 

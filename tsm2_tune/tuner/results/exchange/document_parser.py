@@ -50,7 +50,7 @@ def _read(path: Path, use: Callable[[Mapping[str, Any]], T]) -> T:
             f" tsm2-tune export --format {' or '.join(DOCUMENTS)}"
         ) from None
     raise InputError(
-        f"cannot import {path}: tsm2-tune did not write it, and kernels and tunables of other tools are not"
+        f"cannot read {path}: tsm2-tune did not write it, and kernels and tunables of other tools are not"
         f" configurations of its families; name a file of tsm2-tune export --format {' or '.join(DOCUMENTS)}"
     )
 

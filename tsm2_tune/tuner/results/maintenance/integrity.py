@@ -6,7 +6,6 @@ import sqlite3
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from pathlib import Path
 
 from sqlalchemy import ColumnElement, Connection, and_, distinct, exists, func, or_, select
 
@@ -14,10 +13,11 @@ from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
 from tsm2_tune.tuner.results import forget, logical_clock, records
+from tsm2_tune.tuner.results.merge import text_database
 from tsm2_tune.tuner.results.merge.problem_rows import Reader, places
 from tsm2_tune.tuner.results.merge.union import Part, Round, Tried
 from tsm2_tune.tuner.results.storage import schema, schema_versions, sqlite, sqlite_schema
-from tsm2_tune.tuner.results.storage.addresses import Address, command_on, tune_first
+from tsm2_tune.tuner.results.storage.addresses import Address, command_on, is_text, place_of, tune_first
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Outcome, in_a_line
@@ -55,13 +55,17 @@ CONTRADICTIONS: dict[str, ColumnElement[bool]] = {
 }
 
 
-def check(place: Path | Address) -> tuple[Finding, ...]:
-    """Check a database, and return the findings. The last finding has the numbers of trials and measurements.
+def check(name: str) -> tuple[Finding, ...]:
+    """Check a database or a file of trials, and return the findings. The last one counts trials and measurements.
 
     The database is not changed: a file is copied and the copy is checked. On a server only the rows are checked,
     since the server checks its own files. Raise StoreError if there is no database, or if this program cannot read
-    its version.
+    its version. Raise InputError if the text cannot be read.
     """
+    if is_text(name):
+        with text_database.opened(name) as database:
+            return tuple(_findings(database))
+    place = place_of(name)
     if isinstance(place, Address):
         with Database.open(place, create=False) as database:
             return tuple(_shortened(_found(database)))
@@ -83,7 +87,8 @@ def _findings(database: Database) -> list[Finding]:
     found = list(_in_file(database, version))
     if any(one.state is State.PROBLEM for one in found):
         return found
-    database.migrate()
+    if version < schema_versions.version():
+        database.migrate()
     return [*found, *_shortened(_found(database))]
 
 

@@ -55,7 +55,7 @@ def opened(path: Path | Address) -> Iterator[tuple[Database, tuple[str, ...]]]:
             parsed = str(error)
             if parsed.startswith(f"{copy} cannot be opened"):
                 raise _no_place(path, "no file can be created") from error
-            parsed = parsed.replace(f"{copy} cannot grow, ", f"cannot copy {path} to import it: ")
+            parsed = parsed.replace(f"{copy} cannot grow, ", f"cannot copy {path} to read it: ")
             parsed = parsed.replace(str(copy), str(path)).replace(str(work.folder), str(cache.cache_folder()))
             raise StoreError(parsed) from error
 
@@ -73,7 +73,7 @@ def _workplace(path: Path) -> Iterator[Workplace]:
 
 def _no_place(path: Path, why: str) -> InputError:
     return InputError(
-        f"cannot copy {path} to import it ({why}): make {cache.cache_folder()} writable, with space left, or set"
+        f"cannot copy {path} to read it ({why}): make {cache.cache_folder()} writable, with space left, or set"
         " XDG_CACHE_HOME to another folder"
     )
 
@@ -98,8 +98,8 @@ def parsed_trials(path: Path | Address, show: Callable[[float], object]) -> Pars
 
 def _refuse_nothing(path: Path, parsed: ParsedTrials) -> None:
     if not parsed.parts:
-        why = next(iter(parsed.left_out.values()), "it has no trial")
-        raise InputError(f"nothing to import: {path}: {why}")
+        why = next(iter(parsed.left_out.values()), "it is empty")
+        raise InputError(f"{path} has no trial to read: {why}")
 
 
 def written(path: Path, copy: Path, parsed: ParsedTrials) -> tuple[str, ...]:

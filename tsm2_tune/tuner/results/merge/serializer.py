@@ -17,8 +17,9 @@ from typing import Any
 
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.merge.union import RUN, Part, Round, RunKey, Timed, Tried
+from tsm2_tune.tuner.results.storage.addresses import TEXT_FORMAT
 
-NAME, VERSION = "tsm2-tune trials", 4
+NAME, VERSION = TEXT_FORMAT, 4
 DIGITS, SOURCE_DIGITS = 8, 16  # digits of a run's or basis's digest; of a kernel's digest
 TOOLS = tuple(name for name in RUN if name != "started_at")
 TIME = ("final", "run", "cache", "median_us", "low_us", "high_us", "sm_clock_mhz", "samples")

@@ -8,11 +8,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tsm2_tune import __version__, pretuned
+from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.results.merge.files import written
-from tsm2_tune.tuner.results.merge.text_parser import content_of, kind_of, parse_file
+from tsm2_tune.tuner.results.merge.text_parser import Kind, content_of, kind_of, parse_file
 from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage.addresses import TEXT_SUFFIX
 from tsm2_tune.tuner.results.storage.database import Database
 
 SUFFIX = ".db"
@@ -25,7 +27,11 @@ def opened(name: str) -> Iterator[Database]:
     Raise InputError if there is no such file, if it cannot be read, or if the cache folder cannot be written.
     """
     with pretuned.named(name) as text:
-        kind_of(text)  # raises if it is no file
+        if kind_of(text) is not Kind.TEXT:
+            raise InputError(
+                f"{name} is not a file of trials, though its name ends in {TEXT_SUFFIX}: rename it, or name"
+                " another file"
+            )
         key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content_of(text))
         found = cache.find(key.hexdigest(), SUFFIX)
         path = found[0] if found is not None else _convert(text, key.hexdigest())

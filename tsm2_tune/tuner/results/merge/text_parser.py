@@ -53,12 +53,12 @@ from tsm2_tune.tuner.results.merge.union import (
     part_of,
 )
 from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN
 from tsm2_tune.tuner.results.trial import Cache, Measurement, Outcome, Trial, Verdict, in_a_line
 from tsm2_tune.tuner.results.validation import Row, checked
 
 MOST_VALUES = 4_000_000  # values in a file
 MOST_BYTES = 64_000_000  # bytes in a file; a file of 5,000 trials has 1.2 MB
-FIRST = f'{{"{NAME}":'  # the beginning of a file of trials
 DATABASE = b"SQLite format 3"  # the beginning of a database
 MOST_SPACE = 256  # bytes before the first brace of another JSON object
 LINES_SHOWN = 100  # lines between two reports of progress
@@ -102,12 +102,12 @@ def kind_of(path: Path) -> Kind:
     if not begin or begin.startswith(DATABASE):
         return Kind.DATABASE
     text = begin[: len(begin) // 4 * 4].decode(json.detect_encoding(begin), errors="ignore")
-    if text.startswith(FIRST):
+    if text.startswith(TEXT_BEGIN):
         return Kind.TEXT
     if text.lstrip().startswith("{"):
         return Kind.EXCHANGE
     raise InputError(
-        f"cannot import {path}: it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel"
+        f"cannot read {path}: it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel"
         " Tuner; name another file"
     )
 
@@ -205,7 +205,7 @@ class _Reader:
     def _read_head(self, line: Any) -> None:
         version = line.get(NAME) if isinstance(line, dict) else None
         if type(version) is not int or version not in LINES_OF:
-            raise ValueError(f"expected {NAME} {VERSION}")
+            raise ValueError(f"its version is {shown(version)}, and none of {', '.join(map(str, LINES_OF))}")
         self._lines, self._time_names = LINES_OF[version], TIME if version == VERSION else TIME_OF_3
         if line.get("lines") != json.loads(json.dumps(self._lines)) or line.get("times") != list(self._time_names):
             raise ValueError("its lines have other members")

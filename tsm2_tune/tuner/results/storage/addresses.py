@@ -17,8 +17,10 @@ from urllib.parse import unquote
 from tsm2_tune.errors import StoreError
 
 DEFAULT_DATABASE = "results.db"
-PREFIX = "pretuned:"  # begins the names of the package's files of trials
+PREFIX = "pretuned:"  # begins the names of results that the package contains
 TEXT_SUFFIX = ".jsonl"  # ends the name of a file of trials
+TEXT_FORMAT = "tsm2-tune trials"  # in the first line of a file of trials
+TEXT_BEGIN = f'{{"{TEXT_FORMAT}":'  # the beginning of a file of trials
 EXAMPLE = "postgresql+psycopg://user@host/name"
 _SCHEME = re.compile(r"([A-Za-z][\w+.-]*)://")
 # A mistyped address: its scheme follows a space or a quote, or has only one slash.
@@ -86,17 +88,26 @@ def command_on(command: str, database: str | PathLike[str], program: str = "tsm2
     return f"{program} {command}" + ("" if place == DEFAULT_DATABASE else f" --db {shlex.quote(place)}")
 
 
+def import_command(text: str | PathLike[str]) -> str:
+    """Return the command line that imports a file of trials into the default database."""
+    return f"tsm2-tune import {shlex.quote(os.fspath(text))} --db {DEFAULT_DATABASE}"
+
+
+def tune_into(database: Path | Address) -> str:
+    """Return the verb with which a message tells to tune: a file of trials must be imported first."""
+    text = str(database)
+    return f"import this file ({import_command(text)}), and tune" if is_text(text) else "tune"
+
+
 def tune_first(name: str | PathLike[str]) -> str:
     """Return a hint for a user whose database has no results: the command that tunes, or a database with results.
 
     The hint is the end of an error message.
     """
-    from tsm2_tune.pretuned import pretuned  # imported here, since parsing a command line does not need it
+    from tsm2_tune.pretuned import meant  # imported here, since parsing a command line does not need it
 
     text = os.fspath(name)
-    if text.lower() in [one.name for one in pretuned()]:
-        return f"did you mean {PREFIX}{text.lower()}, the pretuned kernels?"
-    return (
+    return meant(text) or (
         f"tune first ({command_on('--shapes 20480x16x20480', text)}), or name another with --db,"
         f" such as {PREFIX}h100, the pretuned kernels"
     )
@@ -120,10 +131,10 @@ def place_of(name: str | PathLike[str]) -> Path | Address:
     """
     text = os.fspath(name)
     if is_text(text):
-        raise StoreError(
-            f"{text} can only be read, by best, show, source, export, report, predict, compare, run, model, space and"
-            f" pack --check: for other commands, import it: tsm2-tune import {shlex.quote(text)} --db results.db"
-        )
+        what, hint = "would be a file of trials, which export and pack write", ""
+        if is_pretuned(text) or os.path.exists(text):
+            what, hint = "is a file of trials, which can only be read", f"; {import_command(text)} imports it"
+        raise StoreError(f"{text} {what}: name a database, such as {DEFAULT_DATABASE}{hint}")
     if not text:
         raise StoreError(f"the name of the database is empty: name a file with --db, or {EXAMPLE}")
     if not is_address(text):

@@ -22,7 +22,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import Pool, QueuePool, StaticPool
 
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage.addresses import command_on
+from tsm2_tune.tuner.results.storage.addresses import TEXT_BEGIN, TEXT_SUFFIX, command_on
 from tsm2_tune.tuner.results.storage.file_guard import refuse_unopenable
 from tsm2_tune.tuner.results.storage.mounts import UNCHANGED, Unchanged, free_bytes_of, network_of
 from tsm2_tune.tuner.results.storage.retry import POOL_TIMEOUT_SECONDS
@@ -195,6 +195,8 @@ def refused(path: object, error: object) -> StoreError:
     message = " ".join(str(error)[:DETAIL_CHARACTERS].split())
     refusal = f"was refused by SQLite ({message}): restore a copy, or name another file with --db"
     remedy = REMEDIES.get(code, refusal)
+    if code == sqlite3.SQLITE_NOTADB and _is_text(path):
+        remedy = f"is a file of trials: give it a name that ends in {TEXT_SUFFIX}, or import it"
     return StoreError(f"{path} {remedy.format(full=_full_folder(path)) if code == sqlite3.SQLITE_FULL else remedy}")
 
 
@@ -203,6 +205,13 @@ def code_of(error: object) -> int:
     refusal = error.orig if isinstance(error, DBAPIError) else error
     code: int = getattr(refusal, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     return code & 0xFF
+
+
+def _is_text(path: object) -> bool:
+    """Return whether the file is a file of trials."""
+    with suppress(OSError), open(str(path), "rb") as file:
+        return file.read(len(TEXT_BEGIN)) == TEXT_BEGIN.encode()
+    return False
 
 
 def _full_folder(path: object) -> str:
