@@ -9,7 +9,7 @@ import pytest
 
 from tests.command import refused, run
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage.addresses import is_address, place_of, shown_name
+from tsm2_tune.tuner.results.storage.addresses import is_address, is_text, place_of, shown_name
 
 SECRET = "hunter2"
 NEARLY = (
@@ -31,9 +31,12 @@ NEARLY = (
 )
 
 
+@pytest.mark.parametrize("end", ["", ".jsonl"])
 @pytest.mark.parametrize("name", NEARLY)
-def test_what_is_nearly_an_address_is_none_and_hides_its_password(name: str) -> None:
+def test_what_is_nearly_an_address_is_none_and_hides_its_password(name: str, end: str) -> None:
+    name += end
     assert is_address(name)
+    assert not is_text(name)
     with pytest.raises(
         StoreError, match="is not a database that this tsm2-tune supports: name a file, or"
     ) as refused:

@@ -34,6 +34,7 @@ from tsm2_tune import pretuned
 from tsm2_tune.generator.device.cards import DRIVER_NAMES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.results.merge import text_database
 from tsm2_tune.tuner.results.merge.text_parser import parse_file
 from tsm2_tune.tuner.results.store import Store
 
@@ -189,6 +190,27 @@ def test_what_a_text_and_its_name_lack_is_told(
     told = refused("best", "--db", str(path))
     assert words in told
     assert "to import" not in told
+
+
+def test_a_text_that_changes_while_it_is_opened_is_one_of_both(
+    texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept for a content was made of this content."""
+    place, content = tmp_path / "card.jsonl", (texts / "card.jsonl").read_bytes()
+    place.write_bytes(content)
+
+    def content_of(path: Path) -> bytes:
+        place.write_bytes(content.replace(b"right in 9 calls", b"right in 8 calls"))
+        return content
+
+    with monkeypatch.context() as patch:
+        patch.setattr(text_database, "content_of", content_of)
+        with Store.open(place, create=False) as store:
+            first = store.database.digest()
+    with Store.open(texts / "card.jsonl", create=False) as store:
+        assert store.database.digest() == first
+    with Store.open(place, create=False) as store:
+        assert store.database.digest() != first
 
 
 def test_texts_have_digests_of_their_own(texts: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile import cache
 from tsm2_tune.tuner.compile.command_limits import workplace
 from tsm2_tune.tuner.results.merge.files import written
-from tsm2_tune.tuner.results.merge.text_parser import Kind, content_of, kind_of, parse_file
+from tsm2_tune.tuner.results.merge.text_parser import Kind, content_of, kind_of, parse_content
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.storage.addresses import TEXT_SUFFIX
 from tsm2_tune.tuner.results.storage.database import Database
@@ -32,17 +32,18 @@ def opened(name: str) -> Iterator[Database]:
                 f"{name} is not a file of trials, though its name ends in {TEXT_SUFFIX}: rename it, or name"
                 " another file"
             )
-        key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content_of(text))
-        found = cache.find(key.hexdigest(), SUFFIX)
-        path = found[0] if found is not None else _convert(text, key.hexdigest())
+        content = content_of(text)  # read once: the file may change
+        key = hashlib.sha256(f"{__version__} {schema_versions.version()} {SUFFIX}".encode() + content).hexdigest()
+        found = cache.find(key, SUFFIX)
+        path = found[0] if found is not None else _convert(text, content, key)
     with Database.copied(path) as database:
         database.become_read_only(Path(name))
         yield database
 
 
-def _convert(text: Path, key: str) -> Path:
-    """Convert the file of trials to a database in the cache, and return the database's path."""
+def _convert(text: Path, content: bytes, key: str) -> Path:
+    """Convert the content of a file of trials to a database in the cache, and return the database's path."""
     with workplace(cache.working_parent()) as work:
         database = work.folder / "text.db"
-        written(text, database, parse_file(text))
+        written(text, database, parse_content(text, content))
         return cache.keep(database, key, SUFFIX, 0)

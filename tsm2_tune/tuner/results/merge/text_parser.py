@@ -117,7 +117,11 @@ def parse_file(path: Path, show: Callable[[float], object] = lambda share: None)
 
     Raise InputError, with the number of the line, if a line is not what this program would write.
     """
-    content = content_of(path)
+    return parse_content(path, content_of(path), show)
+
+
+def parse_content(path: Path, content: bytes, show: Callable[[float], object] = lambda share: None) -> ParsedTrials:
+    """Return the trials in the content of a text file, see `parse_file`. Messages name `path`."""
     reader, stream = _Reader(), BytesIO(content)
     number = 0
     try:

@@ -120,7 +120,7 @@ def is_pretuned(name: str | PathLike[str]) -> bool:
 
 def is_text(name: str | PathLike[str]) -> bool:
     """Return whether the name denotes a file of trials: pretuned:h100, or a file such as a100.jsonl."""
-    return is_pretuned(name) or os.fspath(name).endswith(TEXT_SUFFIX)
+    return is_pretuned(name) or (os.fspath(name).endswith(TEXT_SUFFIX) and not is_address(name))
 
 
 def place_of(name: str | PathLike[str]) -> Path | Address:
