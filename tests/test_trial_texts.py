@@ -170,6 +170,19 @@ def test_filtered_text_has_the_selected_winners_only(states: list[Cache], tuned:
     assert {one["problem"] for one in lines(written.read_text(), "vendor")} == {problem.text for problem in SHAPES}
 
 
+def test_cublas_of_a_shape_that_is_not_selected_is_that_beside_its_winner(tuned: Path, tmp_path: Path) -> None:
+    """The winner ties with a faster kernel. Without that kernel the first shape's kernel would be the fastest."""
+    with Store.open(tuned, create=False) as store:
+        for us, *times in ((600, (C128, 190.3)), (500, (C512, 190.0), (C256, 190.6))):
+            store.add_final(RUN, final(*times, problem=SHAPES[1], vendor=(vendor_measurement(us),)), *TODAY)
+        assert [(row.config, row.cublas_us) for row in store.best(problem=SHAPES[1])] == [(C256.text, 500)]
+    plain_sql(tuned, "UPDATE trial SET full_verdict = 'right'")
+    written = tmp_path / "selected.jsonl"
+    tsm2_tune.export(tuned, format="trials", output=written, products=SHAPES[0])
+    assert module(written) == module(tuned, products=SHAPES[0])
+    assert text(written) == written.read_text()
+
+
 def test_text_of_a_shape_tuned_elsewhere_counts_as_tuned(tuned: Path, tmp_path: Path) -> None:
     """A merged database may have the marks of several texts: an export does not repeat them."""
     with Store.open(tuned, create=False) as store:
