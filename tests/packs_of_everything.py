@@ -193,9 +193,13 @@ def both_modules(
 def products(
     module: ModuleType, count: int, dtype: str = "f32", ats: Sequence[int] = PLACES
 ) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Arrays of that many shapes at these addresses, for which a winner of this GPU's is."""
+    """Arrays of that many shapes at these addresses, for which a winner of this GPU's is.
+
+    It is the one with the least work, which cuBLAS is not expected to compute sooner.
+    """
     of_gpu = [w for w in module.WINNERS if w.device == H200.identity.name]
-    winner = next(w for w in of_gpu if w.dtype == dtype and w.op in ("nn", "tn", "nt", "tt"))
+    right = (w for w in of_gpu if w.dtype == dtype and w.op in ("nn", "tn", "nt", "tt"))
+    winner = min(right, key=lambda w: w.n * w.k)
     orders = ["FC"[order == "t"] for order in winner.orders]
     extents = [(4096 + 64 * turn, winner.n, winner.k) for turn in range(count)]
     shapes = [((m, k), (k, n), (m, n)) for m, n, k in extents]

@@ -161,7 +161,7 @@ def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> Non
         f" `tsm2-tune --db {store.path} --cache clean --shapes {PROBLEM.text}` on that device verifies it, or"
         " export only another device with --device"
     )
-    assert "in part" in export.export(store, "markdown")
+    assert "in part" in export.export(store, "markdown")[0]
     replay.refuted = {}
     turn(store, replay)
-    assert A.text in export.export(store, "module")
+    assert A.text in export.export(store, "module")[0]
