@@ -78,14 +78,14 @@ def test_rules_look_at_no_tunables_but_those_that_they_name(family: Any) -> None
             tunables, alike = looked_at(rule, family), 0
             if tunables is None:
                 continue
-            for config in chance.sample(every, 60):
+            for config in chance.sample(every, 200):
                 donor = chance.choice(every).tunables
                 other = replace(config, **{name: donor[name] for name in donor if name not in tunables})
                 if family.has(other, problem):
                     alike += 1
                     one, two = (Candidate(family, who, problem, H200, Guidelines()) for who in (config, other))
                     assert rule.keeps(one) == rule.keeps(two), (rule.name, config.text, other.text)
-            assert tunables is None or alike > 3
+            assert tunables is None or alike > 10
 
 
 @pytest.mark.parametrize("name", ["ism2", "resident_b_fma", "staged_symmetric_fma", "stream_a_mma16_ring", "tsm2"])
@@ -151,8 +151,8 @@ def test_a_configuration_is_read_in_any_order_and_without_what_is_usual() -> Non
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=lambda family: family.name)
 def test_each_configuration_is_enumerated_once_and_reads_back(family: Any) -> None:
     configs = list(islice(family.configurations(), 20_000))  # gemm has millions
-    assert len(configs) == len(set(configs))
-    some = configs[::29]
+    assert len({config.text for config in configs}) == len(configs) == len(set(configs))
+    some = configs[::7]
     assert [family.config_type.from_tunables(config.tunables) for config in some] == some
     assert [family.config_type.parse(config.text) for config in some] == some
     assert list(configs[0].tunables) == [one.name for one in declared(family.config_type)]

@@ -235,33 +235,20 @@ def _named(database: Callable[[F], F], function: F) -> F:
     )
 
 
-device_option = option(
-    "--device",
-    "spec",
-    shell_complete=completion.devices_here,
-    help="A GPU's number (CUDA ordinal), or cpu, which emulates kernels. [default: GPU 0 if there is one, else cpu]",
-)
-devices_option = option(
-    "--device",
-    "spec",
-    shell_complete=completion.several_devices,
-    metavar="DEVICE,...",
-    help="A GPU's number (CUDA ordinal), cpu, or several GPUs that share the work: 0,1 or all."
-    " [default: GPU 0 if there is one, else cpu]",
-)
-gpu_option = option(
-    "--device",
-    "spec",
-    shell_complete=completion.devices_here,
-    help="A GPU's number (CUDA ordinal), or cpu, which emulates kernels. [default: GPU 0]",
-)
-gpus_option = option(
-    "--device",
-    "spec",
-    shell_complete=completion.several_devices,
-    metavar="DEVICE,...",
-    help="A GPU's number (CUDA ordinal), or several GPUs that share the work: 0,1 or all. [default: GPU 0]",
-)
+def _device_option(others: str, default: str, *, is_several: bool = False) -> Callable[[F], F]:
+    """Return the option --device. `others` says what it takes besides a GPU's number."""
+    about = f"A GPU's number (CUDA ordinal){others}. [default: {default}]"
+    if is_several:
+        complete = completion.several_devices
+        return option("--device", "spec", shell_complete=complete, metavar="DEVICE,...", help=about)
+    return option("--device", "spec", shell_complete=completion.devices_here, help=about)
+
+
+_EMULATED, _SEVERAL = ", or cpu, which emulates kernels", "or several GPUs that share the work: 0,1 or all"
+device_option = _device_option(_EMULATED, "GPU 0 if there is one, else cpu")
+devices_option = _device_option(f", cpu, {_SEVERAL}", "GPU 0 if there is one, else cpu", is_several=True)
+gpu_option = _device_option(_EMULATED, "GPU 0")
+gpus_option = _device_option(f", {_SEVERAL}", "GPU 0", is_several=True)
 cluster_option = option(
     "--cluster",
     metavar="ADDRESS",
