@@ -37,18 +37,8 @@ def closed(
     return subprocess.run(script, cwd=folder, capture_output=True, text=True, check=False, env=environment)
 
 
-@pytest.mark.parametrize(
-    ("streams", "command", "status"),
-    [
-        ("2>&-", "best", 2),  # what each prints on the closed stream is lost
-        ("2>&-", "--shapes 8", 2),
-        (">&-", "devices", 0),
-        (">&-", "cache show", 0),
-        ("<&-", "devices", 0),
-        ("<&- >&- 2>&-", "best", 2),
-        ("<&- >&- 2>&-", "devices", 0),
-    ],
-)
+@pytest.mark.parametrize("streams", ["2>&-", ">&-", "<&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(("command", "status"), [("best", 2), ("devices", 0), ("cache show", 0), ("--shapes 8", 2)])
 def test_a_closed_stream_changes_no_exit_status(streams: str, command: str, status: int, tmp_path: Path) -> None:
     ended = closed(streams, *command.split(), folder=tmp_path)
     assert ended.returncode == status, ended.stderr

@@ -195,7 +195,7 @@ def test_what_a_text_and_its_name_lack_is_told(
 def test_a_text_that_changes_while_it_is_opened_is_one_of_both(
     texts: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is kept for a content was made of this content."""
+    """The cached database of a content has the trials of this content."""
     place, content = tmp_path / "card.jsonl", (texts / "card.jsonl").read_bytes()
     place.write_bytes(content)
 
