@@ -178,8 +178,9 @@ def test_a_changed_constant_is_another_kernel_and_a_comment_is_none(tmp_path: Pa
             text = changed.read_text()
             assert text.count(old) == 1
             changed.write_text(text.replace(old, new))
+        # -B: compiled files are matched by size and second, and two edits can share both.
         ended = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True
+            [sys.executable, "-B", "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True
         )
         return ended.stdout
 
