@@ -231,9 +231,12 @@ def test_records_have_the_layout_of_c(
     subprocess.run(["cc", "-std=c11", f"-I{CORE}", "-fsyntax-only", str(tmp_path / "layout.c")], check=True)
 
 
-def test_a_product_has_the_fields_of_its_record() -> None:
-    fields = tuple(range(len(CoreProduct._fields_)))
-    assert core_calls.PRODUCT.unpack(bytes(CoreProduct(*fields))) == fields
+@pytest.mark.parametrize(
+    ("record", "packed"), [(CoreProduct, core_calls.PRODUCT), (core_calls.CoreChoice, core_calls.CHOICE)]
+)
+def test_a_struct_has_the_fields_of_its_record(record: type[ctypes.Structure], packed: struct.Struct) -> None:
+    fields = tuple(range(len(record._fields_)))
+    assert packed.unpack(bytes(record(*fields))) == fields
 
 
 # Constants of the model, each in one place

@@ -28,6 +28,9 @@ SUMS = {
     "bf16": np.dtype(np.float32),
     "f16": np.dtype(np.float32),
 }  # element type -> accumulator type, if the two differ
+OF_ELEMENT = {  # element type -> NumPy's letter of its accumulator type; is it complex; bits 0 in aligned addresses
+    name: (SUMS.get(name, dtype).char, dtype.kind == "c", dtype.itemsize - 1) for name, dtype in DTYPES.items()
+}
 ORDERS = {"n": "column-major", "t": "row-major"}  # letter of an op -> storage order
 CONJUGATED = {"j": "n", "c": "t"}  # letter of a conjugated matrix -> letter of its storage order
 SAME, GRAM = "x", "gram"  # b's letter if b is the transpose of a; the name of any op with that letter

@@ -27,6 +27,7 @@ from tsm2_tune.runtime.cuda.driver import (
     primary_context,
 )
 from tsm2_tune.runtime.cuda.workspace import legacy_key, workspace_for, workspaces
+from tsm2_tune.runtime.elements import OF_ELEMENT, UNITS
 
 # Layout of a slot: a CUlaunchConfig, which ends with the stream and no attributes; the addresses of a, b and out; the
 # other arguments, 16 bytes each; pointers to all arguments in the kernel's order.
@@ -65,8 +66,8 @@ class Slot:
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
         pointers = [first + place for place in plan.places]
-        fields = *plan.head, *plan.shape, *plan.scalars(None, None), *plan.leading, *pointers
-        WHOLE[plan.scalar_type].pack_into(self.buffer, 0, *fields)
+        scalars = plan.scalars(None, None)
+        WHOLE[plan.scalar_type].pack_into(self.buffer, 0, *plan.head, *plan.shape, *scalars, *plan.leading, *pointers)
         self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
         self.alpha: complex | None = None
         self.beta: complex | None = None
@@ -90,18 +91,16 @@ class Plan:
         self,
         product: Product,  # the call's product, with an `out`
         match: Match,
-        *,
-        context: int,
-        context_number: int,  # unlike a handle, never reused by a later context
-        ordinal: int,
         function: ctypes.c_void_p,
-        units: tuple[complex, complex],
+        owner: tuple[int, int, int],  # the context's handle; its id, never reused; the device's ordinal
     ) -> None:
-        launch, sum_dtype = match.launch, product.sum_dtype
-        self.match, self.context, self.ordinal = match, context, ordinal
-        self.kernel, self.function = function.value or 0, ctypes.c_void_p.from_param(function.value or 0)
-        self.context_number, self.legacy = context_number, legacy_key(context_number)
-        self.shape, self.leading, self.units = match.extents, match.leading, units
+        launch, kernel = match.launch, function.value or 0
+        self.match = match
+        self.context, self.context_number, self.ordinal = owner
+        self.kernel, self.function = kernel, ctypes.c_void_p.from_param(kernel)
+        self.legacy = legacy_key(self.context_number)
+        self.shape, self.leading = match.extents, match.leading
+        self.units = UNITS.get(product.math or "", (1, 0))
         self.places = PLACES[match.is_transposed]
         # This fails if the current context is not the kernel's; `launch` then makes the kernel's current and retries.
         self.kernel_launch = cuda().cuLaunchKernelEx
@@ -110,9 +109,8 @@ class Plan:
             raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
         self.head = (*match.grid, 1, launch.threads, 1, 1, launch.smem_bytes)
         self.needed_bytes = match.workspace_bytes
-        self.scalar_type = sum_dtype.char
-        self.largest, self.is_complex = LARGEST[self.scalar_type], product.is_complex
-        self.alignment_mask = product.dtype.itemsize - 1  # address bits that are 0 for an aligned array
+        self.scalar_type, self.is_complex, self.alignment_mask = OF_ELEMENT[product.a.element]
+        self.largest = LARGEST[self.scalar_type]
         self.spans = tuple([x.span_bytes for x in product.given])
         # Of a, b and out of the last call that passed the checks of alignment and overlap.
         self.checked_addresses: tuple[int, int, int] | None = None

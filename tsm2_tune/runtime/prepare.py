@@ -115,10 +115,7 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
     plan = plans.get(key)
     if plan is None:
         function = function_of(context, number, found.winner, found.index_bits, device_of(ordinal)[1])
-        units = effective_factors(product, None, None)
-        plan = Plan(
-            product, found, context=context, context_number=number, ordinal=ordinal, function=function, units=units
-        )
+        plan = Plan(product, found, function, (context, number, ordinal))
         if is_kept:
             keep_plan(key, plan)
     return product, plan, handle
@@ -130,6 +127,8 @@ def await_all(product: Product, stream: Any, handle: int) -> None:
     For an array with DLPack, the array's library makes the stream wait, and the host does not wait. For other arrays
     the host waits until their streams are done.
     """
+    if product.library == "torch":
+        return  # the tensors name no streams, and have one current stream, which the caller replaces by `handle`
     streams = {matrix.stream for matrix in product.given}
     for matrix in product.given:
         if matrix.by_dlpack:

@@ -12,7 +12,7 @@ import numpy as np
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import check_tensor, device_interface, library_of, tensor_memory
 from tsm2_tune.runtime.arrays.protocols import Array
-from tsm2_tune.runtime.elements import DTYPES, MATHS, SUMS
+from tsm2_tune.runtime.elements import DTYPES, MATHS, OF_ELEMENT, SUMS
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
 MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
@@ -56,7 +56,7 @@ class Matrix:
             memory = tensor_memory(array)
         if memory is not None:
             (element, dtype), shape, strides, address = memory
-            is_conjugate = dtype.kind == "c" and array.is_conj()  # as PyTorch's x.mH
+            is_conjugate = OF_ELEMENT[element][1] and array.is_conj()  # as PyTorch's x.mH
         else:
             interface = device_interface(name, array)
             on_host = interface is None
@@ -258,7 +258,7 @@ class Product:
             raise ValueError("a and b: two vectors: pass one of them as a matrix, such as a[None, :]")
         vector = "column" if of_b.is_vector else "row" if of_a.is_vector else ""
         of_out = None if out is None else Matrix.of("out", out, vector=vector)
-        if of_a.dtype.kind == "c":
+        if OF_ELEMENT[of_a.element][1]:
             conjugates = bool(conjugates[0]) != of_a.is_conjugate, bool(conjugates[1]) != of_b.is_conjugate
         else:
             conjugates = (False, False)
@@ -290,7 +290,7 @@ class Product:
 
     @property
     def is_complex(self) -> bool:
-        return self.dtype.kind == "c"
+        return OF_ELEMENT[self.a.element][1]
 
     @property
     def out_shape(self) -> tuple[int, ...]:

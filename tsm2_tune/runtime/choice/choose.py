@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
 from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
 from tsm2_tune.runtime.choice.core import (
+    CHOICE,
     NO_KERNEL,
     PRODUCT,
     TUNED,
@@ -142,31 +142,21 @@ class Chooser:
 
     def _match(self, choice: CoreChoice, device: str | None) -> Match:
         assert self.core is not None
-        winner = self.winners[choice.kernel]
-        launch = winner.launch
-        if choice.rows_per_block != launch.rows_per_block:
-            launch = replace(launch, rows_per_block=choice.rows_per_block)
-        if choice.splits != launch.splits:
-            launch = launch.with_splits(choice.splits)
-
+        (
+            reason, kernel, is_vendors, is_transposed, is_of_other_device, _, index_bits, rows_per_block, splits,
+            grid_x, grid_y, partials_bytes, counters_bytes, m, n, k, lda, ldb, ldc,
+            measured_m, measured_n, measured_k, _, distance, us, vendor_us,
+        ) = CHOICE.unpack(choice)  # fmt: skip
+        winner = self.winners[kernel]
+        launch = winner.launch.resized(rows_per_block, splits)
+        # By position: Python passes keywords to a class in a dict, which takes longer than all else here.
         return Match(
-            winner=winner,
-            launch=launch,
-            extents=(choice.m, choice.n, choice.k),
-            leading=(choice.lda, choice.ldb, choice.ldc),
-            index_bits=choice.index_bits,
-            grid=(choice.grid_x, choice.grid_y),
-            workspace_bytes=(choice.partials_bytes, choice.counters_bytes) if launch.has_workspace else None,
-            measured_at=(choice.measured_m, choice.measured_n, choice.measured_k),
-            distance=choice.distance,
-            is_tuned=choice.reason == TUNED,
-            is_transposed=bool(choice.is_transposed),
-            other_device=device if choice.is_of_other_device else None,
-            expected_us=choice.us or None,
-            vendor_us=choice.vendor_us or None,
-            is_vendor_chosen=bool(choice.is_vendors),
-            explanation=partial(self.core.explanation, choice, device),
-        )
+            winner, launch, (m, n, k), (lda, ldb, ldc), index_bits, (grid_x, grid_y),
+            (partials_bytes, counters_bytes) if launch.has_workspace else None,
+            (measured_m, measured_n, measured_k), distance, reason == TUNED, bool(is_transposed),
+            device if is_of_other_device else None, us or None, vendor_us or None, bool(is_vendors),
+            False, partial(self.core.explanation, choice, device),
+        )  # fmt: skip
 
     def _tuned_match(self, layout: Layout, device: str | None) -> Match:
         """Return the winner of exactly this shape. Raise LookupError if there is none."""

@@ -33,6 +33,7 @@ MOST_CONTENDERS = 20  # most launches to time
 # struct core_product: m, n, k; leading dimensions of A, B, C, of each as column-major and as row-major; batch_count;
 # type, conjugates of A and B, is_gram, makes_c, leaves_out_shape
 PRODUCT = struct.Struct("10q6i")
+CHOICE = struct.Struct("9i2I2Q9q4d")  # struct core_choice: the fields of CoreChoice, which takes longer to read
 
 
 class CoreChoice(ctypes.Structure):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 
 FLAT_SPLITS = 64  # default of `Launch.flat_splits`
 GROUP_SPLITS = 16  # splits in a group
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)  # not frozen: see Matrix. No code changes one
 class Launch:
     """A kernel's launch parameters, valid for any shape.
 
@@ -36,8 +36,17 @@ class Launch:
 
     def with_splits(self, splits: int) -> Launch:
         """Return the launch with another number of splits. The kernel must have a workspace."""
-        assert self.has_workspace
-        return replace(self, splits=splits, lone_split=splits == 1)
+        return self.resized(self.rows_per_block, splits)
+
+    def resized(self, rows_per_block: int, splits: int) -> Launch:
+        """Return the launch with these rows per block and splits. Other splits need a kernel with a workspace."""
+        if rows_per_block == self.rows_per_block and splits == self.splits:
+            return self
+        assert splits == self.splits or self.has_workspace
+        return Launch(  # `replace` takes ten times as long
+            self.threads, rows_per_block, self.smem_bytes, self.columns_per_block, splits, self.flat_splits,
+            self.persistent, splits == 1 and self.has_workspace,
+        )  # fmt: skip
 
     @property
     def as_rendered(self) -> dict[str, int]:

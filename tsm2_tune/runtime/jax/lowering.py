@@ -132,10 +132,9 @@ def _read(text: bytes) -> _Start:
     shape, element, transposed, is_same, on_host, place, rows, splits, grid, workspace, *kernel = json.loads(text)
     traced = Traced(tuple(shape), element, tuple(transposed), is_same, on_host)
     winner, (extents, leading, index_bits, is_transposed) = WINNERS[place], kernel
-    launch = winner.launch if rows == winner.launch.rows_per_block else replace(winner.launch, rows_per_block=rows)
     match = Match(
         winner=winner,
-        launch=launch if splits == launch.splits else launch.with_splits(splits),
+        launch=winner.launch.resized(rows, splits),
         extents=tuple(extents),
         leading=tuple(leading),
         index_bits=index_bits,
@@ -154,8 +153,7 @@ def _planned(found: _Start, context: int, number: int) -> Plan:
     ask_driver("cuCtxGetDevice", ctypes.byref(ordinal))
     match = found.match
     function = function_of(context, number, match.winner, match.index_bits, device_of(ordinal.value)[1])
-    where = {"context": context, "context_number": number, "ordinal": ordinal.value}
-    return Plan(found.traced.product(), match, **where, function=function, units=(1, 0))
+    return Plan(found.traced.product(), match, function, (context, number, ordinal.value))
 
 
 def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from typing import Any
 
@@ -158,9 +157,7 @@ def expected(
         record = core_record(p.dtype_name, (p.m, p.n, p.k), 3 * ((0, 0),), (False, False), is_gram=False)
         for at, kernel in enumerate(kernels):
             times[at, place], rows, splits = core.predict(at, record)
-            launch = replace(kernel.winner.launch, rows_per_block=rows)
-            launch = launch if splits == launch.splits else launch.with_splits(splits)
-            blocks[at, place] = launch.blocks(p.m, p.n)
+            blocks[at, place] = kernel.winner.launch.resized(rows, splits).blocks(p.m, p.n)
     return times, blocks
 
 
