@@ -26,7 +26,7 @@ from tsm2_tune.commands.errors import Command
 from tsm2_tune.tuner.results.trial import IN_FINALS, Outcome
 from tsm2_tune.tuner.runs.leases import RENEWAL_SECONDS
 from tsm2_tune.tuner.search.finals import FINALISTS
-from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
+from tsm2_tune.tuner.search.options import TOGETHER_SECONDS
 
 RESULTS = Path(__file__).parent / "results"
 SEARCHES, SQLITE, POSTGRESQL = (

@@ -23,7 +23,7 @@ import click
 from benchmarks.headline import markdown
 from benchmarks.scale import SERVER_CORES, Recorded, Search, recorded
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.tuner.search.session import TOGETHER_SECONDS
+from tsm2_tune.tuner.search.options import TOGETHER_SECONDS
 
 SPEEDS = (0.4, 0.7, 1.0, 1.3, 1.6)  # speeds of the kinds of GPUs, relative to the recorded GPU
 NUMBERS = (100, 500, 700, 1000, 2000)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -66,8 +67,8 @@ COMPILES_NOTHING = cast(
 class Simulated(Tuner):
     """A device on which kernels take the times that it is given; what has none crashes."""
 
-    def __init__(self, store: Store, times: Times, in_turns: Times | None = None) -> None:
-        self.target, self.options, self.phases = TARGET, Options(), PhaseTimer()
+    def __init__(self, store: Store, times: Times, in_turns: Times | None = None, **options: Any) -> None:
+        self.target, self.options, self.phases = TARGET, Options(**options), PhaseTimer()
         self._store, self._times, self._in_turns, self._ceilings = store, times, in_turns or {}, RUN.ceilings
         libraries = VendorLibraries((("cuBLAS", 130100),))
         self._worker = cast(Worker, SimpleNamespace(time_finalists=self._time_finalists, vendor=lambda: libraries))
@@ -78,6 +79,8 @@ class Simulated(Tuner):
         self.wrong: set[str] = set()  # in the full verification
         self.interrupted: set[str] = set()  # there
         self.faulting: set[str] = set()  # there
+        self.slowed = 0  # samples of each time while the clock had dropped
+        self.failure: AttemptResult | None = None  # of each final
 
     def tune(self, search: Candidates, *_: Any) -> Any:
         for one in search:
@@ -99,9 +102,11 @@ class Simulated(Tuner):
         tried = self._store.history(DEVICE, at, tuple(FAMILIES), TODAY).tried()
         stored = {render(at, one.config).digest: one.config.text for one in tried}
         members = [stored[entry.path] for entry in request.entries]
+        if self.failure is not None:
+            return self.failure
         self.rounds.append((request.problem, frozenset(members)))
-        pairs = [(text, request.problem) for text in members]
-        found = tuple(measurement(self._in_turns.get(p, self._times[p]), 0.1) for p in pairs)
+        us = (self._in_turns.get(pair, self._times[pair]) for pair in ((text, request.problem) for text in members))
+        found = tuple(replace(measurement(one, 0.1), slowed=self.slowed) for one in us)
         return FinalTimes((found,), (vendor_measurement(101.0),) if request.vendor else ())
 
 
@@ -124,6 +129,7 @@ class Replay(Tuner):
         self.in_full: list[str] = []  # configurations verified in full
         self.refuted: dict[Tsm2Config, Outcome] = {}
         self.rounds: list[tuple[Tsm2Config, ...]] = []
+        self.failure: AttemptResult | None = None  # of each final
 
     def tune(self, *_: Any) -> Any:
         return iter(())
@@ -136,6 +142,8 @@ class Replay(Tuner):
         )
 
     def _time_finalists(self, request: FinalRound) -> FinalTimes | AttemptResult:
+        if self.failure is not None:
+            return self.failure
         stored = self._store.history(DEVICE, request.problem, ("tsm2",), TODAY).tried()
         trials = {render(request.problem, one.config).digest: one for one in stored}
         members = [trials[entry.path] for entry in request.entries]

@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests import simulated
 from tests.command import TUNE, refused, run
-from tests.fabricated import measurement, plain_sql
+from tests.fabricated import plain_sql
 from tests.simulated import DEVICE, KERNELS, RUN, SHAPES, TODAY, Simulated, stored_trial
 from tsm2_tune.commands.confirm import facts
 from tsm2_tune.tuner.results.store import Store
@@ -85,9 +84,8 @@ def test_rounds_go_on_until_the_fastest_was_among_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("slowed", [0, 2])
-def test_samples_of_a_dropped_clock_are_told(store: Store, monkeypatch: pytest.MonkeyPatch, slowed: int) -> None:
-    monkeypatch.setattr(simulated, "measurement", lambda *at: replace(measurement(*at), slowed=slowed))
-    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
+def test_samples_of_a_dropped_clock_are_told(store: Store, slowed: int) -> None:
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0}, slowed=slowed)
     assert found.is_kept
     assert str(found).partition(" spread 0.2 %)")[2] == ("; 2 samples while the clock had dropped" if slowed else "")
     assert facts(found)["slowed_samples"] == slowed
@@ -141,10 +139,9 @@ def test_a_verification_that_the_machine_interrupted_says_nothing(store: Store) 
     assert found.now.config == A.text
 
 
-def test_finals_that_fail_are_told(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = AttemptResult(Outcome.CRASHED, "the worker died")
-    monkeypatch.setattr(Simulated, "_time_finalists", lambda *_: failed)
-    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {})
+def test_finals_that_fail_are_told(store: Store) -> None:
+    failure = AttemptResult(Outcome.CRASHED, "the worker died")
+    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {}, failure=failure)
     assert (found.is_kept, found.trouble) == (False, "the worker died")
     assert str(found).startswith(f"{SHAPE.text}: not confirmed: {A.text} was 100.0 us; ")
 

@@ -27,6 +27,7 @@ from tsm2_tune.tuner.search.candidates import Search
 from tsm2_tune.tuner.search.fixed_list import problem_session
 from tsm2_tune.tuner.search.strategies import exhaustive
 from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.worker.client import AttemptResult
 
 
 def test_what_won_under_an_older_basis_is_tried_first() -> None:
@@ -105,17 +106,12 @@ def test_rounds_end_also_where_every_one_is_slower_than_the_last(store: Store) -
     assert winner.config == MANY[15].text
 
 
-def test_a_round_that_fails_is_the_last(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_that_fails_is_the_last(store: Store) -> None:
     tried(store, {A: 100, B: 101})
-    monkeypatch.setattr(Replay, "final", lambda *_: FinalFailure(PROBLEM, "it does not start"))
-    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    events = list(tune_problems([space], Replay(store), store, make_strategy=exhaustive, families=("tsm2",)))
-    assert [type(event) for event in events] == [
-        ProblemStarted,
-        FinalFailure,
-        WinnerVerified,
-        ProblemEnded,
-    ]
+    replay = Replay(store)
+    replay.failure = AttemptResult(Outcome.LAUNCH_FAILED, "it does not start")
+    events = turn(store, replay)
+    assert [type(event) for event in events] == [ProblemStarted, FinalFailure, WinnerVerified, ProblemEnded]
 
 
 def turn(store: Store, replay: Replay) -> list[ProblemEvent]:

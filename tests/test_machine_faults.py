@@ -28,7 +28,6 @@ from tsm2_tune.tuner.runs.events import ProblemEvent, TrialStored
 from tsm2_tune.tuner.runs.leases import Leases
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.runs.signals import Stopped
-from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import Candidates
 from tsm2_tune.tuner.search.fixed_list import candidate_of
 from tsm2_tune.tuner.search.strategies import exhaustive
@@ -38,19 +37,16 @@ TIMES = {(config.text, PROBLEM): 100.0 + 10 * place for place, config in enumera
 WHOLE = [(config.text, "ok") for config in KERNELS]
 
 
-def searching(store: Store) -> Iterator[ProblemEvent]:
+def searching(store: Store, executor: Simulated | None = None) -> Iterator[ProblemEvent]:
     """A run that tries all of KERNELS, each of which is stored before it is told."""
+    executor = executor or Simulated(store, TIMES, storage_seconds=0.0)
     kept = [candidate_of(config, PROBLEM, PROFILES["h200"]) for config in KERNELS]
     space = SearchSpace(PROBLEM, PROFILES["h200"], ("tsm2",), kept, (), ())
-    return tune_problems([space], Simulated(store, TIMES), store, make_strategy=exhaustive, families=("tsm2",))
+    return tune_problems([space], executor, store, make_strategy=exhaustive, families=("tsm2",))
 
 
 def stored(path: Path) -> list[tuple[object, ...]]:
     return plain_sql(path, "SELECT config, outcome FROM trial ORDER BY id")
-
-
-def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "TOGETHER_SECONDS", 0.0)
 
 
 def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[], object]) -> tuple[list[str], str]:
@@ -70,7 +66,6 @@ def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[
 @pytest.mark.slow
 def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
-    one_at_a_time(monkeypatch)
     with closing(sqlite3.connect(path, isolation_level=None)) as other, Store.open(path, create=True) as store:
         told, said = told_until_it_ends(searching(store), 3, lambda: other.execute("BEGIN IMMEDIATE"))
     assert said == f"{path} is locked by another program: wait until it has ended, then run this again"
@@ -79,8 +74,7 @@ def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch
     assert_the_next_run_goes_on(path)
 
 
-def test_a_disk_that_fills_up_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    one_at_a_time(monkeypatch)
+def test_a_disk_that_fills_up_ends_the_run(path: Path) -> None:
     with Store.open(path, create=True) as store:
 
         def fill() -> None:
@@ -106,31 +100,33 @@ def assert_the_next_run_goes_on(path: Path) -> None:
     assert plain_sql(path, "SELECT owner FROM lease WHERE owner <> ''") == []
 
 
-def test_a_signal_ends_a_run_though_its_database_is_away(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_signal_ends_a_run_though_its_database_is_away(path: Path) -> None:
     """The trials that a lost server cannot store are counted, and the signal ends the run."""
-    with Store.open(path, create=True) as store:
 
-        def interrupted(self: Simulated, search: Candidates, *more: Any) -> Iterator[Trial]:
-            yield from islice(tune(self, search, *more), 3)
+    class Interrupted(Simulated):
+        def tune(self, search: Candidates, *more: Any) -> Iterator[Trial]:
+            yield from islice(super().tune(search, *more), 3)
             raise Stopped
 
-        def away(*_: Any) -> NoReturn:
+    class HeldLeases(Leases):
+        def release(self, *_: Any) -> NoReturn:
             raise Lost("away")
 
-        tune = Simulated.tune
-        monkeypatch.setattr(Simulated, "tune", interrupted)
-        monkeypatch.setattr(session, "TOGETHER_SECONDS", 60.0)
-        monkeypatch.setattr(Store, "add_trials", away)
-        monkeypatch.setattr(Leases, "release", away)
-        with pytest.raises(Stopped) as ended:
-            list(searching(store))
+    class Away(Store):
+        def add_trials(self, *_: Any, **__: Any) -> NoReturn:
+            raise Lost("away")
+
+        def leases(self, device_name: str) -> Leases:
+            return HeldLeases(self.database, device_name)
+
+    with Away.open(path, create=True) as store, pytest.raises(Stopped) as ended:
+        list(searching(store, Interrupted(store, TIMES, storage_seconds=60.0)))
     assert ended.value.unstored == 3
     assert stored(path) == []
 
 
-def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path) -> None:
     """The other run takes over its problem, since it no longer renews its lease. Then both try its configurations."""
-    one_at_a_time(monkeypatch)
     with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
         late = searching(store)
         told = [next(one for one in late if isinstance(one, TrialStored)).trial_id]
@@ -146,7 +142,6 @@ def test_a_run_that_hangs_and_comes_back_late_doubles_nothing(path: Path, monkey
 @pytest.mark.parametrize("ahead", [-3600.0, 3600.0])
 def test_clocks_that_disagree_double_nothing(ahead: float, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The second machine's clock is an hour off, so that it takes the first one for dead, and the first one it."""
-    one_at_a_time(monkeypatch)
     now = time.time
     with Store.open(path, create=True) as store, Store.open(path, create=True) as other:
         runs = {0.0: searching(store), ahead: searching(other)}

@@ -31,7 +31,6 @@ from tsm2_tune.tuner.runs.events import Noted, ProblemEnded, ProblemEvent, Probl
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE
 from tsm2_tune.tuner.runs.problem_queue import ProblemQueue, tune_problems
 from tsm2_tune.tuner.runs.remote_executor import ExecutorLost
-from tsm2_tune.tuner.search import session
 from tsm2_tune.tuner.search.candidates import MOST_LOST, Candidates
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.resume import ProblemHistory
@@ -49,7 +48,7 @@ class Fabricating(Replay):
 
     def __init__(self, store: Store, step: Callable[[], object] = lambda: None, **options: Any) -> None:
         super().__init__(store)
-        self.options, self.step = Options(**options), step
+        self.options, self.step = Options(**{"storage_seconds": 0.0} | options), step
 
     def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
         for one in search:
@@ -59,11 +58,6 @@ class Fabricating(Replay):
                 search.put_back(one)
                 raise
             yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
-
-
-@pytest.fixture(autouse=True)
-def stored_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "TOGETHER_SECONDS", 0.0)
 
 
 def space_of(configurations: int, problem: Problem = PROBLEM) -> SearchSpace:
@@ -226,20 +220,29 @@ def test_the_history_in_memory_is_as_in_the_database(
     assert found == {name: getattr(history, name) for name in found}
 
 
-@pytest.mark.parametrize("fails", ["final", "verify_in_full"])
-def test_a_problem_whose_last_device_fails_in_the_end_is_ended_by_another(
-    store: Store, monkeypatch: pytest.MonkeyPatch, fails: str
-) -> None:
-    whole, calls = getattr(Fabricating, fails), list[int]()
+class LostLate(Fabricating):
+    """A device that is lost at the first call of the method that `fails` names, which the call removes there."""
 
-    def failing(self: Fabricating, *arguments: Any, **named: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
+    fails: list[str]
+
+    def final(self, *arguments: Any, **named: Any) -> Any:
+        self._lose("final")
+        return super().final(*arguments, **named)
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        self._lose("verify_in_full")
+        return super().verify_in_full(problem, config)
+
+    def _lose(self, method: str) -> None:
+        if method in self.fails:
+            self.fails.remove(method)
             raise WorkerError("its process was lost")
-        return whole(self, *arguments, **named)
 
-    monkeypatch.setattr(Fabricating, fails, failing)
-    events = shared(store, [space_of(10)], [Fabricating(store), Fabricating(store)])
+
+@pytest.mark.parametrize("fails", ["final", "verify_in_full"])
+def test_a_problem_whose_last_device_fails_in_the_end_is_ended_by_another(store: Store, fails: str) -> None:
+    LostLate.fails = [fails]
+    events = shared(store, [space_of(10)], [LostLate(store), LostLate(store)])
     assert [len([one for one in of if isinstance(one, WorkerError)]) for of in events] in ([0, 1], [1, 0])
     (ended,) = (event for of in events for event in of if isinstance(event, ProblemEnded))
     assert ended.winner is not None
@@ -267,7 +270,7 @@ def test_a_device_without_a_problem_asks_for_those_of_others_seldom(store: Store
 
 def test_candidates_that_are_put_back_late_are_tried(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     has_none, has_left, steps = threading.Event(), threading.Event(), list[int]()
-    leave, tune = ProblemQueue._leave, Fabricating.tune
+    leave = ProblemQueue._leave
 
     def step() -> None:
         steps.append(1)
@@ -275,76 +278,69 @@ def test_candidates_that_are_put_back_late_are_tried(store: Store, monkeypatch: 
             assert has_none.wait(30)
             raise WorkerError("its process was lost")
 
-    def tuned(self: Fabricating, search: Candidates, *more: Any) -> Iterator[Trial]:
-        yield from tune(self, search, *more)
-        has_none.set()
-        assert has_left.wait(30)
+    class Waiting(Fabricating):
+        def tune(self, search: Candidates, *more: Any) -> Iterator[Trial]:
+            yield from super().tune(search, *more)
+            has_none.set()
+            assert has_left.wait(30)
 
     def left(self: ProblemQueue, item: Any, *, is_done: bool) -> None:
         leave(self, item, is_done=is_done)
         has_left.set()
 
     monkeypatch.setattr(ProblemQueue, "_leave", left)
-    monkeypatch.setattr(Fabricating, "tune", tuned)
     space = space_of(2)
-    events = shared(store, [space], [Fabricating(store, step), Fabricating(store, step)])
+    events = shared(store, [space], [Waiting(store, step), Waiting(store, step)])
     assert sorted(tried(events[0]) + tried(events[1])) == sorted(one.config.text for one in space.kept)
     (ended,) = (event for one in events for event in one if isinstance(event, ProblemEnded))
     assert (ended.new_trials, ended.untried) == (2, 0)
 
 
 class Deadly(Fabricating):
-    """A device that is lost whenever it tries a configuration."""
+    """A device that is lost whenever it tries the configuration."""
 
-    deadly = ""
+    def __init__(self, store: Store, deadly: Candidate, **options: Any) -> None:
+        super().__init__(store, **options)
+        self.deadly = deadly.config
 
     def tune(self, search: Candidates, *_: Any) -> Iterator[Trial]:
         for one in search:
-            if one.config.text == self.deadly:
+            if one.config == self.deadly:
                 search.put_back(one, is_suspect=True)
                 raise WorkerError("its process was lost")
             yield stored_trial(one.config, one.problem, fabricated_us(one.config), full_verdict=None)
 
 
-def test_a_configuration_that_loses_devices_in_turn_is_skipped(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_configuration_that_loses_devices_in_turn_is_skipped(store: Store) -> None:
     space = space_of(3)
-    monkeypatch.setattr(Deadly, "deadly", space.kept[1].config.text)
     with store.leases(DEVICE) as leases:
         queue = ProblemQueue([space], store, leases, families=("tsm2",), make_strategy=exhaustive)
         for _ in range(MOST_LOST):
             with pytest.raises(WorkerError):
-                list(queue.events(Deadly(store)))
-        events = list(queue.events(Deadly(store)))
+                list(queue.events(Deadly(store, space.kept[1])))
+        events = list(queue.events(Deadly(store, space.kept[1])))
         assert queue.unfinished == ()
     (ended,) = (event for event in events if isinstance(event, ProblemEnded))
     assert (ended.tried, ended.quarantined, ended.untried) == (2, 1, 0)
 
 
-def test_trials_that_ended_before_their_device_was_lost_are_reported(
-    store: Store, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(session, "TOGETHER_SECONDS", 60.0)
+def test_trials_that_ended_before_their_device_was_lost_are_reported(store: Store, path: Path) -> None:
     space, events = space_of(3), list[ProblemEvent]()
-    monkeypatch.setattr(Deadly, "deadly", space.kept[2].config.text)
     with pytest.raises(WorkerError):
-        events.extend(tuning([space], store, Deadly(store)))
+        events.extend(tuning([space], store, Deadly(store, space.kept[2], storage_seconds=60.0)))
     assert len(tried(events)) == 2
     assert plain_sql(path, "SELECT count(*) FROM trial") == [(2,)]
 
 
-def test_a_problem_whose_finals_lose_devices_does_not_end_all_of_them(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = Fabricating.final
+def test_a_problem_whose_finals_lose_devices_does_not_end_all_of_them(store: Store) -> None:
+    class LostInFinals(Fabricating):
+        def final(self, problem: Problem, *arguments: Any, **named: Any) -> Any:
+            if problem == SHAPES[0]:
+                raise ExecutorLost("its process was lost")
+            return super().final(problem, *arguments, **named)
 
-    def deadly(self: Fabricating, problem: Problem, *arguments: Any, **named: Any) -> Any:
-        if problem == SHAPES[0]:
-            raise ExecutorLost("its process was lost")
-        return whole(self, problem, *arguments, **named)
-
-    monkeypatch.setattr(Fabricating, "final", deadly)
     spaces = [space_of(3, problem) for problem in SHAPES[:3]]
-    events = shared(store, spaces, [Fabricating(store) for _ in range(4)], unfinished=SHAPES[:1])
+    events = shared(store, spaces, [LostInFinals(store) for _ in range(4)], unfinished=SHAPES[:1])
     assert sum(isinstance(event, ExecutorLost) for of in events for event in of) == MOST_LOST
     ended = [event.problem for of in events for event in of if isinstance(event, ProblemEnded)]
     assert sorted(ended) == sorted(SHAPES[1:3])

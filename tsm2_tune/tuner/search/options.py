@@ -8,6 +8,8 @@ from tsm2_tune.generator.scalars import plain
 from tsm2_tune.tuner.measure.timing import Effort
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache, Outcome, TimeLimits
 
+TOGETHER_SECONDS = 0.1  # trials that end within this time share one database transaction
+
 
 @dataclass(frozen=True, slots=True)
 @plain
@@ -29,6 +31,7 @@ class Options:
     strategy: str = "model"  # name of the search strategy
     gain: float | None = None  # the search ends if the predicted relative gain is less; None: never
     cache: Cache = Cache.DIRTY  # L2 state in which trials are timed and kernels are ranked
+    storage_seconds: float = TOGETHER_SECONDS
     final_caches: tuple[Cache, ...] = IN_FINALS  # additional L2 states for finals
     # 2 ms suffice, because the verification before it warms up the GPU: on an H100 the medians of 245 kernels after
     # 2 ms and after 20 ms differed no more than repeated measurements do.

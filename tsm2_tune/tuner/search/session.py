@@ -38,7 +38,6 @@ from tsm2_tune.tuner.search.stored_seeds import stored_seeds
 from tsm2_tune.tuner.search.strategies import StrategyFactory, strategy_named
 from tsm2_tune.tuner.search.strategies.strategy import InOrder, Strategy
 
-TOGETHER_SECONDS = 0.1  # trials that end within this time share one database transaction
 MOST_FINALS = 3  # maximum number of finals of a problem in a run
 
 
@@ -178,7 +177,7 @@ class ProblemSession:
                         space_configurations=configurations,
                     )
                 )
-                if time.monotonic() - stored_at >= TOGETHER_SECONDS:
+                if time.monotonic() - stored_at >= self.executor.options.storage_seconds:
                     events = self._stored(ended, executor)
                     stored_at = time.monotonic()
                     yield from events
