@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.tuner.device.cuda import cuda_device_count
+from tsm2_tune.tuner.device import cuda
 from tsm2_tune.tuner.device.target import HOST, Target, find_target
 
 
@@ -14,6 +14,6 @@ def gpu(spec: str) -> Target:
     """
     if spec == HOST:
         raise InputError("cuBLAS has no host: use a CUDA ordinal")
-    if cuda_device_count() == 0:
+    if cuda.cuda_device_count() == 0:
         raise DeviceError("no CUDA driver answers, and cuBLAS has no host: run this where there is a GPU")
     return find_target(spec)

@@ -59,7 +59,12 @@ ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
 class TryKernel(Protocol):
     def __call__(
-        self, config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
+        self,
+        config: KernelConfig,
+        problem: Problem,
+        edit: Callable[[str], str],
+        probes: bool = False,
+        within_us: float | None = None,
     ) -> AttemptResult:
         """Render, edit, compile, verify and time once on the host; on the configuration's probes too if asked."""
 
@@ -218,14 +223,18 @@ def try_kernel(worker: Worker, quick: Toolchain, quickest: Toolchain) -> TryKern
     """Return a function that tries a kernel, as TryKernel describes."""
 
     def attempt(
-        config: KernelConfig, problem: Problem, edit: Callable[[str], str], probes: bool = False
+        config: KernelConfig,
+        problem: Problem,
+        edit: Callable[[str], str],
+        probes: bool = False,
+        within_us: float | None = None,
     ) -> AttemptResult:
         source: KernelSource = render(problem, config)
         text = edit(source.text)
         binary = compiled(text, source.kernel, quick if text == source.text else quickest, source.defines)
         entry = Entry(binary.path, source.kernel, source.launch)
         small = edge_problems(config, problem) if probes else ()
-        return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE))
+        return worker.attempt(Attempt(problem, entry, small, seed=7, effort=ONCE, within_us=within_us))
 
     return attempt
 
@@ -260,6 +269,12 @@ def address(server: TestServer) -> str:
 def no_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """No CUDA driver answers."""
     monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+
+
+@pytest.fixture
+def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CUDA driver answers for two GPUs."""
+    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 2)
 
 
 @pytest.fixture

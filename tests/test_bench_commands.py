@@ -184,13 +184,13 @@ REFUSED = """
 """
 
 
+@pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize("line", re.findall(r"\S.*", REFUSED))
 def test_a_wrong_argument_is_refused_before_the_run(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked, sentence = line.split(" | ")
     name, *arguments = asked.format(h100=RESULTS / "h100").split()
-    monkeypatch.setattr("benchmarks.gpu.cuda_device_count", lambda: 0)
     monkeypatch.chdir(tmp_path)
     files = {name: json.dumps(content) for name, content in CONTENTS.items()}
     files["short.json"] = files["unseen.json"].replace('"search_seconds": 5.0', '"search_seconds": 0')

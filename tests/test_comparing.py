@@ -221,8 +221,8 @@ def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     assert said.stdout.splitlines()[2].split()[:2] == ["64x2x64", "f32"]
 
 
-def test_compare_without_a_gpu_names_the_command_that_estimates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.tuner.device.cuda.cuda_device_count", lambda: 0)
+@pytest.mark.usefixtures("no_driver")
+def test_compare_without_a_gpu_names_the_command_that_estimates() -> None:
     said = refused("compare", "--db", "pretuned:h100", "--shapes", "64x2x64")
     assert "no GPU here, and times of kernels on the CPU mean nothing: to estimate times without a GPU:" in said
     assert "tsm2-tune predict --device h100" in said

@@ -9,18 +9,14 @@ from click.shell_completion import ShellComplete
 
 from tsm2_tune.cli import COMMANDS, main
 from tsm2_tune.generator.families import FAMILIES
-from tsm2_tune.tuner.device import cuda
+
+pytestmark = pytest.mark.usefixtures("two_gpus")
 
 
 def completed(*words: str) -> list[str]:
     """Return the completions of the last word."""
     shell = ShellComplete(main, {}, "tsm2-tune", "_TSM2_TUNE_COMPLETE")
     return [one.value for one in shell.get_completions(list(words[:-1]), words[-1])]
-
-
-@pytest.fixture(autouse=True)
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 2)
 
 
 @pytest.mark.parametrize(

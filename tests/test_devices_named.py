@@ -11,7 +11,6 @@ from tests.fabricated import tuning_run
 from tsm2_tune.api import devices
 from tsm2_tune.api.devices import names_of, targets_of
 from tsm2_tune.errors import DeviceError, InputError
-from tsm2_tune.tuner.device import cuda
 from tsm2_tune.tuner.device.target import Target
 
 IDENTITY = tuning_run().identity
@@ -23,8 +22,7 @@ def target(spec: str) -> Target:
 
 
 @pytest.fixture(autouse=True)
-def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 2)
+def found_targets(two_gpus: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "find_target", target)
 
 
@@ -42,8 +40,7 @@ def two_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
         ("cpu", ["cpu"]),
     ],
 )
-def test_devices_are_found(named: Any, found: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(devices, "default_spec", lambda: "0")
+def test_devices_are_found(named: Any, found: list[str]) -> None:
     assert [one.spec for one in targets_of(named)] == found
 
 
@@ -59,8 +56,8 @@ def test_what_is_no_device_is_refused(named: Any) -> None:
         targets_of(named)
 
 
-def test_all_of_no_gpus_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+@pytest.mark.usefixtures("no_driver")
+def test_all_of_no_gpus_is_refused() -> None:
     with pytest.raises(DeviceError, match=r"no GPU here .*: tsm2-tune predict --device h100"):
         targets_of("all")
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
 from tests.fabricated import plain_sql
 from tests.on_host import ON_HOST
+from tests.workers import Disturbed
 from tsm2_tune.errors import DeviceError, ToolMissing
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.families.published import Tsm2Config
@@ -43,7 +45,7 @@ from tsm2_tune.tuner.verify.bound_kernel import Entry
 from tsm2_tune.tuner.verify.winner_calls import EMULATED
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker import server
-from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker, WorkerError
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, Worker, WorkerError
 
 pytestmark = [*ON_HOST, pytest.mark.usefixtures("own_cache")]
 
@@ -59,6 +61,15 @@ def tuner(known_ceilings: None, quick: Toolchain) -> Iterator[Tuner]:
     target = replace(find_target("cpu"), toolchain=quick)
     with Tuner(target, Options(effort=ONCE, final_effort=ONCE)) as tuner:
         yield tuner
+
+
+@contextmanager
+def disturbed(quick: Toolchain, disturb: Callable[[Any], AttemptResult | None]) -> Iterator[Tuner]:
+    """A tuner before each of whose requests its worker calls `disturb`."""
+    target = replace(find_target("cpu"), toolchain=quick)
+    worker = Disturbed(lambda: made._compilers.support(), disturb)
+    with Tuner(target, Options(effort=ONCE, final_effort=ONCE), worker) as made:
+        yield made
 
 
 def candidates(tuner: Tuner) -> list[Candidate]:
@@ -154,37 +165,28 @@ def test_a_winner_is_watched_for_races_where_the_compiler_can(
 
 
 @pytest.mark.parametrize("content", [None, b"", b"no library"])
-def test_a_cache_that_is_damaged_fails_no_kernel(
-    tuner: Tuner, monkeypatch: pytest.MonkeyPatch, content: bytes | None
-) -> None:
+def test_a_cache_that_is_damaged_fails_no_kernel(quick: Toolchain, content: bytes | None) -> None:
     """Its files are removed, or the kernel's has other content."""
-    attempt, seen = Worker.attempt, list[str]()
+    seen = list[str]()
 
-    def after_damage(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
+    def damage(request: Attempt) -> None:
         if not seen:
-            own = {request.support_path, tuner._compilers.support()} if content is None else set()
+            own = {request.support_path, damaged._compilers.support()} if content is None else set()
             for file in map(Path, (request.entry.path, *own)):
                 file.unlink()
             if content is not None:
                 Path(request.entry.path).write_bytes(content)
         seen.append(request.entry.path)
-        return attempt(worker, request, *meanwhile)
 
-    monkeypatch.setattr(Worker, "attempt", after_damage)
-    assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
-    assert len(seen) == 3
-    assert Path(tuner._compilers.support()).exists()
+    with disturbed(quick, damage) as damaged:
+        assert outcomes(damaged) == [Outcome.OK, Outcome.OK]
+        assert len(seen) == 3
+        assert Path(damaged._compilers.support()).exists()
 
 
-def test_a_cache_that_is_emptied_again_and_again_interrupts(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    attempt = Worker.attempt
-
-    def after_emptying(worker: Worker, request: Attempt, *meanwhile: Any) -> AttemptResult:
-        Path(request.entry.path).unlink()
-        return attempt(worker, request, *meanwhile)
-
-    monkeypatch.setattr(Worker, "attempt", after_emptying)
-    trials = list(tuner.tune(Search(InOrder(candidates(tuner)))))
+def test_a_cache_that_is_emptied_again_and_again_interrupts(quick: Toolchain) -> None:
+    with disturbed(quick, lambda request: Path(request.entry.path).unlink()) as tuner:
+        trials = list(tuner.tune(Search(InOrder(candidates(tuner)))))
     assert [trial.outcome for trial in trials] == [Outcome.INTERRUPTED] * 2
     assert trials[0].detail.startswith("its cached binary was changed or removed")
 
@@ -203,11 +205,11 @@ def test_a_worker_starts_where_its_own_kernels_are_gone(tuner: Tuner, dtype_name
     assert outcomes(tuner) == [Outcome.OK, Outcome.OK]
 
 
-def test_a_kernel_that_does_not_load_has_a_verdict(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_does_not_load_has_a_verdict(quick: Toolchain) -> None:
     """If the binary is whole, the failure is the kernel's."""
     refused = AttemptResult(Outcome.LAUNCH_FAILED, "the driver refuses it")
-    monkeypatch.setattr(Worker, "attempt", lambda *_: refused)
-    assert outcomes(tuner) == [Outcome.LAUNCH_FAILED] * 2
+    with disturbed(quick, lambda _: refused) as tuner:
+        assert outcomes(tuner) == [Outcome.LAUNCH_FAILED] * 2
 
 
 # Finals
@@ -218,21 +220,19 @@ def prior_trials(trials: list[Trial]) -> PriorTrials:
     return PriorTrials(frozenset(), 0.0, tuple(contenders), frozenset())
 
 
-def test_a_final_is_measured_though_the_cache_was_emptied(tuner: Tuner, monkeypatch: pytest.MonkeyPatch) -> None:
-    past = prior_trials(list(tuner.tune(Search(InOrder(candidates(tuner))))))
-    time_finalists, emptied = Worker.time_finalists, list[str]()
+def test_a_final_is_measured_though_the_cache_was_emptied(quick: Toolchain) -> None:
+    emptied = list[str]()
 
-    def after_emptying(worker: Worker, request: Any) -> Any:
-        if not emptied:
+    def empty(request: Any) -> None:
+        if isinstance(request, FinalRound) and not emptied:
             emptied.append(request.entries[0].path)
             os.unlink(emptied[0])
-        return time_finalists(worker, request)
 
-    monkeypatch.setattr(Worker, "time_finalists", after_emptying)
-    worker = tuner._worker
-    assert worker is not None
-    worker.close()  # which has the kernels in memory
-    assert isinstance(tuner.final(PROBLEM, past), Final)
+    with disturbed(quick, empty) as tuner:
+        past = prior_trials(list(tuner.tune(Search(InOrder(candidates(tuner))))))
+        tuner.worker.close()  # which has the kernels in memory
+        assert isinstance(tuner.final(PROBLEM, past), Final)
+    assert len(emptied) == 1
 
 
 @pytest.mark.usefixtures("known_ceilings")
@@ -263,23 +263,21 @@ def test_finalists_whose_compiler_is_killed_are_due(tuner: Tuner, monkeypatch: p
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(
-    deaths: int, support_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    worker = Worker("cpu", lambda: support_path, limit_seconds=30.0)
-    start, started = worker._started, list[int]()
+def test_a_worker_that_dies_of_opening_its_device_is_followed_by_one_other(deaths: int, support_path: str) -> None:
+    started = list[int]()
 
-    def doomed(support_path: str) -> tuple[Any, Connection]:
-        if len(started) < deaths:
-            process, (connection, others) = subprocess.Popen(["sleep", "60"]), Pipe()
-            process.kill()
-            others.close()
-        else:
-            process, connection = start(support_path)
-        started.append(process.pid)
-        return process, connection
+    class Doomed(Worker):
+        def _started(self, support_path: str) -> tuple[Any, Connection]:
+            if len(started) < deaths:
+                process, (connection, others) = subprocess.Popen(["sleep", "60"]), Pipe()
+                process.kill()
+                others.close()
+            else:
+                process, connection = super()._started(support_path)
+            started.append(process.pid)
+            return process, connection
 
-    monkeypatch.setattr(worker, "_started", doomed)
+    worker = Doomed("cpu", lambda: support_path, limit_seconds=30.0)
     if deaths == 1:
         assert worker.ceilings().read_gbytes_per_s > 0
     else:

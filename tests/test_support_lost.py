@@ -24,22 +24,20 @@ def test_lost_support_kernels_are_compiled_again(support_path: str) -> None:
 
 
 @pytest.mark.parametrize("opening", [False, True])
-def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(
-    opening: bool, support_path: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_support_kernels_that_are_lost_twice_end_the_run_in_a_sentence(opening: bool, support_path: str) -> None:
     """On a host they are needed for the ceilings; on a GPU to open the device."""
-    worker = Worker("cpu", lambda: f"{support_path}.gone", limit_seconds=30.0)
-    if opening:
-        monkeypatch.setattr(worker, "_started", lambda path: _saying(("lost", f"{path} was removed")))
+    worker = (Opening if opening else Worker)("cpu", lambda: f"{support_path}.gone", limit_seconds=30.0)
     with pytest.raises(WorkerError, match=r"\.gone was removed") as ended:
         worker.ceilings()
     assert ("twice: find out what cleans the cache" in str(ended.value)) == opening
     worker.close()
 
 
-def _saying(message: object) -> tuple[Any, Connection]:
-    """A process that says so, and its connection."""
-    ours, theirs = multiprocessing.Pipe()
-    theirs.send(message)
-    process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda *_: 0)
-    return process, ours
+class Opening(Worker):
+    """A worker whose process says that it misses the kernels when it opens its device."""
+
+    def _started(self, path: str) -> tuple[Any, Connection]:
+        ours, theirs = multiprocessing.Pipe()
+        theirs.send(("lost", f"{path} was removed"))
+        process = SimpleNamespace(pid=os.getpid(), kill=lambda: None, wait=lambda *_: 0)
+        return process, ours

@@ -15,7 +15,6 @@ from tsm2_tune.cli import EXAMPLES, main
 from tsm2_tune.commands.errors import Option
 from tsm2_tune.commands.options import Seconds
 from tsm2_tune.errors import pip_install
-from tsm2_tune.tuner.device import cuda
 
 pytestmark = pytest.mark.usefixtures("no_driver")
 
@@ -112,8 +111,8 @@ def test_a_missing_package_is_installed_by_the_pip_of_this_python(
     assert pip_install("a[b]") == f"{'pip' if is_own else f'{python} -m pip'} install 'a[b]'"
 
 
-def test_a_model_without_a_gpu_asks_for_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda, "cuda_device_count", lambda: 0)
+@pytest.mark.usefixtures("no_driver")
+def test_a_model_without_a_gpu_asks_for_a_card() -> None:
     found = run("model", "--shapes", "8x8x8")
     assert (found.exit_code, "name a card with --device (" in found.output) == (2, True)
     assert run("model", "--shapes", "8x8x8", "--device", "cpu").exit_code == 0

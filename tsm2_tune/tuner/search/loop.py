@@ -39,13 +39,13 @@ class Tuner(Executor):
 
     Entering the context compiles the auxiliary kernels (fill, compare, flush) and starts the worker process, which
     launches all kernels. It raises ToolMissing if the auxiliary kernels do not compile. `phases` measures the time of
-    each phase.
+    each phase. `worker` is the client of the worker process; by default one is made for the target.
     """
 
-    def __init__(self, target: Target, options: Options) -> None:
+    def __init__(self, target: Target, options: Options, worker: Worker | None = None) -> None:
         self.target, self.options = target, options
         self.phases, self.clock = PhaseTimer(), RunningClock()
-        self._worker: Worker | None = None
+        self._worker = worker
         self._ceilings: Ceilings | None = None
         self._compilers = Compilers(target.toolchain, options.compile_limit_seconds, options.sharing)
 
