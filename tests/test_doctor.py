@@ -7,6 +7,7 @@ import re
 import subprocess
 import tomllib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -147,12 +148,9 @@ def test_an_nvcc_that_prints_garbage_is_a_problem(tool: Tool) -> None:
 
 
 @pytest.mark.slow
-def test_an_nvcc_that_hangs_is_ended(
-    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(examination, "LIMIT_SECONDS", 5.0)
+def test_an_nvcc_that_hangs_is_ended(nvcc: Callable[[str], Path], tmp_path: Path) -> None:
     nvcc(f"echo $$ > {tmp_path}/process; sleep 600")
-    found = only(examination._examined("CUDA toolkit", QUESTION))
+    found = only(examination._examined("CUDA toolkit", replace(QUESTION, limit_seconds=5.0)))
     assert (found.state, found.found) == (State.PROBLEM, "no answer within 5 s")
     assert is_gone(int((tmp_path / "process").read_text()))
 
@@ -169,14 +167,13 @@ def test_an_nvcc_that_hangs_is_named(
     tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, variable: str, remedy: str
 ) -> None:
     """From the beginning, or once it has told its version."""
-    monkeypatch.setattr(toolkit, "COMPILE_SECONDS", 0.6)
     monkeypatch.setattr(nvcc_compiler, "ANSWER_SECONDS", 0.2)  # for its dry run
     path = tool("nvcc", f'[ "$1 {told}" = "--version release 13.0" ] && echo {told} && exit; sleep 600')
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "home"))
         (tmp_path / "home").mkdir()
         path = path.parent.rename(tmp_path / "home" / "bin") / "nvcc"
-    found = only(toolkit.toolkit(QUESTION))
+    found = only(toolkit.toolkit(replace(QUESTION, compile_seconds=0.6)))
     assert (found.state, found.remedy) == (State.PROBLEM, remedy)
     assert str(path) in found.found
     assert found.found.endswith(": no answer within 1 s")
@@ -217,10 +214,9 @@ def test_variables_before_the_nvcc_that_name_none_are_told(
         assert others[0].found == f"{tmp_path / home} has no bin/nvcc that can be run; {path} is used instead"
 
 
-def test_a_compiler_that_hangs_is_named(tool: Tool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(software, "COMPILE_SECONDS", 0.6)
+def test_a_compiler_that_hangs_is_named(tool: Tool) -> None:
     path = tool("c++", "sleep 600")
-    found = only(software.host_compiler(Question("cpu", "results.db")))
+    found = only(software.host_compiler(Question("cpu", "results.db", compile_seconds=0.6)))
     assert (found.state, found.found) == (State.PROBLEM, f"{path} --version: no answer within 1 s")
     assert found.remedy == "fix it, or name another compiler in CXX"
 
@@ -339,12 +335,10 @@ def test_a_driver_is_asked_for_its_gpus(
     spec: str,
     states: list[State],
     said: str,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if what == "hangs":
-        monkeypatch.setattr(examination, "LIMIT_SECONDS", 2.0)
     fake_driver(what)
-    found = examination._examined("CUDA driver", Question(spec, "results.db"))
+    limit_seconds = 2.0 if what == "hangs" else 30.0
+    found = examination._examined("CUDA driver", Question(spec, "results.db", limit_seconds=limit_seconds))
     assert [one.state for one in found] == states
     assert said in found[-1].text
 

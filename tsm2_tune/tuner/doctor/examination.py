@@ -28,7 +28,6 @@ from tsm2_tune.tuner.doctor.toolkit import toolkit, vendor
 from tsm2_tune.tuner.results.trial import in_a_line
 from tsm2_tune.tuner.worker.child_process import isolated_python
 
-LIMIT_SECONDS = 30.0  # for a probe
 END_SECONDS = 2.0  # for a probe to clean up when it is terminated
 AT_ONCE = 4
 PROGRAM = "from tsm2_tune.tuner.doctor.examination import answer; answer()"
@@ -145,10 +144,10 @@ def _run(name: str, question: Question, folder: str) -> tuple[str, str]:
     )
     _running.add(process)
     try:
-        printed = process.communicate(timeout=LIMIT_SECONDS)[0]
+        printed = process.communicate(timeout=question.limit_seconds)[0]
     except subprocess.TimeoutExpired:
         _end(process)
-        return "", f"no answer within {LIMIT_SECONDS:g} s"
+        return "", f"no answer within {question.limit_seconds:g} s"
     _running.discard(process)
     text = printed.decode(errors="replace")
     last = in_a_line((text.strip().splitlines() or ["no message"])[-1])

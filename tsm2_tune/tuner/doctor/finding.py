@@ -41,6 +41,8 @@ class Question:
     spec: str  # the device: a CUDA ordinal, or "cpu"
     database: str
     driver: dict[str, Any] = field(default_factory=dict)  # facts from the probe of the CUDA driver
+    limit_seconds: float = 30.0  # time limit of the probe
+    compile_seconds: float = 25.0  # time limit for a compiler to print its version and to compile one line of code
 
     @property
     def gpu(self) -> dict[str, Any] | None:

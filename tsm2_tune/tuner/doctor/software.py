@@ -17,7 +17,6 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command, host_too
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
 from tsm2_tune.tuner.results.trial import in_a_line
 
-COMPILE_SECONDS = 25.0  # time limit for a compiler to print its version and to compile one line of code
 ANSWER = 42
 LINE = f'extern "C" __attribute__((visibility("default"))) int answer() {{ return {ANSWER}; }}\n'
 # Module -> the distributions that provide it; one is enough.
@@ -66,16 +65,16 @@ def host_compiler(question: Question) -> list[Finding]:
     name = "C++ compiler"
     means = "--device cpu cannot run"
     try:
-        return [_compiled(name, means, working_parent())]
+        return [_compiled(name, means, working_parent(), question.compile_seconds)]
     except TuneError as error:
         return [problem(name, in_a_line(str(error)), means=means)]
 
 
-def _compiled(name: str, means: str, place: Path) -> Finding:
+def _compiled(name: str, means: str, place: Path, limit_seconds: float) -> Finding:
     """Compile a small library in the folder `place` with the flags of kernels, call it, and return a finding."""
     remedy = "fix it, or name another compiler in CXX"
     command = compiler_command()
-    told = run([*command, "--version"], limit_seconds=COMPILE_SECONDS)
+    told = run([*command, "--version"], limit_seconds=limit_seconds)
     if told.how is Ending.TIMED_OUT:
         return problem(name, f"{command[0]} --version: {ending_of(told)}", means=means, remedy=remedy)
     refuse_noexec()
@@ -84,7 +83,7 @@ def _compiled(name: str, means: str, place: Path) -> Finding:
         source, binary = Path(folder, "line.cpp"), Path(folder, "line.so")
         source.write_text(LINE)
         line = [toolchain.compiler, *toolchain.flags, "-o", str(binary), str(source)]
-        ended = run(line, limit_seconds=COMPILE_SECONDS - told.seconds)
+        ended = run(line, limit_seconds=limit_seconds - told.seconds)
         if not ended.is_well:
             found = f"{toolchain.compiler} does not compile a one-line program: {ending_of(ended)}"
             return problem(name, found, means=means, remedy=remedy)

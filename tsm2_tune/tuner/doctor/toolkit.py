@@ -13,7 +13,7 @@ from tsm2_tune.tuner.compile import nvcc
 from tsm2_tune.tuner.compile.command_limits import Ending, run
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.doctor.finding import Finding, Question, note, ok, problem
-from tsm2_tune.tuner.doctor.software import COMPILE_SECONDS, ending_of
+from tsm2_tune.tuner.doctor.software import ending_of
 from tsm2_tune.tuner.measure.vendor import libraries
 from tsm2_tune.tuner.results.trial import in_a_line
 
@@ -56,7 +56,7 @@ def _passed_over(used: nvcc.Nvcc) -> list[Finding]:
 
 def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
     """Return a finding: whether nvcc compiles a small kernel for the device, and whether the driver can load it."""
-    told = run([used.path, "--version"], limit_seconds=COMPILE_SECONDS)
+    told = run([used.path, "--version"], limit_seconds=question.compile_seconds)
     if told.how is Ending.TIMED_OUT:
         return problem(NAME, f"{used.path} --version: {ending_of(told)}", means=MEANS, remedy=_other_than(used))
     capability = question.compute_capability
@@ -67,7 +67,7 @@ def _compiled(question: Question, used: nvcc.Nvcc) -> Finding:
     release = re.search(r"release (\d+)\.(\d+)", toolchain.version)
     version = f"nvcc {release[1]}.{release[2]}" if release else toolchain.version
     found = f"{version} ({toolchain.compiler})"
-    limit_seconds = COMPILE_SECONDS - told.seconds
+    limit_seconds = question.compile_seconds - told.seconds
     trouble = _trouble(toolchain, has_architecture=capability is not None, limit_seconds=limit_seconds)
     if trouble:
         remedy = next((what for said, what in REMEDIES.items() if re.search(said, trouble)), _other_than(used))
