@@ -11,7 +11,7 @@ import pytest
 
 from tests.call_log import logged
 from tests.fabricated import device_array, host_run, module_of, split_trial, trial
-from tests.recording_driver import RecordingDriver
+from tests.recording_driver import attach, cubin
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
@@ -21,16 +21,9 @@ OUT = device_array((6, 2), (4, 32), at=0x3000)
 
 def recorded(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
-    driver, compiled = RecordingDriver(), list[tuple[str, int, str]]()
-
-    def compiled_here(text: str, bits: int, arch: str) -> bytes:
-        compiled.append((text, bits, arch))
-        return b"cubin"
-
-    monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "compiled_here", compiled_here)
-    monkeypatch.setattr(module, "driver", driver, raising=False)
-    monkeypatch.setattr(module, "compiled", compiled, raising=False)
+    compiled = list[tuple[str, int, str]]()
+    compiled_here = lambda *asked: logged(compiled, asked, cubin())  # noqa: E731
+    attach(module, monkeypatch, compiled_here=compiled_here, compiled=compiled)
     return module
 
 
@@ -80,13 +73,10 @@ def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Module
 
     The module logs its choices, so that Python makes them: the launcher starts repeated calls only.
     """
-    driver = RecordingDriver()
     monkeypatch.setattr(module_of_all.log, "isEnabledFor", lambda level: True)
-    monkeypatch.setattr(module_of_all, "cuda", lambda: driver)
     module_of_all.plans.clear()
     module_of_all.starters.clear()
-    monkeypatch.setattr(module_of_all, "cubin_of", lambda *_: b"cubin")
-    monkeypatch.setattr(module_of_all, "driver", driver, raising=False)
+    attach(module_of_all, monkeypatch, cubin_of=cubin)
     return module_of_all
 
 
@@ -103,8 +93,7 @@ def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> Modul
     slower: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": 1, "cublas_routine": "cublasSgemm"}
     asked = list[Any]()
     module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **slower)
-    monkeypatch.setattr(module, "cuda", RecordingDriver)
-    monkeypatch.setattr(module, "asked", asked, raising=False)
+    attach(module, monkeypatch, asked=asked)
     torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b, alpha, beta), out)
     return module
 
@@ -118,11 +107,7 @@ def module_of_two(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 @pytest.fixture
 def overridable(module_of_two: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    driver = RecordingDriver()
-    monkeypatch.setattr(module_of_two, "cuda", lambda: driver)
-    monkeypatch.setattr(module_of_two, "cubin_of", lambda *_: b"cubin")
-    monkeypatch.setattr(module_of_two, "driver", driver, raising=False)
-    monkeypatch.setattr(module_of_two, "_overrides", module_of_two.Overrides())
+    attach(module_of_two, monkeypatch, cubin_of=cubin, _overrides=module_of_two.Overrides())
     for table in (module_of_two.plans, module_of_two._functions):
         table.clear()
     return module_of_two

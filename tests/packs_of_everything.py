@@ -23,6 +23,7 @@ from tests.fake_tensors import Tensor
 from tests.kept_objects import keep
 from tests.library_calls import A100, H200, PLAIN, SPLIT, tried
 from tests.random_calls import PLACES, Driver, tensor
+from tests.recording_driver import attach
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import KernelSource
@@ -174,9 +175,7 @@ class Loading(Driver):
 def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
     driver = Loading()
     driver.current = 0xAA
-    patch.setattr(module, "cuda", lambda: driver)
-    patch.setattr(module, "cubin_of", lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
-    patch.setattr(module, "driver", driver, raising=False)
+    attach(module, patch, driver, cubin_of=lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
 
 
 @pytest.fixture

@@ -9,27 +9,37 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.recording_driver import RecordingDriver
+from tests.recording_driver import RecordingDriver, attach, cubin
 
 
 def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
     """Let the module take PyTorch's tensors of the CPU for those of a GPU, and override what computes them there."""
-    driver = RecordingDriver()
-    changes = {
-        "cuda": lambda: driver,
-        "KEY_OF_GPUS": "CPU",
-        "home": lambda matrix: (0xC0, 0),
-        "cubin_of": lambda *_: b"cubin",
-        "torch_stream": lambda torch: lambda ordinal: 0,
-        "current_stream": lambda array: 0,
-        "tensor_memory": lambda tensor: memory(module, tensor),
-    }
-    for name, change in changes.items():
-        monkeypatch.setattr(module, name, change)
-    monkeypatch.setattr(module.Plan, "start", computed)
+    driver = attach(
+        module,
+        monkeypatch,
+        KEY_OF_GPUS="CPU",
+        home=lambda matrix: (0xC0, 0),
+        cubin_of=cubin,
+        torch_stream=lambda torch: lambda ordinal: 0,
+        current_stream=lambda array: 0,
+        tensor_memory=lambda tensor: memory(module, tensor),
+    )
+    compute(module, monkeypatch)
     for table in (module.plans, module.starters):
         table.clear()
     return driver
+
+
+def compute(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Let NumPy compute the module's products. Return the log of their streams."""
+    streams = list[int]()
+
+    def start(plan: Any, *launch: Any) -> None:
+        streams.append(launch[5])
+        computed(plan, *launch)
+
+    monkeypatch.setattr(module.Plan, "start", start)
+    return streams
 
 
 def memory(module: ModuleType, tensor: Any) -> Any:

@@ -223,16 +223,32 @@ class RecordingDriver:
         return 0
 
 
-def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
-    """A driver for the module that takes any address, and has memory enough."""
-    driver = RecordingDriver()
-    driver.free_bytes = 1 << 40
+class AnyAddress(RecordingDriver):
+    """A driver that takes any address, and has memory enough."""
 
-    def attribute(value: Any, attribute: int, address: Any) -> int:
+    def __init__(self) -> None:
+        super().__init__()
+        self.free_bytes = 1 << 40
+
+    def cuPointerGetAttribute(self, value: Any, attribute: int, address: Any) -> int:
         value._obj.value = 0 if attribute == 9 else 0xC0
         return 0
 
-    monkeypatch.setattr(driver, "cuPointerGetAttribute", attribute)
-    monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "compiled_here", lambda text, bits, arch: b"cubin")
+
+def cubin(*_: object) -> bytes:
+    return b"cubin"
+
+
+def attach(
+    module: ModuleType, monkeypatch: pytest.MonkeyPatch, driver: RecordingDriver | None = None, **functions: Any
+) -> RecordingDriver:
+    """Put the module before a driver, which it also has as `driver`, and replace functions of the module."""
+    driver = driver or RecordingDriver()
+    for name, function in {"cuda": lambda: driver, "driver": driver, **functions}.items():
+        monkeypatch.setattr(module, name, function, raising=False)
     return driver
+
+
+def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch, **functions: Any) -> RecordingDriver:
+    """Put the module before a driver that takes any address, and has memory enough."""
+    return attach(module, monkeypatch, AnyAddress(), compiled_here=cubin, **functions)

@@ -15,7 +15,7 @@ import pytest
 from tests.cupy_on_host import Cupy, Ndarray
 from tests.dlpack_arrays import COPIED, CPU, MANAGED, READ_ONLY, Exported, Standard
 from tests.fabricated import module_of
-from tests.pretended_gpu import computed
+from tests.pretended_gpu import compute
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
 
@@ -29,13 +29,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     kinds = ("f32", "nn"), ("f32", "ttt"), ("bf16", "nn")
     module = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype, op in kinds))
     recording(module, monkeypatch)
-    module.streams = []  # type: ignore[attr-defined]
-
-    def start(plan: Any, *launch: Any) -> None:
-        module.streams.append(launch[5])
-        computed(plan, *launch)
-
-    monkeypatch.setattr(module.Plan, "start", start)
+    module.streams = compute(module, monkeypatch)  # type: ignore[attr-defined]
     return module
 
 

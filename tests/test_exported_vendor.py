@@ -13,7 +13,7 @@ import pytest
 from tests.call_log import logged
 from tests.fabricated import GPU, device_array, module_of, tuning_run
 from tests.fake_tensors import Tensor, conjugate, f32, matrix
-from tests.recording_driver import RecordingDriver
+from tests.recording_driver import attach, cubin
 from tsm2_tune.generator.problem import Problem
 
 
@@ -42,14 +42,13 @@ def test_kernel_that_does_not_compile_is_left_to_the_vendor(
     """This GPU's own was tuned here: that it does not compile is told."""
     tuned_on = tuning_run() if is_own else tuning_run("NVIDIA B200", compute_capability="10.0")
     module = module_of(tmp_path, Problem(4, 4, 4, "f32"), run=tuned_on)
-    compiled, asked, driver = list[str](), list[Any](), RecordingDriver()
+    compiled, asked = list[str](), list[Any]()
 
     def compiled_here(text: str, bits: int, arch: str) -> bytes:
         compiled.append(arch)
         raise RuntimeError("NVRTC does not compile it")
 
-    monkeypatch.setattr(module, "cuda", lambda: driver)
-    monkeypatch.setattr(module, "compiled_here", compiled_here)
+    attach(module, monkeypatch, compiled_here=compiled_here)
     torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
     a, b, out = tensors()
     said = "this module has no binary for sm_90a, and NVRTC does not compile it"
@@ -93,9 +92,7 @@ def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torc
 def test_without_a_fallback_nothing_is_left_to_the_vendor(
     losing: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    driver = RecordingDriver()
-    monkeypatch.setattr(losing, "cuda", lambda: driver)
-    monkeypatch.setattr(losing, "cubin_of", lambda *_: b"cubin")
+    driver = attach(losing, monkeypatch, cubin_of=cubin)
     a, b, out = tensors()
     for _ in range(2):
         losing.gemm(a, b, out=out)

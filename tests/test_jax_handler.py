@@ -13,7 +13,7 @@ import pytest
 from tests.call_log import logged
 from tests.fabricated import GPU, exported, handmade, imported, trial, tuning_run, winners
 from tests.jax_calls import OVER_FIRST, calls, jax, jnp, numbers
-from tests.recording_driver import RecordingDriver
+from tests.recording_driver import RecordingDriver, attach, cubin
 from tsm2_tune.generator.problem import Problem
 
 
@@ -32,16 +32,14 @@ def of_gpu(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
     return imported(exported("module", winners(folder, *((tuning_run(), one) for one in tried)), "of_gpu.db"), folder)
 
 
+HERE: dict[str, Any] = {"cubin_of": cubin, "PLATFORM_OF_HOST": "none", "_device_name": lambda *_: GPU}
+
+
 @pytest.fixture
 def driver(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Driver:
     driver = Driver()
     driver.current = 0xC0
-    changes = {
-        "cuda": lambda: driver, "cubin_of": lambda *_: b"cubin", "PLATFORM_OF_HOST": "none",
-        "_device_name": lambda *_: GPU, "_stream": lambda call: 0x77,
-    }  # fmt: skip
-    for name, change in changes.items():
-        monkeypatch.setattr(of_gpu, name, change, raising=False)
+    attach(of_gpu, monkeypatch, driver, **HERE, _stream=lambda call: 0x77)
     of_gpu._texts.clear()
     return driver
 
@@ -107,9 +105,7 @@ def test_what_cuda_refuses_is_jaxs_error(of_gpu: ModuleType, driver: Driver, mon
 
 def test_without_a_stream_xla_is_told(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    for name, change in {"cuda": lambda: driver, "PLATFORM_OF_HOST": "none", "_device_name": lambda *_: GPU}.items():
-        monkeypatch.setattr(of_gpu, name, change)
-    monkeypatch.setattr(of_gpu, "cubin_of", lambda *_: b"cubin")
+    attach(of_gpu, monkeypatch, driver, **HERE)
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL: XLA has no stream here"):
         jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(36, 6), numbers(6, 3)))
 

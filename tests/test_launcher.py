@@ -19,6 +19,7 @@ from tests.call_log import logged
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Parameter, Tensor, exchange
 from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
+from tests.recording_driver import attach, cubin
 from tests.threads_on_gpu import in_threads
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
@@ -50,12 +51,9 @@ def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
     It logs its choices, so that Python makes them: the launcher starts repeated calls only.
     """
     patch.setattr(module.log, "isEnabledFor", lambda level: True)
-    driver = Driver()
     for name in ("plans", "starters", "launchers", "workspaces"):
         getattr(module, name).clear()
-    patch.setattr(module, "cuda", lambda: driver)
-    patch.setattr(module, "cubin_of", lambda *_: b"cubin")
-    patch.setattr(module, "driver", driver, raising=False)
+    attach(module, patch, Driver(), cubin_of=cubin)
     return module
 
 

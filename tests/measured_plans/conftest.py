@@ -24,10 +24,8 @@ def module(of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module before a driver that records, as `driver`; every kernel has a binary."""
     for kept in (of_all.plans, of_all.starters, of_all.workspaces, of_all.decided):  # another test's driver
         kept.clear()
-    driver = recording(of_all, monkeypatch)
+    driver = recording(of_all, monkeypatch, is_compiled=lambda *_: True)
     driver.workspaces = True
-    monkeypatch.setattr(of_all, "is_compiled", lambda *_: True)
-    monkeypatch.setattr(of_all, "driver", driver, raising=False)
     return of_all
 
 
