@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.on_host import ON_HOST
+from tests.processes import python
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.worker import child_process
 
@@ -50,10 +51,9 @@ assert found and not any("looking failed" in one.text for one in found), found
 """
 
 
-def python(*arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+def isolated(*arguments: object, **options: object) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(child_process.ROOT)}
-    command = [sys.executable, "-P", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload,no-any-return]
+    return python("-P", *arguments, env=environment, **options)
 
 
 class TestOnHost:
@@ -63,14 +63,15 @@ class TestOnHost:
     def test_nothing_in_the_working_folder_runs(self, script: str, tmp_path: Path) -> None:
         for name in NAMES.split():
             (tmp_path / f"{name}.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'a').write({name!r})\n")
-        ended = python("-c", script, str(tmp_path / "r.db"), cwd=tmp_path)
+        ended = isolated("-c", script, tmp_path / "r.db", cwd=tmp_path)
         assert ended.returncode == 0, ended.stderr
         assert not (tmp_path / "ran").exists()
 
 
 def test_a_child_finds_this_package_whatever_its_folder_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", str(tmp_path), "relative", *sys.path])
+    for folder in ("relative", str(tmp_path), ""):
+        monkeypatch.syspath_prepend(folder)
     assert child_process.search_path()[0] == str(child_process.ROOT)
     assert not {"", str(tmp_path), "relative"} & set(child_process.search_path())
 
@@ -81,7 +82,8 @@ def test_a_child_imports_modules_of_the_caller_after_those_of_python(
     for name in ("types", "sitecustomize", "usercustomize"):
         (tmp_path / f"{name}.py").write_text(f"print({name!r}, 'ran')")
     (tmp_path / "helper.py").touch()
-    monkeypatch.setattr(sys, "path", [str(tmp_path), tmp_path, *sys.path])
+    monkeypatch.syspath_prepend(str(tmp_path))
+    sys.path.insert(1, tmp_path)  # type: ignore[arg-type]
     command = child_process.isolated_python("import types, helper, tsm2_tune; print(helper.__file__)")
     ended = subprocess.run(command, capture_output=True, text=True)
     assert (ended.stdout, ended.stderr) == (f"{tmp_path / 'helper.py'}\n", "")

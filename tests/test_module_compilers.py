@@ -125,27 +125,27 @@ def test_a_module_without_a_binary_is_compiled_by_nvrtc_alone(module: ModuleType
 
 def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A library that NVRTC opens by its bare name is opened first."""
-    opened = list[str]()
+    opened, wheels = list[str](), tmp_path / "nvidia"
 
     def opening(name: str) -> object:
         if "/" not in name:
             raise OSError(name)
-        opened.append(str(Path(name).relative_to(tmp_path)))
+        opened.append(str(Path(name).relative_to(wheels)))
         if name.endswith("libnvrtc.so.13"):
             raise OSError("it needs a newer libc")
         return SimpleNamespace(name=name)
 
     for place, names in (("cu13", [".so.13"]), ("cuda_nvrtc", [".so.12", "-builtins.so.12.8"])):
-        (tmp_path / place / "lib").mkdir(parents=True)
+        (wheels / place / "lib").mkdir(parents=True)
         for name in names:
-            (tmp_path / place / f"lib/libnvrtc{name}").touch()
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda _: SimpleNamespace(submodule_search_locations=[str(tmp_path)])
-    )
+            (wheels / place / f"lib/libnvrtc{name}").touch()
+    (wheels / "__init__.py").touch()
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(ctypes, "CDLL", opening)
     (tmp_path / "lib64").mkdir()  # a toolkit without NVRTC
     (found,) = map(vars, compilers._nvrtcs())
-    assert found["name"] == str(tmp_path / "cuda_nvrtc/lib/libnvrtc.so.12")
+    assert found["name"] == str(wheels / "cuda_nvrtc/lib/libnvrtc.so.12")
     assert opened == [
         "cu13/lib/libnvrtc.so.13",
         "cuda_nvrtc/lib/libnvrtc-builtins.so.12.8",
@@ -245,9 +245,8 @@ def test_what_does_not_compile_is_asked_once(module: ModuleType, monkeypatch: py
 
 
 @pytest.fixture
-def nvcc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+def nvcc(no_nvcc: None, no_wheels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
     """Makes the only compiler, as only_nvcc does."""
-    monkeypatch.setattr(compilers, "_nvrtcs", list)
     return lambda does: only_nvcc(does, tmp_path, monkeypatch)
 
 
@@ -292,9 +291,10 @@ def test_an_nvcc_that_cannot_be_started_is_told(
         compilers.compiled_here(TEXT, 32, HOPPER)
 
 
-def test_compilers_are_looked_for_in_a_named_toolkit_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_are_looked_for_in_a_named_toolkit_first(
+    no_wheels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looked_in = list[str]()
-    monkeypatch.setattr(compilers, "NVRTC", ())
     monkeypatch.setattr(compilers, "_files", lambda folder, _: logged(looked_in, folder, ()))
     monkeypatch.setattr(compilers, "_wheel_folders", lambda: ["/wheel"])
     monkeypatch.setattr(compilers, "TOOLKIT", str(tmp_path / "usual"))

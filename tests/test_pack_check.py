@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +16,7 @@ from tests.fabricated import final, tuning_run, vendor_measurement
 from tests.simulated import KERNELS, RUN, SHAPES, TARGET, TODAY, stored_trial
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
 from tsm2_tune.tuner.packs.check import MOST_UNTUNED, CheckedPart, CheckedProduct, Place, Sampled, sample
@@ -37,8 +37,11 @@ COLUMNS = ["kind", "type", "products", "x", "cuBLAS", "slower", "worst", "left",
 
 @dataclass
 class World:
-    """A GPU whose kernels and cuBLAS take the given times. Each kernel takes a second of the clock."""
+    """A GPU whose kernels and cuBLAS take the given times. Each kernel takes `kernel_seconds` of the clock."""
 
+    targets: tuple[Target, ...] = (TARGET,)
+    kernel_seconds: float = 1.0
+    look_seconds: float = 0.0  # between two looks at the clock
     times: Times = lambda _: (100.0, 200.0)
     outcomes: dict[Problem, Outcome] = field(default_factory=dict)
     routines: tuple[VendorMeasurement, ...] = ()  # of cuBLAS and cuBLASLt, in place of a gemm with that time
@@ -46,6 +49,10 @@ class World:
     clock: float = 0.0
     compiled: list[Problem] = field(default_factory=list)
     timed: list[Problem] = field(default_factory=list)
+
+    def monotonic(self) -> float:
+        self.clock += self.look_seconds
+        return self.clock
 
 
 @pytest.fixture
@@ -71,7 +78,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
 
         def tune(self, search: Any, *_: Any) -> Iterator[Trial]:
             for one in search:
-                found.clock += 1
+                found.clock += found.kernel_seconds
                 found.timed.append(one.problem)
                 trial = stored_trial(one.config, one.problem, found.times(one.problem)[0])
                 if (outcome := found.outcomes.get(one.problem)) is not None:
@@ -87,10 +94,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
         def left_out(self, problem: Problem) -> VendorLeftOut | None:
             return found.left_out
 
-    here = SimpleNamespace(monotonic=lambda: found.clock)
-    monkeypatch.setattr(sys.modules[MODULE], "targets_of", lambda _: (TARGET,))
-    monkeypatch.setattr(sys.modules[MODULE], "time", here)
-    monkeypatch.setattr(comparison, "time", here)
+    monkeypatch.setattr(sys.modules[MODULE], "targets_of", lambda _: found.targets)
+    monkeypatch.setattr(sys.modules[MODULE], "time", found)
+    monkeypatch.setattr(comparison, "time", found)
     monkeypatch.setattr(comparison, "Tuner", Gpu)
     return found
 
@@ -164,17 +170,17 @@ def test_every_part_of_a_faster_pack_is_trusted(pack: Path, gpu: World) -> None:
     assert (found.target, found.tuned_on) == (TARGET, HERE)
 
 
-def test_parts_take_turns_until_the_time_ends(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 6.5)
+def test_parts_take_turns_until_the_time_ends(pack: Path, gpu: World) -> None:
+    gpu.kernel_seconds = 18.0
     found = tsm2_tune.check_pack(pack)
-    assert (len(gpu.timed), found.seconds) == (7, 7)
+    assert (len(gpu.timed), found.seconds) == (7, 126)
     counts = [len(part.gains) for part in found.parts.values()]
     assert max(counts) - min(counts) <= 1
     assert len(gpu.compiled) < len({one.problem for one in tsm2_tune.check_pack(pack).products})
 
 
-def test_no_kernel_is_begun_after_the_end(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", -1.0)
+def test_no_kernel_is_begun_after_the_end(pack: Path, gpu: World) -> None:
+    gpu.look_seconds = 121.0
     found = tsm2_tune.check_pack(pack, only="R")
     assert (gpu.timed, found.parts["R", "f32"].trust) == ([], None)
 
@@ -263,7 +269,7 @@ def test_what_is_left_to_cublas_is_not_timed(tmp_path: Path, gpu: World) -> None
 def test_nothing_is_stored(tmp_path: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
     text = packed(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", 2.5)
+    gpu.kernel_seconds = 50.0
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
     for name in (text, text.with_suffix(".db"), "pretuned:h100"):
         events = list[object]()
@@ -299,7 +305,7 @@ def test_the_command_names_failed_kernels(pack: Path, gpu: World) -> None:
     assert said.stdout.splitlines()[-1] == f"{SHAPES[0].text}: wrong-result: C[3, 1] = 2"
 
 
-def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World) -> None:
     def interrupted(problem: Problem) -> tuple[float, float]:
         raise KeyboardInterrupt
 
@@ -309,8 +315,8 @@ def test_a_check_that_is_stopped_says_so(pack: Path, gpu: World, monkeypatch: py
     assert said.stdout == "stopped; nothing is stored\n"
 
 
-def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[MODULE], "CHECK_SECONDS", -1.0)
+def test_a_part_that_is_not_reached_has_dashes(pack: Path, gpu: World) -> None:
+    gpu.look_seconds = 121.0
     said = run("pack", "--check", str(pack), "--only", "R")
     assert said.stdout.splitlines()[2].split() == ["R", "f32", *"------"]
     assert said.stdout.splitlines()[-1] == "nothing was measured: run it again"
@@ -349,8 +355,8 @@ def test_what_is_no_pack_is_refused(tmp_path: Path, gpu: World, monkeypatch: pyt
     assert list(tmp_path.iterdir()) == [tmp_path / "README.md"]
 
 
-def test_a_pack_is_checked_on_one_gpu(pack: Path, gpu: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[MODULE], "targets_of", lambda _: (TARGET, TARGET))
+def test_a_pack_is_checked_on_one_gpu(pack: Path, gpu: World) -> None:
+    gpu.targets = (TARGET, TARGET)
     with pytest.raises(InputError, match="on one GPU"):
         tsm2_tune.check_pack(pack)
 

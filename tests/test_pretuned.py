@@ -29,6 +29,7 @@ from tests.fabricated import (
 )  # fmt: skip
 from tests.fake_compilers import fake_toolkit
 from tests.on_host import has_compiler
+from tests.processes import python
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune import pretuned
 from tsm2_tune.generator.device.cards import DRIVER_NAMES
@@ -120,14 +121,20 @@ def texts(tmp_path: Path, session_cache: None) -> Path:
     return folder
 
 
+@pytest.fixture
+def packaged(texts: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same folder, which is the package's."""
+    monkeypatch.setattr(pretuned, "FOLDER", texts)
+    return texts
+
+
 @pytest.mark.parametrize(
     "command",
     ["best", "show", "show 1", "source 1", "export --format csv -o -", "report -o -", "space --audit", "best --json"],
 )
-def test_a_text_is_read_without_an_import(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretuned, "FOLDER", texts)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(texts / "cache"))
-    for name in ("pretuned:card", str(texts / "card.jsonl")):  # the second one finds what the first has made
+def test_a_text_is_read_without_an_import(packaged: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(packaged / "cache"))
+    for name in ("pretuned:card", str(packaged / "card.jsonl")):  # the second one finds what the first has made
         result = run(*command.split(), "--db", name)
         assert result.exit_code == 0, result.output
         assert "tsm2" in result.output
@@ -135,8 +142,8 @@ def test_a_text_is_read_without_an_import(texts: Path, command: str, monkeypatch
     assert str(made) not in result.output
 
 
-def test_an_export_names_the_card_of_a_text(texts: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretuned, "FOLDER", texts)
+@pytest.mark.usefixtures("packaged")
+def test_an_export_names_the_card_of_a_text() -> None:
     command = ("export", "--format", "csv", "-o", "-")
     assert said(*command, "--pretuned", "card") == said(*command, "--db", "pretuned:card")
     assert said(*command, "--pretuned", "pretuned:card") == said(*command, "--pretuned", "card")
@@ -228,15 +235,14 @@ def test_texts_have_digests_of_their_own(texts: Path, tmp_path: Path) -> None:
     "command",
     ["forget 1", "--device cpu --shapes 8x8x8", "db vacuum", "quarantine --forgive all", "import best.db", "confirm"],
 )
-def test_a_text_is_never_written(texts: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pretuned, "FOLDER", texts)
-    before = (texts / "card.jsonl").read_bytes()
-    for name in ("pretuned:card", str(texts / "card.jsonl")):
+def test_a_text_is_never_written(packaged: Path, command: str) -> None:
+    before = (packaged / "card.jsonl").read_bytes()
+    for name in ("pretuned:card", str(packaged / "card.jsonl")):
         assert refused(*command.split(), "--db", name) == (
             f"Error: {name} is a file of trials, which can only be read: name a database, such as results.db;"
             f" tsm2-tune import {name} --db results.db imports it\n"
         )
-    assert (texts / "card.jsonl").read_bytes() == before
+    assert (packaged / "card.jsonl").read_bytes() == before
 
 
 @pytest.mark.parametrize("command", ["import", "db merge"])
@@ -283,16 +289,8 @@ def ran(
         f"from tsm2_tune.__main__ import main; main()"
     )
     told = {"LD_LIBRARY_PATH": str(drivers), "CUDA_HOME": str(toolkit), "PATH": path or os.environ["PATH"]}
-    return subprocess.run(
-        [sys.executable, "-c", script, "run", *kernels, "--", *program],
-        input=json.dumps([[gemm()] * 3]),
-        env=os.environ | {"CUDA_PATH": "", "COLUMNS": "200"} | told,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=TESTS.parent,
-        check=False,
-    )
+    told, given = os.environ | {"CUDA_PATH": "", "COLUMNS": "200"} | told, json.dumps([[gemm()] * 3])
+    return python("-c", script, "run", *kernels, "--", *program, input=given, env=told, timeout=120, cwd=TESTS.parent)
 
 
 def launches(done: subprocess.CompletedProcess[str]) -> int:
