@@ -9,12 +9,10 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 from tests.databases import LATE
 from tests.fabricated import (
-    ONE_STATE,
     PROBLEM,
     add_text,
     configuration,
@@ -27,12 +25,11 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.hostile import COLUMNS, Edit, altered, wrong_of
-from tsm2_tune.generator.device.cards import PROFILES
+from tests.simulated import RUN, TARGET
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.source import digest_of
-from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.store import Store
@@ -44,19 +41,8 @@ SKINNY, SMALL, GRAM = (
     Problem(512, 4, 300, "f64"),
     Problem(16, 16, 10**6, "f32", "tn"),
 )
-RUN = tuning_run()
 YESTERDAY = basis("nvcc 12.9", "-arch=sm_90", Cache.CLEAN)  # another compiler's
 FAMILIES = ("tsm2", "ism2")  # that a tuning goes on with
-TARGET = cast(
-    Target,
-    SimpleNamespace(
-        identity=RUN.identity,
-        toolchain=SimpleNamespace(digest="nvcc"),
-        limits=PROFILES["h200"],
-        is_host=False,
-        **ONE_STATE,
-    ),
-)
 
 EVIL = 'extern "C" void evil() {}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -150,38 +150,40 @@ def is_refused(record: Any) -> bool:
     return bool(refusal)
 
 
-def test_a_wrong_member_of_a_record_is_refused() -> None:
-    good = record_of(entry("tsm2"))
-    passed = list[object]()
+def passing(change: Callable[[Any, str, Column[Any] | None], Iterable[Any]]) -> list[tuple[Any, str, Any]]:
+    """Return the changes that are not refused: an object's member set to a value, or removed for MISSING.
+
+    `change` yields the values for a good object's member and its column.
+    """
+    good, passed = record_of(entry("tsm2")), []
     for way, name, column in places(good):
-        values = NO_COLUMNS.get(name, ODD_MEMBERS) if column is None else (*wrong_of(column), [], {})
-        for value in written_in_json(values):
+        for value in change(at(good, way), name, column):
             record = copy.deepcopy(good)
-            at(record, way)[name] = value
+            at(record, way).update({name: value})
+            if value is MISSING:
+                del at(record, way)[name]
             if not is_refused(record):
                 passed.append((way, name, value))
-    assert passed == []
+    return passed
+
+
+MISSING = object()
+
+
+def test_a_wrong_member_of_a_record_is_refused() -> None:
+    def wrong(_: Any, name: str, column: Column[Any] | None) -> Iterable[Any]:
+        return written_in_json(NO_COLUMNS.get(name, ODD_MEMBERS) if column is None else (*wrong_of(column), [], {}))
+
+    assert passing(wrong) == []
 
 
 def test_a_member_that_is_missing_is_refused_unless_older_versions_lack_it() -> None:
-    good = record_of(entry("tsm2"))
-    passed = set[str]()
-    for way, name, _ in places(good):
-        record = copy.deepcopy(good)
-        del at(record, way)[name]
-        if not is_refused(record):
-            passed.add(name)
-    assert passed <= LATER
+    assert {name for _, name, _ in passing(lambda *_: [MISSING])} <= LATER
 
 
 def test_times_of_a_record_that_contradict_its_samples_are_refused() -> None:
-    good = record_of(entry("tsm2"))
-    passed = list[object]()
-    for way, name, column in places(good):
-        if column is not None and name in ("median_us", "low_us", "high_us", "summary_of", "config", "gflops"):
-            for value in altered(column, at(good, way)[name]):
-                record = copy.deepcopy(good)
-                at(record, way)[name] = value
-                if not is_refused(record):
-                    passed.append((way, name, value))
-    assert passed == []
+    def contradicting(good: Any, name: str, column: Column[Any] | None) -> Iterable[Any]:
+        is_of_times = name in ("median_us", "low_us", "high_us", "summary_of", "config", "gflops")
+        return altered(column, good[name]) if column is not None and is_of_times else ()
+
+    assert passing(contradicting) == []

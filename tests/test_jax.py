@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,6 +16,7 @@ import pytest
 
 from tests.fabricated import host_run, imported, module_of, split_trial
 from tests.jax_calls import OVER_FIRST, OVER_LAST, calls, jax, jnp, numbers
+from tests.processes import python
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator import kernel_call as host_run_module
@@ -52,21 +52,23 @@ def test_one_product_is_a_kernels(best: ModuleType, shapes: Any, dtype: str) -> 
     assert calls(best, best.jax.matmul, a, b) == 1
 
 
-@pytest.mark.parametrize(
-    "shapes", [((6,), (6,)), ((4, 40, 6), (4, 6, 3)), ((40, 6), (4, 6, 3)), ((0, 6), (6, 3)), ((4, 0), (0, 3))]
-)
-def test_other_shapes_are_jaxs(best: ModuleType, shapes: Any) -> None:
-    a, b = (numbers(*shape) for shape in shapes)
-    check(best.jax.matmul, jnp.matmul, a, b)
-    assert calls(best, best.jax.matmul, a, b) == 0
+PLAIN, REAL = ((40, 6), (6, 3)), ("float32", "float32")
 
 
 @pytest.mark.parametrize(
-    "types",
-    [("int32", "int32"), ("bool", "bool"), ("float16", "float16"), ("float32", "bfloat16"), ("float32", "complex64")],
-)
-def test_other_types_are_jaxs(best: ModuleType, types: Any) -> None:
-    a, b = (numbers(*shape, dtype=dtype) for shape, dtype in zip(((40, 6), (6, 3)), types, strict=True))
+    ("shapes", "types"),
+    [
+        *((shapes, REAL) for shapes in (
+            ((6,), (6,)), ((4, 40, 6), (4, 6, 3)), ((40, 6), (4, 6, 3)), ((0, 6), (6, 3)), ((4, 0), (0, 3)),
+        )),
+        *((PLAIN, types) for types in (
+            ("int32", "int32"), ("bool", "bool"), ("float16", "float16"), ("float32", "bfloat16"),
+            ("float32", "complex64"),
+        )),
+    ],
+)  # fmt: skip
+def test_other_shapes_and_types_are_jaxs(best: ModuleType, shapes: Any, types: Any) -> None:
+    a, b = (numbers(*shape, dtype=dtype) for shape, dtype in zip(shapes, types, strict=True))
     check(best.jax.matmul, jnp.matmul, a, b)
     assert calls(best, best.jax.matmul, a, b) == 0
 
@@ -338,8 +340,7 @@ def test_products_on_several_devices_are_jaxs_but_for_shard_maps(best: ModuleTyp
 def run_python(program: str, *arguments: str, **environment: str) -> None:
     """Run a program with the module in a process of its own, on the CPU. Fail with its standard error if it fails."""
     at = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
-    command = [sys.executable, "-c", IMPORTED + program, *arguments]
-    done = subprocess.run(command, env=at, capture_output=True, text=True, check=False, timeout=120)
+    done = python("-c", IMPORTED + program, *arguments, env=at, timeout=120)
     assert done.returncode == 0, done.stderr
 
 

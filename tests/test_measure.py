@@ -165,29 +165,22 @@ def interleaved(device: FakeDevice, effort: Effort) -> Any:
     return found
 
 
-def test_samples_of_a_clock_that_had_dropped_are_replaced() -> None:
-    device = Throttled([1980.0, 1200.0, 1980.0, 1200.0])
+@pytest.mark.parametrize(
+    ("clocks", "longest_us", "slowed", "clock_mhz", "read"),
+    [
+        ([1980.0, 1200.0, 1980.0, 1200.0], 10.0, 0, 1980.0, 9 + 2),  # the slow ones are replaced
+        ([1980.0, 1965.0, 1950.0] * 3, 10.0 * 1980 / 1950, 0, 1965.0, 9),  # it wavers by a step
+        ([*[1980.0] * 6, *[1200.0] * 90], 10.0 * 1980 / 1200, 3, 1980.0, 9 + 4),  # in half of the turns
+        ([None] * 9, 10.0, None, None, 9),
+    ],
+)
+def test_samples_of_a_clock_that_had_dropped_are_replaced_or_counted(
+    clocks: list[float | None], longest_us: float, slowed: int | None, clock_mhz: float | None, read: int
+) -> None:
+    device = Throttled(clocks)
     found = interleaved(device, ALL_SAMPLES)
-    assert found.samples_us == (10.0,) * 9
-    assert (found.slowed, found.sm_clock_mhz, device.read) == (0, 1980.0, 11)
-
-
-def test_a_clock_that_wavers_by_a_step_is_left_alone() -> None:
-    device = Throttled([1980.0, 1965.0, 1950.0] * 3)
-    found = interleaved(device, ALL_SAMPLES)
-    assert (found.slowed, found.sm_clock_mhz, device.read) == (0, 1965.0, 9)
-
-
-def test_slowed_samples_that_are_not_replaced_are_counted() -> None:
-    device = Throttled([*[1980.0] * 6, *[1200.0] * 90])
-    found = interleaved(device, ALL_SAMPLES)
-    assert (len(found.samples_us), found.slowed, device.read) == (9, 3, 9 + 4)  # half of the turns
-
-
-def test_a_device_without_a_clock_has_no_slowed_samples() -> None:
-    device = Throttled([None] * 9)
-    found = interleaved(device, ALL_SAMPLES)
-    assert (found.slowed, found.sm_clock_mhz, device.read) == (None, None, 9)
+    assert (len(found.samples_us), max(found.samples_us)) == (9, longest_us)
+    assert (found.slowed, found.sm_clock_mhz, device.read) == (slowed, clock_mhz, read)
 
 
 def test_who_takes_very_long_has_one_turn() -> None:

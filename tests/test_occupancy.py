@@ -72,21 +72,18 @@ ANSWERS = [
     ("h200", 256, 72, 115713, 1, "shared memory"),
     ("h200", 1, 1, 0, 32, "blocks"),
     ("h200", 384, 168, 232448, 1, "registers + shared memory"),
-]
-
-# That header knows no Fermi. By the rules of its ancestor in CUDA 7.0: two halves of 16384 registers; a warp takes a
-# multiple of 64 registers, or of 128 where a thread has 21, 22, 29, 30, 37, 38, 45 or 46.
-FERMI_ANSWERS = [
-    (256, 20, 0, 6, "warps + registers"),  # 640 a warp: 25 in a half
-    (192, 21, 0, 7, "registers"),  # 768 a warp, not 704: 21 in a half, where 704 would let 8 blocks in
-    (256, 32, 0, 4, "registers"),
-    (256, 63, 0, 2, "registers"),
-    (256, 64, 0, 0, "registers"),
-    (64, 16, 0, 8, "blocks"),
-    (128, 16, 6000, 8, "blocks + shared memory"),  # 6016 allocated
-    (128, 16, 49152, 1, "shared memory"),
-    (128, 16, 49153, 0, "shared memory"),
-    (1024, 33, 0, 0, "registers"),
+    # That header knows no Fermi. By the rules of its ancestor in CUDA 7.0: two halves of 16384 registers; a warp
+    # takes a multiple of 64 registers, or of 128 where a thread has 21, 22, 29, 30, 37, 38, 45 or 46.
+    ("s2050", 256, 20, 0, 6, "warps + registers"),  # 640 a warp: 25 in a half
+    ("s2050", 192, 21, 0, 7, "registers"),  # 768 a warp, not 704: 21 in a half, where 704 would let 8 blocks in
+    ("s2050", 256, 32, 0, 4, "registers"),
+    ("s2050", 256, 63, 0, 2, "registers"),
+    ("s2050", 256, 64, 0, 0, "registers"),
+    ("s2050", 64, 16, 0, 8, "blocks"),
+    ("s2050", 128, 16, 6000, 8, "blocks + shared memory"),  # 6016 allocated
+    ("s2050", 128, 16, 49152, 1, "shared memory"),
+    ("s2050", 128, 16, 49153, 0, "shared memory"),
+    ("s2050", 1024, 33, 0, 0, "registers"),
 ]
 
 
@@ -95,15 +92,6 @@ def test_blocks_and_their_limits_are_cudas(
     name: str, threads: int, registers: int, smem_bytes: int, blocks: int, limited_by: str
 ) -> None:
     found = occupancy(profile_named(name), threads=threads, registers=registers, smem_bytes=smem_bytes)
-    assert found.blocks_per_sm == blocks
-    assert " + ".join(found.limited_by) == limited_by
-
-
-@pytest.mark.parametrize(("threads", "registers", "smem_bytes", "blocks", "limited_by"), FERMI_ANSWERS)
-def test_fermi_rounds_registers_its_own_way(
-    threads: int, registers: int, smem_bytes: int, blocks: int, limited_by: str
-) -> None:
-    found = occupancy(profile_named("s2050"), threads=threads, registers=registers, smem_bytes=smem_bytes)
     assert found.blocks_per_sm == blocks
     assert " + ".join(found.limited_by) == limited_by
 
