@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 from click.testing import CliRunner, Result
 
+from tests.processes import python
 from tsm2_tune.cli import main
 
 TUNE = ("--device", "cpu", "--shapes", "64x2x64", "--family", "tsm2", "--max-trials", "1")
@@ -34,5 +33,5 @@ def refused(*arguments: str, path: Path | None = None) -> str:
 
 def loaded_modules(statement: str) -> set[str]:
     program = f"import sys\n{statement}\nprint(*sys.modules)"
-    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    answer = python("-c", program, check=True)
     return set(answer.stdout.splitlines()[-1].split())

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import subprocess
-import sys
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import Any
 from tests import lt_calls
 from tests.calls import A, B, C, Call
 from tests.cublas_program import WIDE, names_of
+from tests.processes import python
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import REASONS, Seen, written_in
 from tsm2_tune.interpose.preload import Standing
@@ -86,14 +86,8 @@ def play(
         told = Standing(library or standin_path(), **named).environment(Path(folder)) if standin else dict(os.environ)
         told["LD_LIBRARY_PATH"] = str(fakes)
         told |= environment or {}
-        done = subprocess.run(
-            [sys.executable, "-m", "tests.cublas_program"],
-            input=json.dumps(threads),
-            env=told,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            cwd=TESTS.parent,
+        done = python(
+            "-m", "tests.cublas_program", input=json.dumps(threads), env=told, timeout=120, cwd=TESTS.parent
         )
         written = written_in(Path(folder))
     found = json.loads(done.stdout) if done.stdout else {"statuses": [], "log": [], "results": []}

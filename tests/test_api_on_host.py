@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 import tsm2_tune
 from tests.on_host import ON_HOST
+from tests.processes import python
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import find_target
 
@@ -127,8 +127,7 @@ def test_a_script_needs_no_guard(path: Path, tmp_path: Path) -> None:
         "print(len(result.winners))\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, str(script)]
-    ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    ended = python(script, cwd=ROOT, env=environment)
     assert (ended.returncode, ended.stderr) == (0, "")
     lines = ended.stdout.splitlines()
     assert [line.startswith("tuning 1 problem on cpu") for line in lines].count(True) == 1

@@ -16,6 +16,7 @@ from rich.console import Console
 from tests.command import TUNE, run
 from tests.databases import database_of
 from tests.fabricated import trial
+from tests.processes import python
 from tsm2_tune import export
 from tsm2_tune.console import tables
 from tsm2_tune.tuner.compile.environment import program_path
@@ -87,9 +88,7 @@ def test_a_user_without_a_home_is_told_what_to_set(
 def test_no_module_asks_for_a_folder_where_it_is_imported(tmp_path: Path) -> None:
     script = "import pwd; pwd.getpwuid = {}.__getitem__; from tsm2_tune.__main__ import main; main()"
     environment = {"PYTHONPATH": os.getcwd(), "PATH": os.environ["PATH"]}
-    ended = subprocess.run(
-        [sys.executable, "-c", script, *TUNE], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
+    ended = python("-c", script, *TUNE, env=environment, cwd=tmp_path)
     assert (ended.returncode, ended.stderr) == (2, f"Error: {NO_FOLDER}\n")
 
 

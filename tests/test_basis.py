@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from tests.databases import C128, C256, database_of
 from tests.fabricated import BASIS, GPU, PROBLEM, add_text, plain_sql, trial, tuning_run
+from tests.processes import python
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -179,9 +178,7 @@ def test_a_changed_constant_is_another_kernel_and_a_comment_is_none(tmp_path: Pa
             assert text.count(old) == 1
             changed.write_text(text.replace(old, new))
         # -B: compiled files are matched by size and second, and two edits can share both.
-        ended = subprocess.run(
-            [sys.executable, "-B", "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True
-        )
+        ended = python("-B", "-c", script, cwd=tmp_path, check=True)
         return ended.stdout
 
     before = digest()

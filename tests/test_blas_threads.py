@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from tests.processes import python
 from tsm2_tune.tuner.runs.blas_threads import VARIABLE, one_blas_thread
 
 STARTED = """
@@ -33,9 +32,7 @@ def test_the_command_has_one_thread_and_leaves_who_asks_for_more_theirs(asked: s
     environment |= {VARIABLE: asked} if asked else {}
     if asked and len(os.sched_getaffinity(0)) < int(asked):
         pytest.skip("OpenBLAS starts no more threads than there are processors")
-    output = subprocess.run(
-        [sys.executable, "-c", STARTED], env=environment, capture_output=True, text=True, check=True
-    ).stdout
+    output = python("-c", STARTED, env=environment, check=True).stdout
     assert output.splitlines()[-1] == threads
 
 

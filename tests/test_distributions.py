@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
-import sys
 import tarfile
 import zipfile
 from dataclasses import dataclass
@@ -19,6 +17,7 @@ import pytest
 
 import tsm2_tune
 from tests import installed
+from tests.processes import python
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "tsm2_tune"
@@ -29,8 +28,7 @@ BUILD = "import sys; from hatchling import build; print(getattr(build, sys.argv[
 
 def built(kind: str, tree: Path, into: Path) -> Path:
     """Return the distribution that the build backend makes of the tree, called as pip calls it."""
-    command = [sys.executable, "-c", BUILD, f"build_{kind}", str(into)]
-    ended = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
+    ended = python("-c", BUILD, f"build_{kind}", into, cwd=tree)
     assert ended.returncode == 0, ended.stderr
     return into / ended.stdout.splitlines()[-1]
 
@@ -83,8 +81,7 @@ def test_a_bare_checkout_and_a_distribution_have_the_same_version(
     distributions: Distributions, tmp_path: Path
 ) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT)!r}); import tsm2_tune; print(tsm2_tune.__version__)"
-    bare = [sys.executable, "-I", "-S", "-c", program]  # no distribution is installed
-    said = subprocess.run(bare, cwd=tmp_path, capture_output=True, text=True, check=True).stdout.strip()
+    said = python("-I", "-S", "-c", program, cwd=tmp_path, check=True).stdout.strip()
     assert said == message_from_bytes(distributions.metadata("METADATA"))["Version"] == tsm2_tune.__version__
 
 
@@ -136,6 +133,6 @@ def test_what_is_in_the_wheel_works(distributions: Distributions, tmp_path: Path
         "print(len(tsm2_tune.plan_space('64x4x64', device='h200').kept) > 0);"
         "from tsm2_tune.pretuned import pretuned; print(*(one.name for one in pretuned()))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    ended = python("-c", program, cwd=tmp_path)
     assert ended.stderr == ""
     assert ended.stdout.splitlines() == [str(unpacked / "tsm2_tune/__init__.py"), "True", "h100 h200"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.processes import python
 
 ROOT = Path(__file__).parent.parent
 QUICKLY = ("-m", "tests.quick_script")
@@ -17,9 +18,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     """The example, as it is run in a source tree."""
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     environment = {**os.environ, "PYTHONPATH": path}
-    return subprocess.run(
-        [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+    return python(*command, cwd=ROOT, env=environment)
 
 
 @pytest.mark.host

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from tests.exchanged import (
     written,
 )
 from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
+from tests.processes import python
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
@@ -181,7 +180,7 @@ print(json.dumps({
 def test_kernel_tuner_replays_a_cache_and_accepts_the_t4_file(tuned: Path) -> None:
     files = [str(written(tuned, form)) for form in (CACHE, T4)]
     content = [Path(file).read_bytes() for file in files]
-    answer = subprocess.run([sys.executable, "-c", REPLAYED, *files], capture_output=True, text=True, check=False)
+    answer = python("-c", REPLAYED, *files)
     assert answer.returncode == 0, answer.stderr
     assert json.loads(answer.stdout.splitlines()[-1]) == {
         "results": 3,  # the one that was behind too

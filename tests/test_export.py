@@ -8,7 +8,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +29,7 @@ from tests.fabricated import (
     tuning_run,
     winners,
 )
+from tests.processes import python
 from tsm2_tune.api.parse import FORMATS as ALL_FORMATS
 from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.generator.problem import Problem
@@ -192,7 +192,7 @@ def test_importing_it_needs_numpy_only(nasty: Winners, tmp_path: Path) -> None:
         "import sys; sys.path.insert(0, sys.argv[1]); import best_kernels;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'pycuda', 'tsm2_tune', 'jinja2'}))"
     )
-    done = subprocess.run([sys.executable, "-c", script, tmp_path], check=True, capture_output=True, text=True)
+    done = python("-c", script, tmp_path, check=True)
     assert done.stdout == "[]\n"
 
 

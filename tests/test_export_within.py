@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,7 @@ from click.testing import CliRunner
 from tests.command import refused, run
 from tests.databases import database_of
 from tests.fabricated import BASIS, GPU, configuration, final, imported, trial, tuning_run, vendor_measurement
+from tests.processes import python
 from tsm2_tune.cli import main
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
@@ -169,7 +168,7 @@ def test_ctrl_c_leaves_what_was_measured(tuned: Path, path: Path, tmp_path: Path
     )
     output = tmp_path / "best.csv"
     options = ("export", "--db", str(path), "--within", "0%", "--format", "csv", "--output", str(output))
-    done = subprocess.run([sys.executable, "-c", script, *options], capture_output=True, text=True, check=False)
+    done = python("-c", script, *options)
     assert done.returncode == 128 + signal.SIGINT, done.stderr
     assert "every trial that ended is in" in done.stdout
     assert done.stderr == ""

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import os
-import subprocess
-import sys
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -33,6 +31,7 @@ from tests.fabricated import (
     winners,
 )
 from tests.modules import OUT, A, B, recorded
+from tests.processes import python, succeed
 from tests.recording_driver import RecordingDriver
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.problem import LARGEST_32_BIT_OFFSET, Problem
@@ -180,13 +179,7 @@ def test_arrays_of_every_storage_order_on_a_gpu(tmp_path: Path, library: str, ha
     problems.append(Problem(4096, 8, 512, "c64", "cn"))
     found = winners(tmp_path, *((tuning_run(), trial(problem=one, source=handmade(one))) for one in problems))
     imported(exported("module", found, launcher=launcher_binary() if has_launcher else None), tmp_path)
-    command = [sys.executable, "-m", "tests.exported_on_gpu", str(tmp_path / "best_kernels.py"), library]
-    at = Path(__file__).parents[1]
-    try:
-        answer = subprocess.run(command, cwd=at, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS)
-    except subprocess.TimeoutExpired as late:
-        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
-    assert answer.returncode == 0, answer.stderr
+    succeed("tests.exported_on_gpu", tmp_path / "best_kernels.py", library, timeout=LIMIT_SECONDS)
 
 
 @pytest.mark.gpu
@@ -230,8 +223,5 @@ for order in "CF":
         for name in ("HOME", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "CUDA_PATH")
         if name in os.environ
     }
-    command = [sys.executable, "-c", program]
-    answer = subprocess.run(
-        command, capture_output=True, text=True, check=False, timeout=200, env=environment, cwd=tmp_path
-    )
+    answer = python("-c", program, timeout=200, env=environment, cwd=tmp_path)
     assert answer.returncode == 0, answer.stderr

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.on_gpu import ON_GPU
+from tests.processes import succeed
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
 LIMIT_SECONDS = 300  # limit of a process
@@ -26,9 +24,4 @@ def test_arrays_are_multiplied_right(checks: tuple[str, ...]) -> None:
     for library in GROUPS[checks]:
         if importlib.util.find_spec(library) is None:
             pytest.skip(f"{library} is not installed")
-    program, at = [sys.executable, "-m", "tests.arrays_on_gpu", *checks], Path(__file__).parents[1]
-    try:
-        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS, cwd=at)
-    except subprocess.TimeoutExpired as late:
-        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("tests.arrays_on_gpu", *checks, timeout=LIMIT_SECONDS)

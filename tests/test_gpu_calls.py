@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests.on_gpu import ON_GPU
+from tests.processes import succeed
 from tsm2_tune.tuner.device.cuda import cuda_device_count
 
 pytestmark = [*ON_GPU, pytest.mark.usefixtures("session_cache")]
@@ -22,12 +20,7 @@ def run(library: str, *command: str) -> None:
     """The check in a process of its own."""
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    program, at = [sys.executable, "-m", "tests.calls_on_gpu", library, *command], Path(__file__).parents[1]
-    try:
-        answer = subprocess.run(program, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS, cwd=at)
-    except subprocess.TimeoutExpired as late:
-        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
-    assert answer.returncode == 0, answer.stderr
+    succeed("tests.calls_on_gpu", library, *command, timeout=LIMIT_SECONDS)
 
 
 @pytest.mark.parametrize("check", OF_ARRAYS)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,6 +11,7 @@ from numpy import float32, int32, int64, uint64
 
 from tests.fabricated import plain_sql
 from tests.on_gpu import ON_GPU
+from tests.processes import python, succeed
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.tuner.device.cuda import CudaDevice
 from tsm2_tune.tuner.device.cuda_kernel import CudaKernel
@@ -143,23 +142,10 @@ def test_memory_that_was_kept_is_given_back(gpu: CudaDevice) -> None:
 @pytest.fixture(scope="module")
 def exported_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tuned")
-    command = [sys.executable, "-m", "tsm2_tune"]
-    tune = [
-        "--device",
-        "0",
-        "--shapes",
-        "4096x8x512,1e5x4x4",
-        "--dtype",
-        "f32,f64",
-        "--max-trials",
-        "4",
-        "--no-vendor",  # which these products would be given to where it is faster
-        "--db",
-        "r.db",
-    ]
-    export = ["export", "--db", "r.db", "--format", "module", "--output", "best_kernels.py"]
-    subprocess.run([*command, *tune], cwd=folder, check=True)
-    subprocess.run([*command, *export], cwd=folder, check=True)
+    # Without the vendor, which these products would be given to where it is faster
+    tune = "--device 0 --shapes 4096x8x512,1e5x4x4 --dtype f32,f64 --max-trials 4 --no-vendor --db r.db"
+    for command in (tune, "export --db r.db --format module --output best_kernels.py"):
+        python("-m", "tsm2_tune", *command.split(), cwd=folder, check=True)
     return folder / "best_kernels.py"
 
 
@@ -167,9 +153,7 @@ def exported_module(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_exported_module_takes_arrays_of(library: str, exported_module: Path) -> None:
     if importlib.util.find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    command = [sys.executable, "-m", "tests.exported_on_gpu", str(exported_module), library]
-    answer = subprocess.run(command, cwd=Path(__file__).parents[1], capture_output=True, text=True, check=False)
-    assert answer.returncode == 0, answer.stderr
+    succeed("tests.exported_on_gpu", exported_module, library)
 
 
 def test_an_export_verifies_binaries_that_nobody_did(exported_module: Path) -> None:
@@ -187,7 +171,6 @@ def test_an_export_verifies_binaries_that_nobody_did(exported_module: Path) -> N
 
 
 def exported_again(database: Path) -> str:
-    command = [sys.executable, "-m", "tsm2_tune", "export", "--db", database.name, "--output", "again.py"]
-    done = subprocess.run(command, cwd=database.parent, capture_output=True, text=True, check=False)
+    done = python("-m", "tsm2_tune", "export", "--db", database.name, "--output", "again.py", cwd=database.parent)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr

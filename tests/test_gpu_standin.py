@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +13,7 @@ import pytest
 from tests.fabricated import handmade, trial
 from tests.library_calls import real_library
 from tests.on_gpu import ON_GPU, Memory
+from tests.processes import python
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
 from tsm2_tune.interpose.journal import REASONS, Seen, written_in
@@ -54,8 +53,7 @@ def random_products(
         journal.mkdir()
         told = Standing(standin_path(), library).environment(journal)
         count, first = COUNT // processes // threads, seed + number * threads
-        command = [sys.executable, "-m", module, str(count), str(first), str(threads)]
-        done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
+        done = python("-m", module, count, first, threads, env=told, timeout=1200)
         assert (done.returncode, done.stderr[-3000:]) == (0, "")
         found.update(json.loads(done.stdout))
         real_library = written_in(journal)
@@ -100,7 +98,7 @@ assert torch.equal(torch.addmm(row, a, b), expected + row)
 def test_pytorchs_products_by_cublaslt_are_taken_but_for_those_with_a_bias(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     told = Standing(standin_path(), library).environment(tmp_path)
-    done = subprocess.run([sys.executable, "-c", IN_PYTORCH], env=told, capture_output=True, text=True, timeout=300)
+    done = python("-c", IN_PYTORCH, env=told, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     (one,) = [one for one in written_in(tmp_path).seen if one.routine == "cublasLtMatmul" and one.dtype == "f32"]
     assert (one.shape, one.calls, one.taken) == ((8, 300, 64), 3, 2)
@@ -115,8 +113,7 @@ def test_results_are_within_the_bound_of_cublass(
     library: Path, tmp_path: Path, module: str, routines: set[str]
 ) -> None:
     told = Standing(standin_path(), library, compared=3).environment(tmp_path)
-    command = [sys.executable, "-m", f"tests.{module}", str(COUNT // 3), "2", "1"]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=1200)
+    done = python("-m", f"tests.{module}", COUNT // 3, "2", "1", env=told, timeout=1200)
     assert (done.returncode, done.stderr) == (0, "")
     compared = [one for one in written_in(tmp_path).seen if one.compared]
     assert {one.dtype for one in compared} == set(OPS)
@@ -162,7 +159,7 @@ assert float(d[0]) == 4 and float(c[0]) == 64
 
 def test_measuring_ends_no_capture_on_another_stream(library: Path, tmp_path: Path) -> None:
     told = Standing(standin_path(), library, has_times=True, compared=2).environment(tmp_path)
-    done = subprocess.run([sys.executable, "-c", CAPTURED], env=told, capture_output=True, text=True, timeout=300)
+    done = python("-c", CAPTURED, env=told, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     seen = {one.shape[0]: one for one in written_in(tmp_path).seen}
     assert (seen[255].compared, seen[256].compared) == (2, 2)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.on_gpu import ON_GPU
+from tests.processes import succeed
 
 pytestmark = [
     *ON_GPU,
@@ -31,12 +30,7 @@ GROUPS = (
 
 def answer(*command: str) -> None:
     """Run the program, and assert that it succeeds in time."""
-    program, at = [sys.executable, "-m", "tests.torch_on_gpu", *command], Path(__file__).parents[1]
-    try:
-        done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=LIMIT_SECONDS, cwd=at)
-    except subprocess.TimeoutExpired as late:
-        pytest.fail(f"it took more than {LIMIT_SECONDS} s: {(late.stderr or b'').decode()}")
-    assert done.returncode == 0, done.stdout + done.stderr
+    succeed("tests.torch_on_gpu", *command, timeout=LIMIT_SECONDS)
 
 
 @pytest.fixture(scope="module")

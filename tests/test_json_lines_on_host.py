@@ -16,6 +16,7 @@ import tsm2_tune
 from tests.command import TUNE
 from tests.event_lines import PAGE, Line, assert_documented, lines_of
 from tests.on_host import ON_HOST
+from tests.processes import python
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial_summaries import TrialLine
 
@@ -108,9 +109,7 @@ def test_the_example_runs(tmp_path: Path) -> None:
     (example,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
     assert '["tsm2-tune", ' in example
     here = example.replace('["tsm2-tune", ', f'[{sys.executable!r}, "-m", "tests.quick_command", ')
-    ended = subprocess.run(
-        [sys.executable, "-c", here], cwd=tmp_path, env=environment(), capture_output=True, text=True, check=False
-    )
+    ended = python("-c", here, cwd=tmp_path, env=environment())
     assert (ended.returncode, ended.stderr) == (0, "")
     *trials, won, status = ended.stdout.splitlines()
     assert [line.split()[0] for line in trials] == ["1", "2"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import pickle
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from tests.fabricated import exported, trial, tuning_run, winners
 from tests.modules import OUT, A, B, loaded, recorded
+from tests.processes import python
 
 
 @pytest.fixture
@@ -69,5 +69,5 @@ def test_an_import_loads_no_module_that_only_few_calls_use(path: Path) -> None:
         f"import sys, numpy; [sys.modules.pop(name, None) for name in {late}]; import kernels;"
         f"print([name for name in {late} if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=path.parent, capture_output=True, text=True, check=True)
+    done = python("-c", code, cwd=path.parent, check=True)
     assert done.stdout == "[]\n"

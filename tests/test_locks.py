@@ -18,6 +18,7 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
+from tests.processes import python
 from tsm2_tune.errors import DeviceError
 from tsm2_tune.tuner.device import lock
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE, _name, device_lock
@@ -75,7 +76,7 @@ except DeviceError as error:
 """
 
     def said_by_another_user() -> str:
-        return subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
+        return python("-c", text, check=True).stdout
 
     with device_lock(target()):
         assert f"in use by a run of process {os.getpid()}: wait" in said_by_another_user()

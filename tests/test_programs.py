@@ -21,6 +21,7 @@ from tests.command import refused
 from tests.command import run as run_command
 from tests.lt_calls import BIAS, EPILOGUE, matmul
 from tests.on_host import IN_C
+from tests.processes import python
 from tests.standin_calls import TESTS, gemm
 from tsm2_tune.api.parse import problems_of
 from tsm2_tune.commands.run import FUNCTION
@@ -39,15 +40,8 @@ SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0
 
 def tsm2_tune(fakes: Path, *arguments: str, steps: Any = ()) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"LD_LIBRARY_PATH": str(fakes), "COLUMNS": "200"}
-    command = [sys.executable, "-m", "tsm2_tune", *arguments]
-    return subprocess.run(
-        command,
-        input=json.dumps([steps]),
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=TESTS.parent,
+    return python(
+        "-m", "tsm2_tune", *arguments, input=json.dumps([steps]), env=environment, timeout=120, cwd=TESTS.parent
     )
 
 

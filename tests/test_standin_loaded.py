@@ -12,6 +12,7 @@ import pytest
 
 from tests.library_calls import fabricated_library, tried
 from tests.on_host import IN_C
+from tests.processes import python
 from tests.standin_calls import FLAGS, TESTS, compiled_c, launches_and_routines, run_with_standin
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.interpose.build import standin_path
@@ -463,8 +464,7 @@ def test_what_cublas_multiplies_by_cublaslt_is_no_product_of_the_programs(
     cublas = CUBLASLT.built(tmp_path, name, CUBLAS_ITSELF, "-shared", *linked(fakes, "libcublasLt.so.13"))
     (tmp_path / "journal").mkdir()
     told = Standing(standin_path(), narrow).environment(tmp_path / "journal") | {"LD_LIBRARY_PATH": str(fakes)}
-    command = [sys.executable, "-c", PROGRAM.replace("CUBLAS", str(cublas))]
-    done = subprocess.run(command, env=told, capture_output=True, text=True, timeout=60)
+    done = python("-c", PROGRAM.replace("CUBLAS", str(cublas)), env=told, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
     assert launches_and_routines(done.stdout.splitlines()) == (0, ["cublasLtMatmul"] * 2)
     written = written_in(tmp_path / "journal")

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from tests.command import run
 from tests.fabricated import GPU, configuration, host_run, trial, tuning_run
+from tests.processes import python
 from tsm2_tune.__main__ import main as command
 from tsm2_tune.console import audit_tables, plan_tables, tables, trial_tables
 from tsm2_tune.console.printable import printable
@@ -315,6 +316,6 @@ def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
 def test_a_shell_is_told_how_to_complete(shell: str, tmp_path: Path) -> None:
     environment = {**os.environ, "_TSM2_TUNE_COMPLETE": f"{shell}_source"}
     program = "import sys; sys.argv[0] = 'tsm2-tune'; from tsm2_tune.__main__ import main; main()"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
+    done = python("-c", program, env=environment)
     assert done.returncode == 0, json.dumps(done.stderr)
     assert f"_TSM2_TUNE_COMPLETE={shell}_complete" in done.stdout

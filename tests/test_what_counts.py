@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from tests.fabricated import (
     tuning_run,
     vendor_measurement,
 )
+from tests.processes import python
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import LoadedResources
 
@@ -101,8 +100,7 @@ print(row.median_us, row.vendor_us, open("first.jsonl").read() == open("second.j
 
 def test_a_text_goes_round_without_asserts(tmp_path: Path) -> None:
     root = Path(__file__).parents[1]
-    command = [sys.executable, "-O", "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{ROUND_TRIP}"]
-    said = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    said = python("-O", "-c", f"import sys; sys.path.insert(0, {str(root)!r})\n{ROUND_TRIP}", cwd=tmp_path)
     assert (said.stdout, said.stderr) == ("480.0 700.0 True\n", "")
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.databases import database_of
 from tests.fabricated import configuration, trial
+from tests.processes import python
 from tests.standin_calls import TESTS
 from tsm2_tune.interpose.build import LEFT
 from tsm2_tune.tuner.device.cuda import cuda_device_count
@@ -26,12 +25,7 @@ SAID = f"no GPU to use (no CUDA driver: libcuda.so.1 not found): {LEFT}\n"
 def test_no_gpu_is_told_and_nothing_is_compiled(way: str, path: Path, plain: str) -> None:
     database_of(path, trial(500.0, configuration()))
     arguments = way.format(database=path, library=plain).split()
-    done = subprocess.run(
-        [sys.executable, "-m", "tsm2_tune", "run", *arguments, "--", "sh", "-c", "exit 7"],
-        capture_output=True,
-        text=True,
-        cwd=TESTS.parent,
-    )
+    done = python("-m", "tsm2_tune", "run", *arguments, "--", "sh", "-c", "exit 7", cwd=TESTS.parent)
     assert (done.returncode, done.stderr.startswith(SAID)) == (7, True)
     assert done.stderr.removeprefix(SAID) == (
         "no product was seen: the program failed with status 7\n" if "report" in way else ""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -16,6 +14,7 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.conftest import ONCE, TryKernel
+from tests.processes import python
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -205,6 +204,5 @@ def test_the_worker_does_not_run_the_script_that_asks_for_it(by: str, support_pa
         "print(worker.ceilings().copy_gbytes_per_s > 0)\n"
         "worker.close()\n"
     )
-    command = [sys.executable, str(script) if by == "a file" else "-"]
-    ended = subprocess.run(command, input=script.read_text(), capture_output=True, text=True, check=False)
+    ended = python(str(script) if by == "a file" else "-", input=script.read_text())
     assert (ended.stdout, ended.stderr) == ("runs\nTrue\n", "")

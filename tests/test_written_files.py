@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.command import run
+from tests.processes import python
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.written_files import refuse_unwritable, write, write_all, written
 
@@ -110,7 +109,7 @@ for attempt in (lambda: refuse_unwritable("kernels.so"), lambda: write_all(conte
 """
     for above in (tmp_path, *tmp_path.parents[:3]):  # pytest's, which are this user's alone
         above.chmod(above.stat().st_mode | 0o011)
-    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    found = python("-c", text, check=True)
     assert found.stdout.count("it belongs to another user, and in its folder only the owner can replace a file") == 2
     assert ([one.name for one in folder.iterdir()], theirs.read_text()) == (["kernels.so"], "theirs")
 
