@@ -25,7 +25,8 @@ from tests.command import run
 from tests.fabricated import GPU, measurement, vendor_measurement
 from tests.hostile import refusal_of
 from tests.reported import Page
-from tests.tampering import FAMILIES, RUN, SKINNY, SMALL, TARGET, tamper
+from tests.simulated import RUN, TARGET
+from tests.tampering import FAMILIES, SKINNY, SMALL, tamper
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
 from tsm2_tune.generator.device.cards import PROFILES

@@ -27,8 +27,9 @@ from tests.fabricated import (
     trial,
     tuning_run,
 )
+from tests.simulated import TARGET
 from tests.tampered import Compiling
-from tests.tampering import EVIL, SKINNY, TARGET, good_database, plant
+from tests.tampering import EVIL, SKINNY, good_database, plant
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem

@@ -39,7 +39,8 @@ from tests.hostile import (
     values_of,
     wrong_of,
 )
-from tests.tampering import SKINNY, TARGET, YESTERDAY
+from tests.simulated import TARGET
+from tests.tampering import SKINNY, YESTERDAY
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.measure.timing import median_interval
 from tsm2_tune.tuner.results import domains, trial_summaries, validation
