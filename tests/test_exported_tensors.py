@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -93,6 +94,54 @@ def test_a_new_context_with_the_handle_of_an_old_one_gets_its_own_kernel(
     module.gemm(*given)
     module.gemm(*given)
     assert module.driver.calls.count("load") == 2
+
+
+class Memory:
+    """PyCUDA's object that owns memory at an address."""
+
+    def __init__(self, address: int) -> None:
+        self.address = address
+
+    def __int__(self) -> int:
+        return self.address
+
+
+def test_the_driver_is_asked_once_who_owns_pycudas_memory(module: ModuleType) -> None:
+    given, asked = arrays("pycuda", 0x1000, 0x2000, 0x3000), list[int]()
+
+    def owner(address: int) -> int:
+        asked.append(address)
+        return 0xC0
+
+    module.driver.owner = owner
+    for array in given:
+        array.gpudata = Memory(array.gpudata)
+    module.gemm(*given)
+    module.gemm(*given)
+    asked.clear()
+    module.gemm(*given)
+    assert (asked, len(module.driver.launches)) == ([], 3)
+    given[0].gpudata = int(given[0].gpudata)  # as of a part of an array
+    module.gemm(*given)
+    assert (asked, len(module.driver.launches)) == ([0x1000], 4)
+
+
+def test_new_memory_of_pycuda_at_an_old_address_is_in_its_own_context(module: ModuleType) -> None:
+    given = arrays("pycuda", 0x1000, 0x2000, 0x3000)
+    for context in (0xC0, 0xC1):
+        module.driver.owner = lambda address, context=context: context
+        for array in given:
+            array.gpudata = Memory(int(array.gpudata))
+        module.gemm(*given)
+        module.gemm(*given)
+        assert [call for call in module.driver.calls if call.startswith("push")][-1] == f"push {context:x}"
+    module.driver.owner = lambda address: 0xC0 if address == 0x3000 else 0xC1
+    given[2].gpudata = Memory(int(given[2].gpudata))
+    with pytest.raises(ValueError, match="out and a are in different CUDA contexts"):
+        module.gemm(*given)
+    del given, array
+    gc.collect()
+    assert module._owned == {}
 
 
 def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import cupy_stream, is_cupys, torch_stream, vendors_product
 from tsm2_tune.runtime.arrays.protocols import Tensor
-from tsm2_tune.runtime.cuda.driver import shared_context_id, stream_handle
+from tsm2_tune.runtime.arrays.pycuda_arrays import owned_memory
+from tsm2_tune.runtime.cuda.driver import stream_handle
 from tsm2_tune.runtime.launch_plan import Plan
 
 Spans = tuple[int, ...]  # numbers of bytes from the first to the last element of a, b and out
@@ -263,9 +264,8 @@ def pycuda_look_up(gpuarray: Any) -> LookUp:
         dtype = a.dtype
         if type(b) is not kind or type(out) is not kind or b.dtype is not dtype or out.dtype is not dtype:
             return NOTHING
-        pa, pb, at = int(a.gpudata), int(b.gpudata), int(out.gpudata)
-        context = shared_context_id(pa, pb, at)
-        if context is None:
+        (pa, context), (pb, of_b), (at, of_out) = map(owned_memory, (a.gpudata, b.gpudata, out.gpudata))
+        if context is None or not context == of_b == of_out:
             return NOTHING
         key = context, a.shape, b.shape, out.shape, a.strides, b.strides, out.strides, dtype, pa == pb, asked
         if new is not None:

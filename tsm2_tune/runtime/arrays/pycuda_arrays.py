@@ -1,14 +1,34 @@
-"""Allocate results as PyCUDA arrays, for operands of PyCUDA and of libraries whose allocator is not known."""
+"""PyCUDA's arrays: the owner of their memory, and new arrays, also for libraries whose allocator is not known."""
 
 from __future__ import annotations
 
 import threading
+import weakref
 from typing import Any
 
 from tsm2_tune.runtime.arrays.matrices import Product
-from tsm2_tune.runtime.cuda.driver import primary_context
+from tsm2_tune.runtime.cuda.driver import owner_id, primary_context
 
 _contexts: dict[tuple[int, int], Any] = {}  # (thread, device) -> context: a PyCUDA context belongs to one thread
+Owned = tuple[int, int | None]  # address, and id of the CUDA context that owns the memory; None: no context does
+_owned: dict[int, tuple[Owned, Any]] = {}  # id of a memory object -> its address and owner, and a reference to it
+
+
+def owned_memory(memory: Any) -> Owned:
+    """Return the address of a GPUArray's `gpudata`, and the id of the context that owns it.
+
+    The driver is asked once for each memory object, which keeps its address and its context as long as it lives, and
+    each time for an address without an object, as in a part of an array.
+    """
+    found = _owned.get(id(memory))
+    if found is not None:
+        return found[0]
+    address = int(memory)
+    owned = address, owner_id(address)
+    if type(memory).__weakrefoffset__:
+        key = id(memory)
+        _owned[key] = owned, weakref.ref(memory, lambda _: _owned.pop(key, None))
+    return owned
 
 
 def new_gpu_array(context: int, ordinal: int, product: Product, order: str) -> Any:

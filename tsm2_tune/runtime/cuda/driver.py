@@ -128,16 +128,11 @@ def _id_of(context: ctypes.c_void_p) -> int:
     return number.value
 
 
-def shared_context_id(*addresses: int) -> int | None:
-    """Return the id of the CUDA context that owns the memory at all these addresses; None if there is none."""
-    context, ask = ctypes.c_void_p(), cuda().cuPointerGetAttribute
-    found = ctypes.byref(context)
-    owner: int | None = 0  # of no array yet
-    for address in addresses:
-        if ask(found, CONTEXT_OF_POINTER, ctypes.c_uint64(address)) or owner not in (0, context.value):
-            return None
-        owner = context.value
-    return _id_of(context) if owner else None
+def owner_id(address: int) -> int | None:
+    """Return the id of the CUDA context that owns the memory at this address; None if there is none."""
+    context, pointer = ctypes.c_void_p(), ctypes.c_uint64(address)
+    status = cuda().cuPointerGetAttribute(ctypes.byref(context), CONTEXT_OF_POINTER, pointer)
+    return None if status or not context.value else _id_of(context)
 
 
 def stream_handle(stream: Any) -> int:
