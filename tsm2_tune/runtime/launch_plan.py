@@ -58,11 +58,12 @@ LARGEST = {kind: float(np.finfo(kind).max) for kind in SCALARS}
 class Slot:
     """The buffer of one launch. `config` and `parameters` are the pointers into it that cuLaunchKernelEx reads."""
 
-    __slots__ = ("alpha", "beta", "buffer", "config", "legacy_workspace", "parameters")
+    __slots__ = ("alpha", "beta", "buffer", "config", "legacy_workspace", "operands", "parameters")
 
     def __init__(self, plan: Plan) -> None:
         # The addresses of the legacy stream's workspace, if they are written in this slot.
         self.legacy_workspace: tuple[int, int] | None = None
+        self.operands: tuple[int, ...] = ()  # the stream and the addresses that are written in this slot
         self.buffer = BUFFER()
         first = ctypes.addressof(self.buffer)
         pointers = [first + place for place in plan.places]
@@ -129,7 +130,10 @@ class Plan:
             slot = self.slots.pop()
         except IndexError:
             slot = Slot(self)
-        STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
+        operands = stream, a, b, out
+        if slot.operands != operands:
+            STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, *operands)
+            slot.operands = operands
         if slot.alpha is not alpha or slot.beta is not beta:
             slot.set_factors(self, alpha, beta)
         if self.needed_bytes is not None or self.kernel_launch(slot.config, self.function, slot.parameters, None):
@@ -148,6 +152,7 @@ class Plan:
         except IndexError:
             slot = Slot(self)
         STREAM_AND_ADDRESSES.pack_into(slot.buffer, STREAM_AT, stream, a, b, out)
+        slot.operands = ()
         if self.needed_bytes is not None:
             words = ctypes.c_size_t(self.needed_bytes[1] // 4)
             ask_driver("cuMemsetD32Async", ctypes.c_uint64(counters), 0, words, ctypes.c_void_p(stream))

@@ -220,14 +220,14 @@ def cupy_look_up(cupy: Any) -> LookUp:
         on, pa, pb = at_a.device_id, at_a.ptr, at_b.ptr
         if type(b) is not kind or b.dtype is not dtype or at_b.device_id != on:
             return NOTHING
-        at, key_of_out = 0, None
+        at, shape, strides = 0, None, None
         if out is not None:
             at_out = out.data
-            at, key_of_out = at_out.ptr, (out.shape, out._c_contiguous or out.strides)
+            at, shape, strides = at_out.ptr, out.shape, out._c_contiguous or out.strides
             if type(out) is not kind or out.dtype is not dtype or at_out.device_id != on:
                 return NOTHING
         key = (
-            a.shape, b.shape, key_of_out, a._c_contiguous or a.strides, b._c_contiguous or b.strides,
+            a.shape, b.shape, shape, a._c_contiguous or a.strides, b._c_contiguous or b.strides, strides,
             dtype, on, pa == pb, asked,
         )  # fmt: skip
         if new is not None:
