@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from types import SimpleNamespace
@@ -15,6 +16,7 @@ from tsm2_tune.runtime.arrays.protocols import Array
 from tsm2_tune.runtime.elements import DTYPES, MATHS, OF_ELEMENT, SUMS
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
+INTEGERS = (int, np.integer)
 MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
 
 
@@ -71,10 +73,11 @@ class Matrix:
                 raise TypeError(f"{name}: its __cuda_array_interface__ is not one: {wrong}")
             if interface.get("mask") is not None or isinstance(array, np.ma.MaskedArray):
                 raise TypeError(f"{name}: masked arrays are not supported")
-            if interface["typestr"] == TYPE_OF_BFLOAT16 or _is_bfloat16(array):
-                element, dtype = "bf16", array.dtype if on_host else np.dtype(interface["typestr"])
+            typestr = interface["typestr"]
+            if typestr[2:] == "2" and (typestr == TYPE_OF_BFLOAT16 or _is_bfloat16(array)):
+                element, dtype = "bf16", array.dtype if on_host else np.dtype(typestr)
             else:
-                element, dtype = _type_of(interface["typestr"], name)
+                element, dtype = _type_of(typestr, name)
             shape, strides, stream = tuple(interface["shape"]), interface.get("strides"), interface.get("stream")
             address, read_only = interface["data"]
         size, is_vector = dtype.itemsize, len(shape) == 1 and vector != ""
@@ -127,20 +130,23 @@ def _wrong_with(interface: Any) -> str:
     strides, stream = interface.get("strides"), interface.get("stream")
     if not isinstance(interface["typestr"], str):
         return "expected a text as typestr"
-    if not isinstance(shape, (tuple, list)) or not (all(map(_is_whole, shape)) and min(shape, default=0) >= 0):
+    if not isinstance(shape, (tuple, list)) or not _are_whole(shape, 0):
         return "expected whole numbers from 0 on as shape"
-    if strides is not None and not (isinstance(strides, (tuple, list)) and all(map(_is_whole, strides))):
+    if strides is not None and not (isinstance(strides, (tuple, list)) and _are_whole(strides, -LARGEST_ADDRESS)):
         return "expected whole numbers as strides"
-    if not (isinstance(data, (tuple, list)) and len(data) == 2 and _is_whole(data[0], 0)):
+    if not (isinstance(data, (tuple, list)) and len(data) == 2 and _are_whole(data[:1], 0)):
         return "expected an address and whether it is read-only as data"
-    if stream is not None and not _is_whole(stream, 0):
+    if stream is not None and not _are_whole((stream,), 0):
         return "expected a handle or None as stream"
     return ""
 
 
-def _is_whole(number: Any, least: int = -LARGEST_ADDRESS) -> bool:
-    """Return whether the value is an integer from `least` to the largest address."""
-    return isinstance(number, (int, np.integer)) and least <= int(number) <= LARGEST_ADDRESS
+def _are_whole(numbers: Sequence[Any], least: int) -> bool:
+    """Return whether the values are integers from `least` to the largest address."""
+    for number in numbers:  # noqa: SIM110, since a generator takes longer
+        if not (isinstance(number, INTEGERS) and least <= number <= LARGEST_ADDRESS):
+            return False
+    return True
 
 
 def _is_bfloat16(array: Array) -> bool:

@@ -109,7 +109,8 @@ def core_record(
 
 def record_of(product: Product) -> bytes:
     """Return the product as a packed struct core_product."""
-    leading = [x.ld for x in product.given]
+    a, b, out = product.a, product.b, product.out
+    leading = (a.ld, b.ld) if out is None else (a.ld, b.ld, out.ld)
     return core_record(product.name, product.shape, leading, product.conjugates, product.is_gram)
 
 

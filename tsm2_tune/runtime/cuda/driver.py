@@ -58,8 +58,9 @@ def home(matrix: Matrix) -> tuple[int, int]:
 
 def _home_of_memory(matrix: Matrix) -> tuple[int, int]:
     ask, address = cuda().cuPointerGetAttribute, ctypes.c_uint64(matrix.address)
-    ordinal, context, managed = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_int()
+    ordinal, context = ctypes.c_int(), ctypes.c_void_p()
     if ask(ctypes.byref(ordinal), ORDINAL_OF_POINTER, address) or ordinal.value < 0:
+        managed = ctypes.c_int()
         if not ask(ctypes.byref(managed), IS_MANAGED, address) and managed.value:
             ordinal_of_library = matrix.array.data.device_id if matrix.library == "cupy" else 0
             return primary_context(ordinal_of_library), ordinal_of_library  # managed memory has no device of its own
