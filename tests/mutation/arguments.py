@@ -53,13 +53,6 @@ ARGUMENTS = (
         r"more_tiles = tile \+ tile_depth <= k",
     ),
     Argument(
-        "what is staged after the last tile is staged over before it is read",
-        ("flag",),
-        r"^if \(more_tiles\)",
-        r"^if \(true\)",
-        lambda mutant: lines_about(mutant, 1, 2) == ["copy_b(staged, next_b);"],
-    ),
-    Argument(
         "a turn past the end, which has no steps",
         ("comparison",),
         r"for \(index_t tile = 0; tile < k;",
@@ -114,15 +107,6 @@ ARGUMENTS = (
         ),
     ),
     Argument(
-        "a turn past the last sum, in which none is loaded or stored",
-        ("comparison",),
-        r"^for \(int from = threadIdx\.x \* sum_width; from < valid_elements;",
-        r"from <= valid_elements;",
-        lambda mutant: (
-            "if (at < valid_elements)" in mutant.text and "if (at < valid_elements && i >= " in mutant.text
-        ),
-    ),
-    Argument(
         "threads of a block have no third place: threadIdx.z is 0",
         ("arithmetic", "dropped term"),
         r"^const unsigned long long none = threadIdx\.z \| \(unsigned long long\)threadIdx\.z << 32, sign = ",
@@ -139,13 +123,6 @@ ARGUMENTS = (
             and lines_about(mutant, 1, 3)
             == ["previous = atomic_inc_acq_rel(counter, count - 1);", "__syncthreads();"]
         ),
-    ),
-    Argument(
-        "how many loads are on their way at once: no turn multiplies or loads past the last chunk",
-        ("flag",),
-        r"^return run_register_pipeline<whole \? stages : 1, ",
-        r"^return run_register_pipeline<(true|false) \? stages : 1, ",
-        lambda mutant: all(one in mutant.text for one in ("if (next >= end)", "if (current < end)")),
     ),
     Argument(
         "a last chunk that is past the end of k is of zeros in both operands",
@@ -198,13 +175,6 @@ ARGUMENTS = (
         ("comparison",),
         r"^if \(rest > first_row\)$",
         r"^if \(rest >= first_row\)$",
-    ),
-    Argument(
-        "what is loaded of C is not used where its factor is 0",
-        ("flag",),
-        r"^if \(more_rows && factor != 0\)",
-        r"^if \(more_rows *\)",
-        lambda mutant: "= factor == 0 ? alpha * sum[c] :" in mutant.text,
     ),
     Argument("the products of a tile are fewer", ("early stop",), r"; l < stop;", r"&& l < \d+", ends_in_tile),
     Argument(
@@ -357,13 +327,6 @@ ARGUMENTS = (
         ("constant", "value", "narrower"),
         r"first \+ c < n \? row_of_C\[.*\] : scalar\(0\)",
         r"scalar\((1|\(-1\))\)",
-    ),
-    Argument(
-        "each thread adds up the vectors that it left itself, where a vector has one element",
-        ("barrier",),
-        r"^__syncthreads\(\);$",
-        "",
-        lambda mutant: "adders = 1;" in mutant.text and "static constexpr int width = 1" in mutant.text,
     ),
     Argument(
         "all threads have an element in each turn: their number divides that of the elements",

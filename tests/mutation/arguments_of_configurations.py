@@ -7,11 +7,9 @@ from tests.mutation.conditions import (
     INT16_MAX,
     MOST_MASKED,
     constant,
-    copies_for_itself,
     ends_past,
     fits_shared_memory,
     has_one_split,
-    has_one_team,
     is_end_of_sweep,
     is_function,
     is_past_last_chunk,
@@ -105,13 +103,6 @@ OF_CONFIGURATIONS = (
         r"(true|valid >= 0) \? from : A",
     ),
     Argument(
-        "each lane reads the pieces that it has copied itself",
-        ("barrier",),
-        r"^__syncwarp\(\);  // every lane('s copies have arrived| has read its own)$",
-        "",
-        copies_for_itself,
-    ),
-    Argument(
         "where vectors have one element, the way for what is not aligned is taken for less than a tile of rows",
         ("early stop",),
         r"^elements\.element\[e\] = i < m && l < end \? from\[e\] : scalar\(0\);",
@@ -157,17 +148,6 @@ OF_CONFIGURATIONS = (
         ),
     ),
     Argument(
-        "any thread of the block may do it: the others wait before and after",
-        ("constant",),
-        r"^if \(threadIdx\.x == 0\) \{",
-        r"^if \(threadIdx\.x == 1\) \{",
-        lambda mutant: (
-            lines_about(mutant, -1, 0) == ["__syncthreads();"]
-            and lines_about(mutant, 1, 2)[0].startswith("stays = all_arrived(")
-            and lines_about(mutant, 4, 6) == ["}", "__syncthreads();"]
-        ),
-    ),
-    Argument(
         "a block that has one tile of rows goes over it once, so what is staged after the last tile is not read",
         ("dropped term",),
         r"^const index_t following = tile \+ depth < end \? tile \+ depth : begin;",
@@ -196,22 +176,6 @@ OF_CONFIGURATIONS = (
             constant(mutant, "depth") * constant(mutant, "across") > 0
             and constant(mutant, "depth") * constant(mutant, "across") % constant(mutant, "threads") == 0
         ),
-    ),
-    Argument(
-        "no tile has so many parts that they are added up in slices",
-        (),
-        holds=lambda mutant: (
-            is_function(mutant, "added_up")
-            and "if (parts > few_parts) {" in mutant.text
-            and mutant.subject.source.launch.splits <= constant(mutant, "few_parts")
-        ),
-    ),
-    Argument(
-        "nothing is staged before a look ahead has said how many lines there are",
-        ("constant",),
-        r"^int lines_a = 0, lines_b = 0;",
-        r"= (1|\(-1\))[,;]",
-        lambda mutant: "index_t to_copy = ring_of_block, stop = own_k_tiles, unchecked = 0;" in mutant.text,
     ),
     Argument(
         "a place in the tile of a chunk, which has fewer elements",
@@ -262,24 +226,11 @@ OF_CONFIGURATIONS = (
         pieces_fill_threads,
     ),
     Argument(
-        "the way for operands that are not aligned or not one is right for all",
-        ("flag",),
-        r"^if \(is_half && first_row != first_column\) \{",
-        r"^if \(true && first_row",
-    ),
-    Argument(
         "rows of C have another length than those of A, so that packs across rows are never stored",
         ("swapped name",),
         r"^&& \(across \? ldc == n && n == columns :",
         r"^&& \(across \? lda == n && n == columns :",
         packs_are_never_across,
-    ),
-    Argument(
-        "a block has one team, of all its warps",
-        ("dropped term",),
-        r"^const int member = warp % \(slice_threads / 32\);",
-        r"^const int member = warp *;",
-        has_one_team,
     ),
     Argument(
         "all copies were awaited where their chunk was due",

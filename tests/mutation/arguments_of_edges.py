@@ -19,13 +19,6 @@ OF_EDGES = (
         ),
     ),
     Argument(
-        "what is 0 past the end of k in the other operand makes 0 of this one, a number there",
-        ("constant",),
-        r"^const unsigned bits = l \+ q < k \? X\[.*\]\.bits : 0;",
-        r"\.bits : 1;",
-        lambda mutant: re.search(r"= l \+ q < k \? X\[.*\]\.bits : 0;", mutant.text) is not None,
-    ),
-    Argument(
         "rows past the last are copied as zeros, and their sums are not stored",
         ("flag",),
         r"^if \(next_row < m\) \{",

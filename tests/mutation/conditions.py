@@ -183,16 +183,6 @@ def packs_are_never_across(mutant: Mutant) -> bool:
     )
 
 
-def has_one_team(mutant: Mutant) -> bool:
-    """Return whether a block has as many warps as a team."""
-    is_known = "constexpr int slice_threads = 32 * slice_rows * (block_n / (8 * n_tiles));" in mutant.text
-    is_known &= "constexpr int slice_rows = block_m / (16 * m_tiles);" in mutant.text
-    rows, columns, m_tiles, n_tiles, threads = (
-        constant(mutant, name) for name in ("block_m", "block_n", "m_tiles", "n_tiles", "threads")
-    )
-    return is_known and 0 < threads <= 32 * (rows // (16 * m_tiles)) * (columns // (8 * n_tiles))
-
-
 def is_function(mutant: Mutant, name: str) -> bool:
     """Return whether the changed line is in the function of this name."""
     before = mutant.text.split("\n")[: mutant.line]
@@ -204,15 +194,3 @@ def tile_elements_bound(mutant: Mutant) -> int:
     """Past every place in a staged tile of either operand, whichever way it lies."""
     block_k, lines = constant(mutant, "block_k"), max(constant(mutant, "block_m"), constant(mutant, "block_n"))
     return (block_k + MOST_PADDING) * (lines + MOST_PADDING) if block_k and lines else INT16_MAX + 1
-
-
-def copies_for_itself(mutant: Mutant) -> bool:
-    """Return whether four lanes copy a line of a group of A, and each reads only the quarter that it copied."""
-    is_known = "constexpr int step = prefetch / stages;" in mutant.text
-    is_known &= "const int line = threadIdx.x % 32 / line_vectors, p = threadIdx.x % line_vectors;" in mutant.text
-    is_known &= (
-        "part[r] = group[smem_offset_a(8 * r + g, 4 * d + t)];" in mutant.text
-        and "using bits_t = uint4;" in mutant.text
-    )
-    pieces = 16 // mutant.subject.problem.dtype.element_bytes
-    return is_known and constant(mutant, "prefetch") == 4 * pieces * constant(mutant, "stages") > 0
