@@ -95,10 +95,11 @@ class Contest(Turns[CudaDevice]):
         effort: Effort,
         phases: PhaseTimer,
         cache: Cache = Cache.CLEAN,
+        libraries: tuple[Cublas, CublasLt] | None = None,
     ) -> None:
         super().__init__(device, target, support_path, effort, phases)
         self._cache = cache
-        self.cublas, self.cublaslt = Cublas(), CublasLt(device, LT_WORKSPACE_BYTES)
+        self.cublas, self.cublaslt = libraries or (Cublas(), CublasLt(device, LT_WORKSPACE_BYTES))
         self._graph_workspace = device.allocate(GRAPH_WORKSPACE_BYTES)
         self._nothing = device.load(self.compiled(NOTHING_TEXT, NOTHING, ()), NOTHING)
         self._replayer = Replayer(device) if streamed(device) else None

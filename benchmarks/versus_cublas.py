@@ -169,6 +169,7 @@ def measure_cells(
     start: float,
     verbose: bool = False,
     line: Callable[[dict[str, Any]], str] = line_of,
+    clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Measure the cells with the function `measured`, until the time limit in seconds since `start`.
 
@@ -178,7 +179,7 @@ def measure_cells(
     whole: dict[str, float] = defaultdict(float)
     complete = True
     for cell, prospects in cells:
-        begun = time.monotonic()
+        begun = clock()
         if time_limit is not None and begun - start + max(recent, default=0.0) > time_limit:
             click.echo(f"stopped by the time limit before {cell.text}: --resume goes on")
             complete = False
@@ -194,7 +195,7 @@ def measure_cells(
         phases.enter("file")
         result.add(row)
         click.echo(line(row))
-        recent.append(time.monotonic() - begun)
+        recent.append(clock() - begun)
         seconds = phases.taken()
         for name, taken in seconds.items():
             whole[name] += taken

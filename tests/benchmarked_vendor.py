@@ -13,12 +13,20 @@ from benchmarks.cells import Cell
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.inner import InnerFmaConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.device.emulator.device import HostDevice
 from tsm2_tune.tuner.measure.vendor.libraries import CublasError
 from tsm2_tune.tuner.verify.operands import Operand, Operands
 
 CEILINGS = Ceilings(4000.0, 4000.0, (("f32", 6e4), ("f64", 3e4)))
 PRODUCT = Cell("T", "column", Problem(5, 3, 40, "f64", "tn"))
 TSMT = InnerFmaConfig(128, 8, 8, 4, 4, step=1, stages=2, splits=1, min_blocks=1)
+
+
+class KnownHost(HostDevice):
+    """The host with the ceilings of a GPU."""
+
+    def ceilings(self) -> Ceilings:
+        return CEILINGS
 
 
 def matrix(address: int, rows: int, columns: int, leading_dimension: int) -> Any:

@@ -22,7 +22,7 @@ from benchmarks.contest import CONTESTANTS, Contest
 from benchmarks.result_file import ResultFile, read
 from benchmarks.unseen_run import Unseen
 from benchmarks.winner import Prospects, Skipped, Winner, plan, planners, prospects_of
-from tests.benchmarked_vendor import CEILINGS, PRODUCT, TSMT, FakeCublas, FakeLt
+from tests.benchmarked_vendor import PRODUCT, TSMT, FakeCublas, FakeLt, KnownHost
 from tests.conftest import ONCE
 from tests.fabricated import (
     ONE_STATE,
@@ -53,17 +53,15 @@ TOO_LARGE = Problem(100_000_000, 64, 64, "f64")
 
 
 @pytest.fixture
-def contest(monkeypatch: pytest.MonkeyPatch, quick: Toolchain, support_path: str) -> Callable[[int], Any]:
+def contest(quick: Toolchain, support_path: str) -> Callable[[int], Any]:
     """A contest on the host, in which NumPy stands for the libraries and leaves as many products out."""
-    device = HostDevice(support_path=support_path)
-    monkeypatch.setattr(device, "ceilings", lambda: CEILINGS)
-    monkeypatch.setattr("benchmarks.contest.CublasLt", lambda *_: FakeLt())
+    device = KnownHost(support_path=support_path)
 
     def made(missing: int) -> Any:
-        monkeypatch.setattr("benchmarks.contest.Cublas", lambda: FakeCublas(missing))
         target: Any = SimpleNamespace(toolchain=quick, is_host=True, **ONE_STATE)
         target.caches = lambda own, others: tuple(others)
-        found = Contest(cast(Any, device), target, support_path, ONCE, PhaseTimer())
+        libraries: Any = FakeCublas(missing), FakeLt()
+        found = Contest(cast(Any, device), target, support_path, ONCE, PhaseTimer(), libraries=libraries)
         found.host = device  # type: ignore[attr-defined]
         return found
 
@@ -150,7 +148,7 @@ SELECTION = versus_cublas.Selection(("R",), ("column",), ("f32",), "quick", seco
 
 @pytest.mark.parametrize("time_limit", [None, 25.0])
 def test_cells_are_measured_or_skipped_until_the_time_limit(
-    time_limit: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    time_limit: float | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each takes 10 s by the clock that the run looks at."""
     now = [0.0]
@@ -161,11 +159,10 @@ def test_cells_are_measured_or_skipped_until_the_time_limit(
             raise Skipped("no room for 1 bytes of device memory")
         return cast(dict[str, Any], row(cell))
 
-    monkeypatch.setattr(versus_cublas, "time", SimpleNamespace(monotonic=lambda: now[0]))
     result = ResultFile(tmp_path / "result.json", dict(FACTS))
     cells = ((cell, Prospects(cell.problem, 1, ())) for cell in SELECTION.cells)
     done = versus_cublas.measure_cells(
-        PhaseTimer(), measured, result, cells, time_limit=time_limit, start=0.0, verbose=True
+        PhaseTimer(), measured, result, cells, time_limit=time_limit, start=0.0, verbose=True, clock=lambda: now[0]
     )
     assert done is (time_limit is None)
     assert [item["n"] for item in result.rows] == ([2, 16, 32] if done else [2])

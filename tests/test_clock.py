@@ -83,9 +83,8 @@ def waited(monkeypatch: pytest.MonkeyPatch, *, late: dict[int, float], stopped: 
         polls[0] += 1
         return False
 
-    monkeypatch.setattr(time_limit, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(time_limit, "is_stopped", lambda _: polls[0] - 1 in stopped)
-    assert not answers_in_time(cast(Connection, SimpleNamespace(poll=poll)), 1, limit)
+    assert not answers_in_time(cast(Connection, SimpleNamespace(poll=poll)), 1, limit, lambda: now[0])
     return polls[0] - 1  # the last one does not wait
 
 

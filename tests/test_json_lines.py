@@ -72,10 +72,9 @@ def test_runs_that_share_problems_are_named(capsys: pytest.CaptureFixture[str]) 
 
 
 @pytest.mark.slow
-def test_a_long_silence_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(json_events, "LONG_SECONDS", 0.1)
+def test_a_long_silence_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     found: list[Line] = []
-    with EventLines("results.db") as shown:
+    with EventLines("results.db", long_seconds=0.1) as shown:
         time.sleep(0.3)
         assert "heartbeat" not in capsys.readouterr().out, "the run has not started"
         started = run_started()

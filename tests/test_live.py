@@ -40,7 +40,7 @@ def printed(console: Console) -> str:
 
 
 def shown_on(console: Console, problems: int = 1, phases: PhaseTimer | None = None, **options: Any) -> SearchProgress:
-    more = {name: options.pop(name) for name in ("next_phase", "clock") if name in options}
+    more = {name: options.pop(name) for name in ("next_phase", "clock", "long_seconds") if name in options}
     return SearchProgress(console, Options(**options), problems, phases or PhaseTimer(), **more)
 
 
@@ -81,13 +81,13 @@ def test_the_best_is_told_beside_the_vendor_where_a_final_has_measured_it() -> N
     assert last.startswith("2/128 400.0 us, 4.2 TB/s, 1.50 x cuBLAS")
 
 
-def test_where_no_bar_tells_trials_and_problems_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    console = on_screen(terminal=False)
-    with shown_on(console, 12, budget_seconds=120.0) as shown:
+def test_where_no_bar_tells_trials_and_problems_are_counted() -> None:
+    console, now = on_screen(terminal=False), [0.0]
+    with shown_on(console, 12, budget_seconds=120.0, clock=lambda: now[0]) as shown:
         shown.show(started(128))
         for trial_id, median_us in enumerate((500.0, 450.0), 1):
             shown.show(TrialStored(trial(median_us), trial_id))
-        monkeypatch.setattr(progress, "SILENCE_SECONDS", 0.0)
+        now[0] = progress.SILENCE_SECONDS
         shown.show(TrialStored(trial(400.0), 3))
     of_best = r"best 400\.0 us, .* of the floor"
     counted = rf"1/12 {PROBLEM.text}: 3 of 128 trials, \d+ (s|min) of search left, then finals; {of_best}\n"
@@ -148,11 +148,10 @@ def test_runs_that_share_problems_have_a_line_each() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("terminal", [False, True])
-def test_a_long_trial_is_not_silent(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> None:
+def test_a_long_trial_is_not_silent(terminal: bool) -> None:
     """A line after a while, then twice as long after that, and so on; anew after each event."""
-    monkeypatch.setattr(progress, "LONG_SECONDS", 0.2)
     console, phases = on_screen(terminal=terminal), PhaseTimer()
-    with shown_on(console, 2, phases) as shown:
+    with shown_on(console, 2, phases, long_seconds=0.2) as shown:
         time.sleep(0.3)
         assert printed(console).count(" s)") == 0, "there is no problem yet"
         shown.show(started(128))

@@ -173,11 +173,10 @@ def test_what_the_machine_interrupts_is_told_and_tried_again(
 # Output
 
 
-def test_where_no_bar_tells_a_line_counts_them_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_no_bar_tells_a_line_counts_them_now_and_then() -> None:
     now = [0.0]
-    monkeypatch.setattr(cross_timing, "time", SimpleNamespace(monotonic=lambda: now[0]))
     console = Console(file=io.StringIO(), force_terminal=False)
-    with PairProgress(console, "pairs", counts=("final",)) as shown:
+    with PairProgress(console, "pairs", counts=("final",), clock=lambda: now[0]) as shown:
         for done in range(20):
             now[0] += 4.0
             shown.show(PairMeasured(done, 132))

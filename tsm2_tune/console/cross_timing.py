@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -82,14 +82,20 @@ class PairProgress:
     `what` names the activity. `counts` are the events to count: "trial", "final" or both.
     """
 
-    def __init__(self, console: Console, what: str, counts: Sequence[str] = ("trial", "final")) -> None:
-        self._what = what
+    def __init__(
+        self,
+        console: Console,
+        what: str,
+        counts: Sequence[str] = ("trial", "final"),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._what, self._clock = what, clock
         text = TextColumn("{task.description}", table_column=Column(), markup=False)
         self._progress = Progress(SpinnerColumn(), text, console=console, disable=not console.is_terminal)
         self._task = self._progress.add_task(what, total=None)
         self._counts = dict.fromkeys(counts, 0)
         self._so_far = ""
-        self._started = self._printed_at = time.monotonic()
+        self._started = self._printed_at = clock()
 
     def __enter__(self) -> PairProgress:
         self._progress.start()
@@ -124,7 +130,7 @@ class PairProgress:
         """Return a text with the estimated remaining time; "" before the first measurement and after the last."""
         if not 0 < event.done < event.total:
             return ""
-        seconds = (time.monotonic() - self._started) / event.done * (event.total - event.done)
+        seconds = (self._clock() - self._started) / event.done * (event.total - event.done)
         return f", {remaining_text(seconds)}"
 
     def _count(self, what: str) -> None:
@@ -142,7 +148,7 @@ class PairProgress:
     def _update(self) -> None:
         text = self._text()
         self._progress.update(self._task, description=text)
-        if self._progress.disable and time.monotonic() - self._printed_at >= SILENCE_SECONDS:
+        if self._progress.disable and self._clock() - self._printed_at >= SILENCE_SECONDS:
             self._print_line(text)
 
     def _failed(self, what: str, outcome: Outcome, detail: str) -> None:
@@ -150,7 +156,7 @@ class PairProgress:
             self._print_line(f"{what}: {outcome}: {one_line(detail)}")
 
     def _print_line(self, text: str) -> None:
-        self._printed_at = time.monotonic()
+        self._printed_at = self._clock()
         print_line(self._progress.console, text)
 
 

@@ -49,15 +49,16 @@ Facts = dict[str, Any]
 class EventLines:
     """Printer of a run's events as lines of JSON on standard output. Use it as a context manager.
 
-    Several named runs may share the problems. `database` is the database's name.
+    Several named runs may share the problems. `database` is the database's name. A run without events for
+    `long_seconds` prints its phase.
     """
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, long_seconds: float = LONG_SECONDS) -> None:
         self._database = database
         self._printing = threading.Lock()  # the heartbeat's thread prints too
         self._phases: PhaseTimer | None = None
         self._tally = Tally(Options(), 0)  # replaced when the run starts
-        self._heartbeat = Heartbeat(self._print_phase, LONG_SECONDS)
+        self._heartbeat = Heartbeat(self._print_phase, long_seconds)
 
     def __enter__(self) -> EventLines:
         self._print("stream", {"schema": SCHEMA, "version": __version__, "database": self._database})

@@ -69,8 +69,8 @@ class _Line(ProgressColumn):
 class SearchProgress:
     """Display of the progress of a search. Use it as a context manager.
 
-    It shows the run's phase if there is no event for long. If several devices share the problems, each has a name
-    and a line. `next_phase` names what follows the search; the remaining time does not include it.
+    It shows the run's phase if there is no event for `long_seconds`. If several devices share the problems, each has
+    a name and a line. `next_phase` names what follows the search; the remaining time does not include it.
     """
 
     def __init__(
@@ -81,11 +81,12 @@ class SearchProgress:
         phases: PhaseTimer,
         clock: Callable[[], float] = time.monotonic,
         next_phase: str = "",
+        long_seconds: float = LONG_SECONDS,
     ) -> None:
         self._options, self._next_phase = options, next_phase
-        self._tally = Tally(options, problems, clock)
+        self._tally, self._clock = Tally(options, problems, clock), clock
         self._phases = {"": phases}  # by the run's name
-        self._heartbeat = Heartbeat(self._print_phase, LONG_SECONDS)
+        self._heartbeat = Heartbeat(self._print_phase, long_seconds)
         self._live = console.is_terminal
         self._progress = Progress(
             _Line(table_column=Column(ratio=1)),
@@ -97,7 +98,7 @@ class SearchProgress:
         self._all: TaskID | None = None  # the line of all problems, if there are several
         self._shown: dict[str, _Shown] = {}  # by the run's name
         self._numbers: dict[Problem, int] = {}  # of problems that have begun; several devices may tune one
-        self._printed_at = time.monotonic()
+        self._printed_at = clock()
         self._is_vendor_note_printed = False  # printed only once for all problems
 
     def __enter__(self) -> SearchProgress:
@@ -177,7 +178,7 @@ class SearchProgress:
         if trial.outcome not in (Outcome.OK, Outcome.BEHIND):
             self._print_line(f"{trial.problem.text} {trial.config.text}: {trial.outcome}: {one_line(trial.detail)}")
         turn = self._tally.turns.get(run)
-        if turn is not None and not self._live and time.monotonic() - self._printed_at >= SILENCE_SECONDS:
+        if turn is not None and not self._live and self._clock() - self._printed_at >= SILENCE_SECONDS:
             so_far = ", ".join(filter(None, (f"{turn.tried} of {turn.total} trials", self.remaining)))
             best = best_text(turn)
             self._print_line(f"{self._of_problems(run)}{trial.problem.text}: {so_far}{best and f'; best {best}'}")
@@ -256,7 +257,7 @@ class SearchProgress:
 
     def _print_line(self, text: str) -> None:
         """Print a line of plain text above the progress bars."""
-        self._printed_at = time.monotonic()
+        self._printed_at = self._clock()
         print_line(self._progress.console, text)
 
 

@@ -54,18 +54,20 @@ class RunningClock:
             self.seconds()
 
 
-def answers_in_time(connection: Connection, process_id: int, limit_seconds: float) -> bool:
+def answers_in_time(
+    connection: Connection, process_id: int, limit_seconds: float, now: Callable[[], float] = time.monotonic
+) -> bool:
     """Wait for a message. Return False if the process runs for `limit_seconds` without sending it.
 
     Time in which the process is stopped does not count.
     """
     remaining = limit_seconds
     while remaining > 0:
-        tick, start = min(TICK_SECONDS, remaining), time.monotonic()
+        tick, start = min(TICK_SECONDS, remaining), now()
         if connection.poll(tick):
             return True
         if not is_stopped(process_id):
-            remaining -= min(time.monotonic() - start, MOST_TICKS * tick)
+            remaining -= min(now() - start, MOST_TICKS * tick)
     return connection.poll()
 
 
