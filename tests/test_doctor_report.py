@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from tests.command import run
 from tsm2_tune.tuner.doctor import examination
-from tsm2_tune.tuner.doctor.examination import DATABASE, PROBES, Examination
-from tsm2_tune.tuner.doctor.finding import Finding, State, note, ok, problem
+from tsm2_tune.tuner.doctor.examination import DATABASE, PROBES, Examination, examine
+from tsm2_tune.tuner.doctor.finding import Finding, Question, State, note, ok, problem
 
 
 def test_a_problem_counts_where_the_device_needs_the_thing() -> None:
@@ -52,3 +53,27 @@ def test_a_finding_is_a_line() -> None:
 def test_a_device_that_cannot_be_is_refused() -> None:
     assert "unknown device 'gpu'" in run("doctor", "--device", "gpu").output
     assert "h200 is the name of a GPU model" in run("doctor", "--device", "h200").output
+
+
+# The order in which `doctor` looks at things
+
+
+GPU = {"name": "Fake GPU", "bus_id": "0000:01:00.0", "compute_capability": [9, 0]}
+
+
+@pytest.mark.slow
+def test_no_probe_uses_the_gpu_while_its_processes_are_listed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, together = set[str](), dict[str, set[str]]()
+
+    def looked(name: str, question: Question) -> list[Finding]:
+        now.add(name)
+        time.sleep(0.05)
+        together[name] = set(now)
+        now.remove(name)
+        return [ok(name, "", gpus=[GPU])]
+
+    monkeypatch.setattr(examination, "_examined", looked)
+    found = examine("0", "results.db")
+    assert together["nvidia-smi"] == {"nvidia-smi"}
+    assert len(together["PyCUDA"]) > 1  # the others do not wait for each other
+    assert [one.name for one in found.findings] == list(PROBES)
