@@ -8,13 +8,16 @@ import importlib
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from io import StringIO
 from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from rich.console import Console
 
 from tests import databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything
 from tests.calls import TYPES
@@ -28,6 +31,7 @@ from tests.quick import FOLDER_VARIABLE, quick_host_toolchain, quick_toolchain
 from tests.quick_command import make_quick
 from tests.servers import TestServer, running
 from tests.standin_calls import build_fakes
+from tsm2_tune.console import tables
 from tsm2_tune.errors import ToolMissing, TuneError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.probes import edge_problems
@@ -42,6 +46,7 @@ from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.measure.timing import Effort
+from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.verify.bound_kernel import Entry
@@ -263,6 +268,21 @@ def server() -> Iterator[TestServer]:
 def address(server: TestServer) -> str:
     """A database of the server's that holds nothing."""
     return server.new()
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A locked database is waited for shortly."""
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
+    """What is shown on standard error, which is a terminal of 80 columns."""
+    shown = StringIO()
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setattr(tables, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+    return shown
 
 
 @pytest.fixture

@@ -115,10 +115,10 @@ def test_a_home_that_is_not_known_is_the_users(
         monkeypatch.delenv("HOME")
     else:
         monkeypatch.setenv("HOME", home)
-    user = pwd.struct_passwd(("one", "x", 1, 1, "", str(tmp_path), ""))
-    monkeypatch.setattr(pwd, "getpwuid", {os.geteuid(): user}.__getitem__)
+    users = {os.geteuid(): pwd.struct_passwd(("one", "x", 1, 1, "", str(tmp_path), ""))}
+    monkeypatch.setattr(pwd, "getpwuid", users.__getitem__)
     assert cache_folder() == tmp_path / ".cache" / "tsm2-tune" / "binaries"
-    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    users.clear()
     with pytest.raises(InputError, match="set XDG_CACHE_HOME or HOME to an absolute path"):
         cache_folder()
 

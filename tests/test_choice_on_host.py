@@ -19,8 +19,6 @@ from tests.right_on_host import subject
 from tsm2_tune.generator.config import family_name_in
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.render import render
-from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.emulator import kernel_call as host_run_module
 from tsm2_tune.tuner.export import export
 from tsm2_tune.tuner.results.store import Store
 
@@ -69,18 +67,17 @@ SHAPES = {
 
 
 @pytest.fixture(scope="module")
-def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: Toolchain) -> Any:
-    """Yield a module of TUNED whose kernels are compiled with little optimisation."""
+def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Any:
+    """Return a module of TUNED whose kernels are compiled with little optimisation."""
     folder = tmp_path_factory.mktemp("module")
     run = replace(host_run(), sms=SMS, ceilings=CEILINGS)
-    with Store.open(folder / "results.db", create=True) as store, pytest.MonkeyPatch.context() as patch:
+    with Store.open(folder / "results.db", create=True) as store:
         for spelt, text, us in TUNED:
             config, problem = (found := subject(spelt, text)).config, found.problem
             of_source = render(problem, config)
             tried = trial(us, config, problem=problem, source=of_source, blocks_per_sm=BLOCKS_PER_SM)
             store.add_trial(run, tried)
-        patch.setattr(host_run_module, "host_toolchain", lambda: quick)
-        yield imported(export(store, "module")[0], folder)
+        return imported(export(store, "module")[0], folder)
 
 
 def block(rows: int, columns: int, dtype: Any, order: Any, *, padding: int) -> np.ndarray[Any, Any]:
@@ -152,11 +149,8 @@ def test_the_kernel_is_the_one_that_suits_the_shape(module: ModuleType) -> None:
         assert family_name_in(module.match(*shape, "f32").winner.config) == family
 
 
-def test_calls_of_many_threads_are_right(
-    tmp_path: Path, session_cache: None, quick: Toolchain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_of_many_threads_are_right(tmp_path: Path, session_cache: None) -> None:
     """Run the checks of tests/test_gpu_calls.py on a host. `stress` and `same_bits` assert that results are right."""
-    monkeypatch.setattr(host_run_module, "host_toolchain", lambda: quick)
     arrays = LIBRARIES["numpy"]()
     best = made_module(arrays, tmp_path)
     stress(arrays, best, shrink=64, products=64, threads=4, streams=2)

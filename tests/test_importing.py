@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 import tsm2_tune
 from tests.command import run
@@ -105,16 +103,13 @@ def test_an_import_tells_how_far_it_is(two_databases: tuple[Path, Path], tmp_pat
     assert (len(shares) > 1 or not is_text, shares[-1]) == (True, 1.0)
 
 
-def test_what_takes_its_time_says_how_much_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = StringIO()
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    monkeypatch.setattr(tables, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+def test_what_takes_its_time_says_how_much_is_left(terminal: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 0.5, 30.0])
     monkeypatch.setattr(tables, "monotonic", lambda: next(clock))
     with tables.waiting("importing x") as show:
         show(0.1)
         show(0.25)
-    assert "importing x: 25%, about 90 s left" in shown.getvalue()
+    assert "importing x: 25%, about 90 s left" in terminal.getvalue()
 
 
 def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:

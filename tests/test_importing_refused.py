@@ -107,9 +107,7 @@ def test_where_no_copy_can_be_made_its_folder_is_named(
     def none(*arguments: Any) -> None:
         raise error if isinstance(error, OSError) else error(f"{arguments[1]} cannot be opened: why")
 
-    monkeypatch.setattr(files, "workplace", none) if isinstance(error, OSError) else monkeypatch.setattr(
-        files, "_copied", none
-    )
+    monkeypatch.setattr(files, "workplace" if isinstance(error, OSError) else "_copied", none)
     said = run("import", str(theirs), "--db", str(ours))
     assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
     assert said.stderr.startswith(f"Error: cannot copy {theirs} to read it (")

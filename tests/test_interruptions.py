@@ -108,7 +108,6 @@ def test_messages_in_which_only_words_tell(message: str, tmp_path: Path) -> None
 
 def test_a_kill_for_want_of_memory_is_believed_without_words(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     kills = iter(range(10))
-    monkeypatch.setattr(compiler, "out_of_memory_kills", lambda: next(kills))
     monkeypatch.setattr(failure_cause, "out_of_memory_kills", lambda: next(kills))
     failed = failure(fake(tmp_path, "exit 1\n"))
     assert failed.outcome is INTERRUPTED

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -19,19 +19,16 @@ from tests.jax_calls import OVER_FIRST, OVER_LAST, calls, jax, jnp, numbers
 from tests.processes import python
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.compile.compiler import Toolchain
-from tsm2_tune.tuner.device.emulator import kernel_call as host_run_module
 
 OPS = {"f32": ("ttt", "ntt", "tnt", "nxt"), "c64": ("ttt", "ntt", "tnt"), "bf16": ("ttt",)}
 
 
 @pytest.fixture(scope="module")
-def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, quick: Toolchain) -> Iterator[ModuleType]:
+def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, toolchain: Toolchain) -> ModuleType:
     """A module of a host's kernels for OPS."""
     folder = tmp_path_factory.mktemp("module")
     problems = [Problem(64, 64 if "x" in op else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host_run_module, "host_toolchain", lambda: quick)
-        yield module_of(folder, *map(split_trial, problems), run=host_run())
+    return module_of(folder, *map(split_trial, problems), run=host_run())
 
 
 def check(function: Callable[..., Any], expected: Callable[..., Any], *arrays: Any) -> None:

@@ -20,7 +20,6 @@ from tests.simulated import KERNELS, SHAPES, Simulated
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Trial
@@ -64,8 +63,8 @@ def told_until_it_ends(events: Iterator[ProblemEvent], at: int, fail: Callable[[
 
 
 @pytest.mark.slow
-def test_a_database_that_is_locked_for_long_ends_the_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
+@pytest.mark.usefixtures("impatient")
+def test_a_database_that_is_locked_for_long_ends_the_run(path: Path) -> None:
     with closing(sqlite3.connect(path, isolation_level=None)) as other, Store.open(path, create=True) as store:
         told, said = told_until_it_ends(searching(store), 3, lambda: other.execute("BEGIN IMMEDIATE"))
     assert said == f"{path} is locked by another program: wait until it has ended, then run this again"

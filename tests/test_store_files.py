@@ -25,7 +25,7 @@ from tests.fabricated import (
     tuning_run,
 )
 from tsm2_tune.errors import StoreError
-from tsm2_tune.tuner.results.storage import schema_versions, sqlite
+from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
 
 RUN = tuning_run()
@@ -158,8 +158,8 @@ def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
     assert set(path.parent.iterdir()) == names
 
 
-def test_a_locked_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
+@pytest.mark.usefixtures("impatient")
+def test_a_locked_file(path: Path) -> None:
     with Store.open(path, create=True), closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
         assert "is locked" in refused(path)

@@ -296,20 +296,20 @@ def test_a_size_that_is_none_counts_for_nothing(size: str, monkeypatch: pytest.M
     assert "configurations" in result.output
 
 
-def test_what_takes_long_says_what_it_does_on_a_terminal_alone(
+def test_what_takes_long_says_nothing_where_there_is_no_terminal(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     with tables.waiting("reading results.db"):
         pass
     assert tuple(capsys.readouterr()) == ("", "")
-    shown = io.StringIO()
-    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    monkeypatch.setattr(tables, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))
+
+
+def test_what_takes_long_says_what_it_does_on_a_terminal(terminal: io.StringIO) -> None:
     with tables.waiting(f"reading {OBEYED}"):
         pass
-    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", shown.getvalue())
-    assert shown.getvalue().isascii()
+    assert "- reading [31m2Jtxt.exe" in re.sub("\x1b\\[[0-9]*m", "", terminal.getvalue())
+    assert terminal.getvalue().isascii()
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -12,14 +12,13 @@ from pathlib import Path
 
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.source import code
-from tsm2_tune.tuner.compile import cache
+from tsm2_tune.tuner.compile import cache, failure_cause
 from tsm2_tune.tuner.compile.cache import cache_folder, remove_leftovers
 from tsm2_tune.tuner.compile.command_limits import Ended, Ending, kill_running, kills, run, workplace
 from tsm2_tune.tuner.compile.environment import Variables, compiler_environment
 from tsm2_tune.tuner.compile.failure_cause import (
     PASSING,
     interruption,
-    out_of_memory_kills,
     refuse_full_disk,
     signal_name,
 )
@@ -99,7 +98,7 @@ def answer(compiler: str, *arguments: str, errors: bool = False) -> Ended:
     """
     why: str | None = None
     for _ in range(BELIEVED):
-        killed_before = out_of_memory_kills()
+        killed_before = failure_cause.out_of_memory_kills()
         try:
             ended = run([compiler, *arguments], limit_seconds=ANSWER_SECONDS, errors=errors)
         except OSError as error:
@@ -170,7 +169,7 @@ def _compiled(
             definitions = [*(f"-D{define}" for define in defines), *(f"-I{folder}" for folder in includes)]
             command = [toolchain.compiler, *toolchain.flags, *definitions, "-o", str(output), str(source)]
             command += toolchain.libraries
-            killed_before = out_of_memory_kills()
+            killed_before = failure_cause.out_of_memory_kills()
             # The compiler's temporary files are removed with the working folder.
             environment = compiler_environment(toolchain.variables) | {"TMPDIR": str(work.folder)}
             ended = work.run(command, limit_seconds=limit_seconds, environment=environment)
