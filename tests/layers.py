@@ -45,7 +45,7 @@ SLOW_FILES = """
     exported_vendor imports compilers launcher_first pairs kills resume interrupted
     examples basis mutation ladder leading api_on_host cache_states choice_on_host library_choice
     report_in_browser db_kills db_on_server networks postgresql postgresql_writers
-    json_lines_on_host blas_threads fleet cluster kernel_pages
+    json_lines_on_host fleet cluster kernel_pages
 """
 SLOW = {f"tests/test_{name}.py" for name in SLOW_FILES.split()}
 # All tests of these are of other layers than unit, too: a run of unit tests alone need not import them.

@@ -122,6 +122,7 @@ print(len(os.listdir("/proc/self/task")), os.environ.get("OPENBLAS_NUM_THREADS")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="Linux tells a process's threads")
 @pytest.mark.parametrize(("asked", "threads"), [(None, "1 None"), ("2", "2 2")])
 def test_the_command_has_one_thread_and_leaves_who_asks_for_more_theirs(asked: str | None, threads: str) -> None:
