@@ -99,6 +99,8 @@ def test_a_new_context_with_the_handle_of_an_old_one_gets_its_own_kernel(
 class Memory:
     """PyCUDA's object that owns memory at an address."""
 
+    __module__ = "pycuda._driver"
+
     def __init__(self, address: int) -> None:
         self.address = address
 
@@ -124,6 +126,17 @@ def test_the_driver_is_asked_once_who_owns_pycudas_memory(module: ModuleType) ->
     given[0].gpudata = int(given[0].gpudata)  # as of a part of an array
     module.gemm(*given)
     assert (asked, len(module.driver.launches)) == ([0x1000], 4)
+
+
+def test_a_holder_of_memory_for_pycuda_may_change_its_address(module: ModuleType) -> None:
+    given, places = arrays("pycuda", 0x1000, 0x2000, 0x3000), []
+    holder = given[0].gpudata = type("Holder", (Memory,), {"__module__": "anybodys"})(0x1000)
+    for address in (0x1000, 0x1000, 0x8000):
+        holder.address = address
+        given[0].__cuda_array_interface__["data"] = (address, False)
+        module.gemm(*given)
+        places.append(module.driver.launches[-1]["values"][4])
+    assert places == [0x1000, 0x1000, 0x8000]
 
 
 def test_new_memory_of_pycuda_at_an_old_address_is_in_its_own_context(module: ModuleType) -> None:

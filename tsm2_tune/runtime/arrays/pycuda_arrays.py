@@ -17,15 +17,15 @@ _owned: dict[int, tuple[Owned, Any]] = {}  # id of a memory object -> its addres
 def owned_memory(memory: Any) -> Owned:
     """Return the address of a GPUArray's `gpudata`, and the id of the context that owns it.
 
-    The driver is asked once for each memory object, which keeps its address and its context as long as it lives, and
-    each time for an address without an object, as in a part of an array.
+    The driver is asked once for each of PyCUDA's own memory objects, which keep their address and context as long as
+    they live. It is asked each time for an integer, as in a part of an array, and for a holder of other memory.
     """
     found = _owned.get(id(memory))
     if found is not None:
         return found[0]
     address = int(memory)
     owned = address, owner_id(address)
-    if type(memory).__weakrefoffset__:
+    if type(memory).__module__ == "pycuda._driver":
         key = id(memory)
         _owned[key] = owned, weakref.ref(memory, lambda _: _owned.pop(key, None))
     return owned
