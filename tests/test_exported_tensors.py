@@ -157,6 +157,16 @@ def test_new_memory_of_pycuda_at_an_old_address_is_in_its_own_context(module: Mo
     assert module._owned == {}
 
 
+def test_both_ways_to_launch_a_plan_write_their_own_addresses(module: ModuleType) -> None:
+    given = arrays("torch", 0x1000, 0x2000, 0x3000)
+    product = module.Product.of(*given)
+    _, plan, _ = module.prepare_launch(product, module.chosen_or_vendor(product, "error"), None)
+    plan.start(0x1000, 0x2000, 0x3000, None, None, 0, given[0])
+    plan.start_within(0x4000, 0x5000, 0x6000, 0, 0, 0)
+    plan.start(0x1000, 0x2000, 0x3000, None, None, 0, given[0])
+    assert [launch["values"][4] for launch in module.driver.launches] == [0x1000, 0x4000, 0x1000]
+
+
 def test_no_library_is_imported_for_a_stream(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("torch", "cupy"):
         monkeypatch.delitem(sys.modules, name)
