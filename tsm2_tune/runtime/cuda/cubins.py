@@ -39,6 +39,9 @@ def function_of(context: int, number: int, winner: Winner, bits: int, arch: str)
     cubin for the architecture or the driver does not load it.
     """
     key = (number, winner.digest, bits)
+    loaded = _functions.get(key)
+    if loaded is not None:
+        return loaded  # without the lock, which another thread holds while it compiles
     with lock:
         if key in _functions:
             return _functions[key]

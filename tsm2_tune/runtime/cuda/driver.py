@@ -117,14 +117,10 @@ def current_context(context: int) -> Iterator[None]:
 
 def context_id(context: int) -> int:
     """Return the context's id, which unlike its handle is never reused. Before CUDA 12.0 return the handle."""
-    return _id_of(ctypes.c_void_p(context))
-
-
-def _id_of(context: ctypes.c_void_p) -> int:
     number, ask = ctypes.c_ulonglong(), getattr(cuda(), "cuCtxGetId", None)
     if ask is None:
-        return context.value or 0
-    if status := ask(context, ctypes.byref(number)):
+        return context
+    if status := ask(ctypes.c_void_p(context), ctypes.byref(number)):
         raise RuntimeError(f"cuCtxGetId failed: {error_name(status)}")
     return number.value
 
@@ -133,7 +129,7 @@ def owner_id(address: int) -> int | None:
     """Return the id of the CUDA context that owns the memory at this address; None if there is none."""
     context, pointer = ctypes.c_void_p(), ctypes.c_uint64(address)
     status = cuda().cuPointerGetAttribute(ctypes.byref(context), CONTEXT_OF_POINTER, pointer)
-    return None if status or not context.value else _id_of(context)
+    return None if status or not context.value else context_id(context.value)
 
 
 def stream_handle(stream: Any) -> int:
