@@ -150,7 +150,7 @@ class Chooser:
         ) = CHOICE.unpack(choice)  # fmt: skip
         winner = self.winners[kernel]
         launch = winner.launch.resized(rows_per_block, splits)
-        # By position: Python passes keywords to a class in a dict, which takes longer than all else here.
+        # By position, since Python passes keywords to a class in a dict, which takes longer.
         return Match(
             winner, launch, (m, n, k), (lda, ldb, ldc), index_bits, (grid_x, grid_y),
             (partials_bytes, counters_bytes) if launch.has_workspace else None,

@@ -43,7 +43,7 @@ class Launch:
         if rows_per_block == self.rows_per_block and splits == self.splits:
             return self
         assert splits == self.splits or self.has_workspace
-        return Launch(  # `replace` takes ten times as long
+        return Launch(  # `replace` takes longer
             self.threads, rows_per_block, self.smem_bytes, self.columns_per_block, splits, self.flat_splits,
             self.persistent, splits == 1 and self.has_workspace,
         )  # fmt: skip
