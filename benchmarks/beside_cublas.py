@@ -151,7 +151,8 @@ def beside_cublas(
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
 def main(spec: str, shapes: str, dtypes: str, seconds: float, output: Path) -> None:
     """Tune every version, and time all versions beside cuBLAS."""
-    problems = [Problem(*shape, name.strip()) for shape in parse_shapes(shapes) for name in dtypes.split(",")]
+    every = [(one, name.strip()) for one in parse_shapes(shapes) for name in dtypes.split(",")]
+    problems = [Problem(one.m, one.n, one.k, name, batch=one.batch) for one, name in every]
     require_new(output, "name another --output")
     target = gpu(spec)
     winners = {problem: tuned(problem, target, seconds) for problem in problems}

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import DTYPES, FMA_DTYPES, PLUS_TIMES, Problem, dtype_named
-from tsm2_tune.generator.shapes import Shape
+
+Shape = tuple[int, int, int]  # m, n, k
 
 Regime = Literal["R", "L", "T", "G", "S"]
 Layout = Literal["column", "row"]

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
-from itertools import islice
+from itertools import islice, product
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -44,7 +44,7 @@ MATHS = {  # type of a problem -> its options
     "minplus_f32": " --math minplus",
     "minplus_f64": " --dtype f64 --math minplus",
 }
-SHAPES = ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 8, 4096), (10**6, 1, 64), (16, 16, 64))
+SHAPES = ((4096, 4096, 4096), (10**6, 8, 8), (8, 8, 10**6), (4096, 8, 4096), (10**6, 1, 64), (16, 16, 64), (8, 8, 8))
 
 
 def modules() -> Iterator[ModuleType]:
@@ -89,6 +89,7 @@ def said_of(family: Family[Any]) -> str:
     facts = [
         f"- Element types: {', '.join(family.dtypes)}.",
         f"- Products: {'; '.join(f'{what} (`{op}`)' for op, what in computed(family))}.",
+        *(["- It computes only batches."] if family.is_batched else []),
         f"- Configurations before any rule: {count}.",
         f"- Template: [{family.template}](../../{template}).",
         f"- Of the measured problems, this family is the fastest for {' and '.join(won(family.name)) or 'none'}.",
@@ -104,7 +105,7 @@ def said_of(family: Family[Any]) -> str:
 def shown_of(family: Family[Any], configs: list[Any]) -> str:
     """Return arguments of `source`: a configuration from the middle of the space, with a supported type and op."""
     tried = [
-        (Problem(size, size, size, dtype, op), dtype, op)
+        (Problem(size, size, size, dtype, op, 2 if family.is_batched else 1), dtype, op)
         for op, _ in computed(family)
         for dtype in family.dtypes
         for size in (LARGE, 1)
@@ -134,7 +135,10 @@ def computed(family: Family[Any]) -> list[tuple[str, str]]:
     return [
         (op, what)
         for op, what in OPS.items()
-        if any(family.supports(Problem(*_shape(op, shape), dtype, op)) for dtype in family.dtypes for shape in SHAPES)
+        if any(
+            family.supports(Problem(*_shape(op, shape), dtype, op, batch))
+            for dtype, shape, batch in product(family.dtypes, SHAPES, (1, 2))
+        )
     ]
 
 

@@ -82,8 +82,12 @@ class FakeLt:
 def addressed_operands(problem: Problem, *, padding: int) -> Operands:
     """Operands at the addresses 0, 1, ..., each line `padding` elements longer than it must be."""
     operands = {
-        name: SimpleNamespace(address=address, filling=SimpleNamespace(leading_dimension=rows + padding))
-        for address, (name, (rows, _)) in enumerate(problem.stored.items())
+        name: SimpleNamespace(
+            address=address,
+            filling=SimpleNamespace(leading_dimension=rows + padding),
+            stride=(rows + padding) * lines,
+        )
+        for address, (name, (rows, lines)) in enumerate(problem.stored.items())
     }
     a = operands["A"]
     return cast(Operands, SimpleNamespace(problem=problem, a=a, b=operands.get("B", a), c=operands["C"]))

@@ -46,27 +46,38 @@ def with_orders(name: str) -> list[tuple[KernelConfig, str]]:
 
 SOURCES = with_problems("golden")
 HERMITIAN = {"tx": "cx", "nxt": "jxt", "txt": "cxt", "nx": "jx"}
+
+
+def case_of(config: KernelConfig, dtype: str, op: str) -> Problem:
+    """Return a problem of the type and op that the configuration's family may compute: small if it is a batch."""
+    is_batched = family_named(config.family).is_batched
+    m, n, k, batch = (8, 4, 8, 37) if is_batched else (64, 4, 64, 1)
+    return Problem(m, m if "x" in op else n, k, dtype, op, batch)
+
+
 # Every configuration in the dtypes that its family knows in that order.
 CASES = [
-    (config, Problem(64, 4, 64, dtype, op))
+    (config, case)
     for config, op in with_orders("ordered")
     for dtype in DTYPES
-    if family_named(config.family).supports(Problem(64, 4, 64, dtype, op))
+    for case in (case_of(config, dtype, op),)
+    if family_named(config.family).supports(case)
     and int(config.tunables.get("vector_bytes", 16)) // int(config.tunables.get("rows_per_vector", 1))
     >= DTYPES[dtype].element_bytes
-    and unfit(family_named(config.family), config, Problem(64, 4, 64, dtype, op)) is None
+    and unfit(family_named(config.family), config, case) is None
 ] + [
-    (config, Problem(64, 4, 64, dtype, op))
+    (config, case_of(config, dtype, op))
     for config, op in with_orders("conjugated")
     for dtype in family_named(config.family).dtypes
     if DTYPES[dtype].is_complex
 ]
 CASES += [
-    (config, Problem(64, 64, 64, dtype, one))
+    (config, case)
     for config, op in with_orders("of itself")
     for dtype in DTYPES
     for one in ((op, HERMITIAN[op]) if DTYPES[dtype].is_complex else (op,))
-    if family_named(config.family).supports(Problem(64, 64, 64, dtype, one))
+    for case in (case_of(config, dtype, one),)
+    if family_named(config.family).supports(case)
 ]
 # Configurations that a search tries late, one for each family and type: loads without a policy.
 FIRST_OF = {(config.family, case.dtype_name): (config, case) for config, case in reversed(CASES)}

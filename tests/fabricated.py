@@ -338,6 +338,13 @@ def downgrade(path: Path) -> None:
     for index in ("newest_of_family", "newest_stamp"):
         plain_sql(path, f"DROP INDEX {index}")
     plain_sql(path, "ALTER TABLE trial DROP COLUMN search_ended")
+    plain_sql(path, "ALTER TABLE source DROP COLUMN batched")
+    (former,), names = schema_versions.WITH_OTHER_KEYS, ", ".join(schema_versions.WITH_OTHER_KEYS[0].c.keys())
+    problems = plain_sql(path, f"SELECT {names} FROM problem")
+    plain_sql(path, "DROP TABLE problem")
+    plain_sql(path, str(CreateTable(former).compile(dialect=sqlite.dialect())))
+    for row in problems:
+        plain_sql(path, f"INSERT INTO problem ({names}) VALUES ({', '.join('?' * len(row))})", *row)
     texts = {digest: source_text(path, digest) for (digest,) in plain_sql(path, "SELECT digest FROM source")}
     plain_sql(path, "ALTER TABLE source RENAME COLUMN paragraphs TO text")
     for digest, text in texts.items():

@@ -81,6 +81,7 @@ OF_NAME: dict[str, Values] = {
     **dict.fromkeys(("read_gbytes_per_s", "copy_gbytes_per_s"), RATE),
     **dict.fromkeys(("verdict_correct", "is_new", "stale", "verified_in_full", "persistent"), FLAG),
     **dict.fromkeys(("is_between", "superseded"), FLAG),
+    "batched": integers(0, 2),
     **dict.fromkeys(("stamp", "final_stamp"), integers(0, 2**62)),
     "verified_code": texts(f"{HASH} {HASH}", wrong=("", HASH, f"{HASH}  {HASH}", f"{HASH} {HASH[1:]}")),
     "cache": texts("clean", "dirty", "warm", wrong=("", "hot", "Clean")),

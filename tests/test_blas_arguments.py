@@ -107,7 +107,7 @@ def test_syrk_and_herk_are_told_the_same_product(name: str, op: str) -> None:
     ("name", "op"), [("c64", "tx"), ("c64", "nxt"), ("c64", "cxt"), ("c64", "jx"), ("bf16", "tx")]
 )
 def test_cublas_has_no_other_matrix_times_itself(name: str, op: str) -> None:
-    with pytest.raises(CublasError, match="no syrk of bf16" if name == "bf16" else f"no product {op} of complex"):
+    with pytest.raises(CublasError, match="no syrk of .*:bf16:" if name == "bf16" else f"no product {op} of complex"):
         syrk_of(addressed_operands(Problem(4, 4, 9, name, op), padding=0))
 
 

@@ -293,8 +293,8 @@ def test_source_prints_any_configuration_that_is_listed(family: Any) -> None:
         (dtype, op)
         for dtype in problem.DTYPES.values()
         for op in ("nn", "tn", "tx", "ttt")
-        for size in (1, LARGE)
-        if family.supports(product := problem.Problem(size, size, size, dtype.name, op))
+        for size, batch in ((1, 1), (LARGE, 1), (1, 2))
+        if family.supports(product := problem.Problem(size, size, size, dtype.name, op, batch))
         and unfit(family, config, product) is None
     )
     typed = ("--dtype", dtype.element_name, "--math", dtype.math)

@@ -140,13 +140,15 @@ def test_a_date_in_the_future_is_told(good: Path) -> None:
 def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
     with Store.open(good, create=False) as store:
         store.add_trial(tuning_run(), trial(500, configuration(256), problem=GRAM, source=OLD))
-    plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972)")
-    columns = "dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent"
+    plain_sql(good, "INSERT INTO problem VALUES (90, 'nn', 'f32', 9, 9, 9, 1458, 972, 1)")
+    columns = (
+        "dtype, threads, rows_per_block, smem_bytes, columns_per_block, splits, flat_splits, persistent, batched"
+    )
     plain_sql(good, f"INSERT INTO source SELECT 'x', kernel, paragraphs, {columns} FROM source LIMIT 1")
     downgrade(good)
     removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
     assert told(good) == [
-        f"note     schema: 24, older than this version's 27. Remedy: tsm2-tune db migrate"
+        f"note     schema: 24, older than this version's 28. Remedy: tsm2-tune db migrate"
         f" --db {good} migrates it, as does the next command that opens it",
         "note     kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
         " can still win. Remedy: tune again on that device",

@@ -83,6 +83,9 @@ def test_the_previous_schema_of_a_server_is_migrated(address: str, path: Path) -
     for index in ("newest_of_family", "newest_stamp"):
         asked(address, f"DROP INDEX {index}")
     asked(address, "ALTER TABLE trial DROP COLUMN search_ended")
+    asked(address, "ALTER TABLE source DROP COLUMN batched")
+    asked(address, "ALTER TABLE problem DROP COLUMN batch")  # and the key that it is in
+    asked(address, "ALTER TABLE problem ADD UNIQUE (op, dtype, m, n, k)")
     text = (
         "SELECT string_agg(text, E'\\n\\n' ORDER BY place) FROM paragraph"
         " JOIN string_to_table(paragraphs, ' ') WITH ORDINALITY AS one (name, place) ON key = name"

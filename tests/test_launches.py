@@ -38,7 +38,7 @@ TSMT = InnerFmaConfig(128, 32, 32, 8, 8, step=4, stages=2, splits=16, min_blocks
 STAGED = StagedDmmaConfig(
     128, 128, 32, 32, 16, 3, 1, splits=20, min_blocks=1, strips=1, octets=2, fragment_prefetch=0
 )
-SHAPES = ((4096, 16, 4096), (16, 16, 4096), (4096, 16, 16), (4096, 1, 4096))  # each family supports one
+SHAPES = ((4096, 16, 4096), (16, 16, 4096), (4096, 16, 16), (4096, 1, 4096), (8, 8, 8))  # each family supports one
 CONFIGURATIONS = 4  # for each family and problem
 LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.launch_tunables()]
 
@@ -46,7 +46,8 @@ LAUNCHED = [name for name, family in FAMILIES.items() if family.config_type.laun
 def problems_of(name: str) -> Iterator[Problem]:
     """One of each dtype and op that the family supports."""
     for dtype, op in product(DTYPES, ("nn", "tn", "tx", "ttt")):
-        every = (Problem(m, n, k, dtype, op) for m, n, k in SHAPES if m == n or op != "tx")
+        batch = 2 if FAMILIES[name].is_batched else 1
+        every = (Problem(m, n, k, dtype, op, batch) for m, n, k in SHAPES if m == n or op != "tx")
         yield from [one for one in every if FAMILIES[name].supports(one)][:1]
 
 

@@ -20,6 +20,7 @@ from tsm2_tune.generator.families.resident_b import (
     ResidentBFmaRingConfig,
 )
 from tsm2_tune.generator.families.row_lanes import RowLanesRegisterBConfig, RowLanesSharedBConfig
+from tsm2_tune.generator.families.small import SmallConfig
 from tsm2_tune.generator.families.staged import StagedDmmaConfig, StagedFmaConfig, StagedSymmetricFmaConfig
 from tsm2_tune.generator.families.staged_wgmma import StagedWgmmaConfig
 from tsm2_tune.generator.families.stream_a import (
@@ -51,6 +52,10 @@ WIDE_TILE = StagedDmmaConfig(
 )
 SYMMETRIC = StagedSymmetricFmaConfig(128, 128, 64, 32, 2, 0, splits=264, min_blocks=1, lines=8, step=1)
 
+BATCH = Problem(8, 8, 8, "f32", batch=500_000)
+POINTS = Problem(3, 3, 3, "f32", batch=500_000)
+SMALL = SmallConfig(128, 16, 4, 4, 2, 0, min_blocks=4, blocks=528)
+
 
 class CounterExample(NamedTuple):
     """A configuration that the rule drops."""
@@ -63,6 +68,14 @@ class CounterExample(NamedTuple):
 
 
 COUNTER_EXAMPLES = (
+    CounterExample("many-splits", InnerFmaConfig(128, 8, 8, 4, 4, step=2, stages=2, splits=1, min_blocks=1), GRAM),
+    CounterExample("product-in-shared-memory", SMALL, replace(BATCH, k=200)),
+    CounterExample("rows-within-m", replace(SMALL, rows=4), POINTS),
+    CounterExample("columns-within-n", replace(SMALL, rows=1), POINTS),
+    CounterExample("padding-keeps-vectors", replace(SMALL, padding=1), replace(BATCH, m=7, k=7)),
+    CounterExample("threads-have-tiles", replace(SMALL, threads=256), BATCH),
+    CounterExample("resident-at-once", replace(SMALL, blocks=264), BATCH),
+    CounterExample("min-blocks-fit", replace(SMALL, kilobytes=64), BATCH),
     CounterExample("read-path-exists", STENCIL, SQUARE, PROFILES["s2050"]),
     CounterExample("read-path-of-its-own", replace(STENCIL, read="ca"), SQUARE),
     CounterExample("published-for-fermi", replace(STENCIL, vector=2, read="ca"), SQUARE, PROFILES["s2050"]),

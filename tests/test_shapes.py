@@ -13,7 +13,7 @@ from tests.command import run
 from tsm2_tune.api import parse
 from tsm2_tune.api.parse import MOST_SHAPES_BYTES, op_in, problems_of
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.shapes import MOST_SHAPES, parse_shapes
+from tsm2_tune.generator.shapes import MOST_SHAPES, Shape, parse_shapes
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,16 @@ from tsm2_tune.generator.shapes import MOST_SHAPES, parse_shapes
         ("10:20:10x8xm", [(10, 8, 10), (20, 8, 20)]),
         ("1e7xkx8/16", [(10**7, 8, 8), (10**7, 16, 16)]),
         ("4x4x4, 4x4x4,", [(4, 4, 4)]),
+        ("500000*8x8x8", [(8, 8, 8, 500000)]),
+        (
+            "1e5/7*8X2:8:*2xn",
+            [(8, size, size, batch) for size in (2, 4, 8) for batch in (10**5, 7)],
+        ),
+        ("1*4x4x4,4x4x4", [(4, 4, 4)]),
     ],
 )
-def test_spellings(text: str, shapes: list[tuple[int, int, int]]) -> None:
-    assert list(parse_shapes(text)) == shapes
+def test_spellings(text: str, shapes: list[tuple[int, ...]]) -> None:
+    assert list(parse_shapes(text)) == [Shape(*one) for one in shapes]
 
 
 @pytest.mark.parametrize(

@@ -36,13 +36,15 @@ GRAM = Problem(16, 16, 10**6, "f32", "tn")
 
 IN_GRIDS = [one for one in FAMILIES.values() if one.every_grid]
 SHAPES = ((20480, 16, 20480), (1000, 7, 300), (16, 16, 100_000), (10**6, 16, 16), (3000, 1, 5000), (10**5, 7, 7))
+BATCHES = ((8, 8, 8), (3, 3, 3), (10, 7, 100), (16, 16, 16))
 
 
 def problems_of(family: Any) -> list[Problem]:
     """Some that it supports."""
+    shapes, batch = (BATCHES, 100_000) if family.is_batched else (SHAPES, 1)
     every = [
-        Problem(*shape, dtype, op)
-        for shape, dtype, op in product(SHAPES, family.dtypes, ("nn", "ttt", "tn", "tx"))
+        Problem(*shape, dtype, op, batch)
+        for shape, dtype, op in product(shapes, family.dtypes, ("nn", "ttt", "tn", "tx"))
         if op != "tx" or shape[0] == shape[1]
     ]
     return [one for one in every if family.supports(one)]

@@ -71,6 +71,9 @@ def candidates() -> list[Subject]:
 def _small(config: KernelConfig, case: Problem) -> Iterator[Subject]:
     """The configuration with few splits; and with as few as are added up in groups, where it had more than those."""
     family = family_named(config.family)
+    if family.is_batched:
+        yield Subject(config, case)
+        return
     splits = int(config.tunables["splits"]) if "splits" in {field.name for field in fields(config)} else 0
     choices = [SPLITS, FLAT_SPLITS + 2] if splits > FLAT_SPLITS else [SPLITS]
     if family.launch(config, case).persistent:

@@ -67,8 +67,10 @@ FAILURES = tuple(one for one in STORED_OUTCOMES if one not in (Outcome.OK, Outco
 REACH = 1.06  # a trial ends early if its first launches take longer than this multiple of the best time so far
 _PERCENT = re.compile(r"([0-9]{1,4}(?:\.[0-9]{1,6})?) ?%", re.ASCII)
 _LINE_END = re.compile(r"\r\n|\r|\n")
-_SPACED = re.compile(r" *([xX]) *")
-_PROBLEM = re.compile(r"\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE)
+_SPACED = re.compile(r" *([xX*]) *")
+_PROBLEM = re.compile(
+    r"(?:\d{1,10}\*)?\d{1,10}x\d{1,10}x\d{1,10}:(?:[a-z]\w*|3xtf32)(?::\w+)?", re.ASCII | re.IGNORECASE
+)
 OP_SYNTAX = (
     "Two letters, for A and B, as in BLAS: n means not transposed, t transposed, and for complex types c conjugate"
     " transposed, j conjugated. A third letter t means that C is row-major. An x for B means that B is the same"
@@ -183,8 +185,8 @@ def problems_of(
         problem = parsed_problem(item) if isinstance(item, str) else item
         found.update(
             dict.fromkeys(
-                Problem(m, n, k, name, op_in(layout, op_of(op, name)))
-                for m, n, k in parse_shapes(str(item))
+                Problem(one.m, one.n, one.k, name, op_in(layout, op_of(op, name)), one.batch)
+                for one in parse_shapes(str(item))
                 for name in names
                 for op in several
             )
@@ -242,7 +244,7 @@ def items_of(shapes: str) -> tuple[str, ...]:
 
 
 def parsed_problem(item: str) -> Problem | None:
-    """Return the problem if the item has the form MxNxK:DTYPE or MxNxK:DTYPE:OP; None otherwise."""
+    """Return the problem if the item has the form [BATCH*]MxNxK:DTYPE[:OP]; None otherwise."""
     if not _PROBLEM.fullmatch(item):
         return None
     shape, dtype, *op = item.split(":")

@@ -46,7 +46,7 @@ class Selection:
     cache: Cache | None = None  # state of the L2 cache
 
     def __contains__(self, problem: Problem) -> bool:
-        is_named = problem in self.problems or (problem.m, problem.n, problem.k) in self.shapes
+        is_named = problem in self.problems or Shape(problem.m, problem.n, problem.k, problem.batch) in self.shapes
         return (
             (is_named or not (self.problems or self.shapes))
             and (not self.dtypes or not self.dtypes.isdisjoint((problem.dtype_name, problem.dtype.element_name)))

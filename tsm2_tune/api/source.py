@@ -30,8 +30,9 @@ class Way:
     op: str  # as in --op
     layout: str
 
-    def problem(self, size: int) -> Problem:
-        return Problem(size, size, size, self.dtype_name, op_in(self.layout, op_of(self.op, self.dtype_name)))
+    def problem(self, size: int, batch: int = 1) -> Problem:
+        op = op_in(self.layout, op_of(self.op, self.dtype_name))
+        return Problem(size, size, size, self.dtype_name, op, batch)
 
     def options(self, *given: str | None) -> str:
         """Return the command-line options for this combination. Omit default values and `given` values."""
@@ -117,7 +118,7 @@ def _supported(family: Family[Any], way: Way) -> Problem | None:
 
     It is enough to test a small and a large problem, since all shapes have the same source.
     """
-    return next(filter(family.supports, map(way.problem, (1, LARGE))), None)
+    return next(filter(family.supports, (way.problem(1), way.problem(LARGE), way.problem(1, batch=2))), None)
 
 
 def _what_is_wrong(family: Family[Any], config: KernelConfig | None, spelling: str) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 FACTORS = {"n": "{}", "t": "{}^T", "c": "{}^H", "j": "conj {}"}  # an op's letters, for column-major matrices
 OF_ROWS = str.maketrans("ntcj", "tnjc")  # letters for column-major matrices -> letters for row-major matrices
 SORTS: dict[str, Callable[[BestRow], tuple[float | str, ...]]] = {  # sort keys of winners, ascending
-    "shape": lambda row: (row.m, row.n, row.k),
+    "shape": lambda row: (row.m, row.n, row.k, row.batch),
     "us": lambda row: (row.median_us,),
     "x": lambda row: (math.inf if row.x_cublas is None else row.x_cublas,),
     "floor": lambda row: (row.percent_of_floor,),

@@ -10,11 +10,13 @@ from typing import Any, ClassVar, Self
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.configuration_text import format_tunables, parse_tunables
 from tsm2_tune.generator.space.tunables import TunableValue, declared
-from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, GROUP_SPLITS, Launch
+from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, GROUP_SPLITS, ONE_EACH, SHARED, Launch
 
 __all__ = [
     "FLAT_SPLITS",
     "GROUP_SPLITS",
+    "ONE_EACH",
+    "SHARED",
     "KernelConfig",
     "Launch",
     "OtherConfig",

@@ -268,6 +268,8 @@ def unmodelled(problem: Problem) -> str | None:
     """Return why the paper's model does not cover the problem; None if the model covers it."""
     if problem.dtype_name not in FMA_DTYPES:
         return f"it covers fused multiply-adds, in {', '.join(FMA_DTYPES)}"
+    if problem.is_batched:
+        return "it covers single products"
     return None if problem.op == "nn" else "it covers A B with all three matrices column-major, op nn"
 
 

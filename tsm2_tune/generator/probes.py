@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from itertools import cycle
 from math import gcd
 
-from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Periods
+from tsm2_tune.generator.config import GROUP_SPLITS, SHARED, KernelConfig, Periods
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
 
@@ -30,6 +31,8 @@ PAST_8_BITS = 2**8
 VECTOR_ELEMENTS = 8  # a multiple of a 16-byte vector, for every element type
 PAST_A_VECTOR = VECTOR_ELEMENTS + 1  # more than a 16-byte vector, for every element type
 FEWEST_STAGES = 2  # assumed pipeline stages of a family without the tunable `stages`
+BATCHES, SHARED_BATCHES = (2, 1, 3), (3, 1, 2, 37)  # products of small problems; of a kernel whose blocks share them
+LONG_BATCHES = (2**16, 2**16 + 1, 2_000_003)
 LONGEST = 2**25  # the largest k: with the largest element type, A and B then occupy 6.4 GB
 
 
@@ -42,7 +45,7 @@ def edge_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...]
     shapes = family_named(config.family).probe_shapes(config, problem)
     if problem.is_gram:
         shapes = tuple(dict.fromkeys((size, size, k) for m, n, k in shapes for size in (m, n)))
-    return _of_shapes(problem, shapes)
+    return _of_shapes(config, problem, shapes)
 
 
 def remainder_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
@@ -66,7 +69,7 @@ def remainder_problems(config: KernelConfig, problem: Problem, *, most_products:
         if products > most_products:
             break
         shapes.append(shape)
-    return _of_shapes(problem, dict.fromkeys(shapes))
+    return _of_shapes(config, problem, dict.fromkeys(shapes))
 
 
 def _one_past_whole(periods: Periods, problem: Problem) -> list[tuple[int, int, int]]:
@@ -82,7 +85,8 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
     The extents that are not long are small, or are whole tiles so that kernels load vectors. If m or n is long and
     consists of whole tiles, k is two k tiles in one problem and one k tile in another, since some kernels have a
     special path for such a small k. If a problem would need more than `most_products` multiply-adds, its long extent
-    or count exceeds only 2**12 or 2**8. A problem that would need too many multiply-adds even so is omitted.
+    or count exceeds only 2**12 or 2**8. A problem that would need too many multiply-adds even so is omitted. Of a
+    batch of tiny products, the number of products is long too.
     """
     periods = family_named(config.family).periods(config, problem)
     by_bits = [_long_shapes(config, problem, bits) for bits in LONG_BITS]
@@ -96,7 +100,12 @@ def long_problems(config: KernelConfig, problem: Problem, *, most_products: floa
         for m, n, k in shapes
         if k == TURNS_WHERE_LONG * periods.k and m % periods.m == n % periods.n == 0
     ]
-    return _of_shapes(problem, dict.fromkeys(shapes))
+    found = _of_shapes(config, problem, dict.fromkeys(shapes))
+    if not family_named(config.family).is_batched:  # a grid's z has at most 16 bits
+        return found
+    tiny = replace(problem, m=2, n=2 if problem.is_gram else 3, k=2)
+    batches = (replace(tiny, batch=batch) for batch in LONG_BATCHES)
+    return (*found, *within(config, batches, most_products=most_products))
 
 
 def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) -> float:
@@ -106,7 +115,7 @@ def products_of_a_block(config: KernelConfig, asked: Problem, problem: Problem) 
     """
     family = family_named(config.family)
     blocks, splits = family.launch(config, asked).grid(problem.m, problem.n)
-    return _products((problem.m, problem.n, problem.k), family.periods(config, asked)) / (blocks * splits)
+    return products_of(config, problem) / (blocks * splits)
 
 
 def _long_shapes(config: KernelConfig, problem: Problem, bits: int) -> list[tuple[int, int, int]]:
@@ -155,11 +164,14 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
         [(fewer_rows,) * 2 + (longer,)] if problem.is_gram else [(fewer_rows, n, longer), (m, fewer_columns, longer)]
     )
     fitting = (one for one in shapes if min(one) > 0 and _products(one, periods) <= most_products)
-    return _of_shapes(problem, fitting)
+    return _of_shapes(config, problem, fitting)
 
 
 def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Return a problem with more tiles of C than blocks, for a persistent kernel, whose grid does not depend on C.
+
+    If blocks share a batch, each block takes a third group of products.
+
 
     The result is empty for other kernels, and if the problem needs more than `most_products` multiply-adds.
     """
@@ -168,11 +180,16 @@ def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products:
     if not launch.persistent:
         return ()
     m, n = periods.m, periods.m if problem.is_gram else periods.n
+    if launch.batched == SHARED:
+        several = replace(problem, m=m, n=n, k=periods.k)
+        several = replace(several, batch=launch.splits * 2 * family.products_per_block(config, several) + 1)
+        fits = family.computes(config, several) and products_of(config, several) <= most_products
+        return (several,) if fits else ()
     while launch.tiles(m, n) <= launch.splits:
         m += periods.m
         n = m if problem.is_gram else n
     shape = (m, n, 2 * periods.k)
-    return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+    return _of_shapes(config, problem, [shape] if _products(shape, periods) <= most_products else [])
 
 
 def launch_problems(
@@ -214,8 +231,8 @@ def least_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, ...
     periods = family_named(config.family).periods(config, problem)
     m, n, k = periods.m, periods.n, periods.k
     if problem.is_gram:
-        return _of_shapes(problem, dict.fromkeys([(1, 1, 1), (1, 1, k), (m, m, 1)]))
-    return _of_shapes(problem, dict.fromkeys([(1, 1, 1), (1, n, k), (m, 1, k), (m, n, 1)]))
+        return _of_shapes(config, problem, dict.fromkeys([(1, 1, 1), (1, 1, k), (m, m, 1)]))
+    return _of_shapes(config, problem, dict.fromkeys([(1, 1, 1), (1, n, k), (m, 1, k), (m, n, 1)]))
 
 
 def precise_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
@@ -225,7 +242,7 @@ def precise_problems(config: KernelConfig, problem: Problem, *, most_products: f
     """
     periods = family_named(config.family).periods(config, problem)
     shape = (periods.m, periods.m if problem.is_gram else periods.n, 1)
-    return _of_shapes(problem, [shape] if _products(shape, periods) <= most_products else [])
+    return _of_shapes(config, problem, [shape] if _products(shape, periods) <= most_products else [])
 
 
 def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: float) -> tuple[Problem, ...]:
@@ -245,15 +262,16 @@ def within(config: KernelConfig, problems: Iterable[Problem], *, most_products: 
 
 def products_of(config: KernelConfig, problem: Problem) -> float:
     """Return the multiply-adds of the problem with its extents padded to whole tiles of the configuration."""
-    return _products((problem.m, problem.n, problem.k), family_named(config.family).periods(config, problem))
+    periods = family_named(config.family).periods(config, problem)
+    return problem.batch * _products((problem.m, problem.n, problem.k), periods)
 
 
-def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem, Problem, Problem, Problem]:
-    """Return four problems that are to be verified with large leading dimensions.
+def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[tuple[Problem, ...], tuple[Problem, ...]]:
+    """Return small problems, and a deep one, that are to be verified with large leading dimensions.
 
-    The first problem has a few elements. The second is a whole tile. The third is a few elements longer than a whole
-    tile in each extent, and its k exceeds a k tile by a multiple of 16 bytes. The fourth is a whole tile with several
-    k tiles in each split-k slice.
+    The first small problem has a few elements. The second is a whole tile. The third is a few elements longer than a
+    whole tile in each extent, and its k exceeds a k tile by a multiple of 16 bytes. The deep problem is a whole tile
+    with several k tiles in each split-k slice. Problems that the kernel does not compute are left out.
     """
     family = family_named(config.family)
     periods, splits = family.periods(config, problem), family.launch(config, problem).splits
@@ -268,12 +286,20 @@ def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[Problem,
             (m + FEW, m + FEW, k + VECTOR_ELEMENTS),
             (m, m, deep),
         )
-    first, second, third, fourth = _of_shapes(problem, (few, whole, both, all_turns))
-    return first, second, third, fourth
+    small = _of_shapes(config, problem, (few, whole, both))
+    return small, _of_shapes(config, problem, (all_turns,))
 
 
-def _of_shapes(problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:
-    return tuple(replace(problem, m=m, n=n, k=k) for m, n, k in shapes)
+def _of_shapes(config: KernelConfig, problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:
+    """Return the problems with these shapes that the configuration's kernel computes.
+
+    For a batch, they have these numbers of products in turn: BATCHES, or SHARED_BATCHES.
+    """
+    family = family_named(config.family)
+    of_batch = SHARED_BATCHES if family.is_batched else BATCHES
+    batches = cycle(of_batch if problem.is_batched else (1,))
+    every = (replace(problem, m=m, n=n, k=k, batch=batch) for (m, n, k), batch in zip(shapes, batches, strict=False))
+    return tuple(one for one in every if family.computes(config, one))
 
 
 def _step(period: int, stride: float) -> int:

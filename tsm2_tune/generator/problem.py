@@ -1,4 +1,4 @@
-"""`Problem`: a matrix product of given shape, element type and layout. `Dtype`: an element type with arithmetic."""
+"""`Problem`: one matrix product, or a batch of them. `Dtype`: an element type with arithmetic."""
 
 from __future__ import annotations
 
@@ -254,6 +254,9 @@ class Problem:
     An "x" instead of B's letter means that B is the same matrix as A, as in the BLAS functions syrk and herk. X^T X
     is "tx", or "nxt" if X and C are row-major; X^H X is "cx" or "jxt". Such a Gram matrix is symmetric or Hermitian,
     so a kernel can compute half of it and copy the rest. All of C is written, and beta C need not be symmetric.
+
+    A batch is `batch` products of one shape, type and op, each with its own A, B and C. The matrices of an operand
+    follow one another in memory at a constant distance, the operand's stride.
     """
 
     m: int  # rows of A and C
@@ -261,9 +264,10 @@ class Problem:
     k: int  # columns of A and rows of B: each element of C is a sum of k products
     dtype_name: str  # name of a Dtype: an element type, or tf32, 3xtf32, minplus_f32, minplus_f64
     op: str = "nn"  # storage orders of A, B and C
+    batch: int = 1  # products, each of other matrices
 
     def __post_init__(self) -> None:
-        for name in ("m", "n", "k"):
+        for name in ("m", "n", "k", "batch"):
             size = getattr(self, name)
             if not 1 <= size <= INT32_MAX:
                 shape = "x".join(map(shown, (self.m, self.n, self.k)))
@@ -287,6 +291,11 @@ class Problem:
     def dtype(self) -> Dtype:
         """The element type with its arithmetic."""
         return DTYPES[self.dtype_name]
+
+    @property
+    def is_batched(self) -> bool:
+        """Whether the problem is a batch of several products."""
+        return self.batch > 1
 
     @property
     def is_gram(self) -> bool:
@@ -334,7 +343,7 @@ class Problem:
 
     @property
     def stored(self) -> dict[str, tuple[int, int]]:
-        """Name -> (contiguous elements, number of rows or columns) of A, B and C in memory.
+        """Name -> (contiguous elements, number of rows or columns) of A, B and C in memory, for one product.
 
         B is missing if it is the same matrix as A.
         """
@@ -351,8 +360,8 @@ class Problem:
 
     @property
     def shape(self) -> str:
-        """The text MxNxK, such as 20480x16x20480."""
-        return f"{self.m}x{self.n}x{self.k}"
+        """The text MxNxK, such as 20480x16x20480; BATCH*MxNxK for a batch."""
+        return f"{self.batch}*" * self.is_batched + f"{self.m}x{self.n}x{self.k}"
 
     @property
     def text(self) -> str:
@@ -363,21 +372,21 @@ class Problem:
     def flops(self) -> int:
         """Floating-point operations: 2 m n k, or 8 m n k for complex numbers. An FMA counts as two.
 
-        Of a Gram matrix, only m (m + 1) / 2 of the m n elements count.
+        Of a Gram matrix, only m (m + 1) / 2 of the m n elements count. All products of a batch count.
         """
         elements = self.m * (self.m + 1) // 2 if self.is_gram else self.m * self.n
-        return self.dtype.flops_per_product * elements * self.k
+        return self.batch * self.dtype.flops_per_product * elements * self.k
 
     @property
     def read_bytes(self) -> int:
         """The least bytes read if beta = 0: A and B once each, or only A if B is the same matrix."""
         columns = self.m if self.is_gram else self.m + self.n
-        return columns * self.k * self.dtype.element_bytes
+        return self.batch * columns * self.k * self.dtype.element_bytes
 
     @property
     def written_bytes(self) -> int:
         """The least bytes written: C once."""
-        return self.m * self.n * self.dtype.element_bytes
+        return self.batch * self.m * self.n * self.dtype.element_bytes
 
     @property
     def least_bytes(self) -> int:
@@ -386,7 +395,7 @@ class Problem:
 
     @property
     def index_bits(self) -> int:
-        """The bits of an index type that reaches every element, including padding: 32 or 64."""
+        """The bits of an index type that reaches every element of a product, including padding: 32 or 64."""
         return self.index_bits_of({})
 
     def index_bits_of(self, padding: Mapping[str, int]) -> int:
@@ -404,9 +413,9 @@ class Problem:
 
     @classmethod
     def parse(cls, text: str) -> Problem:
-        """Return the problem that a text MxNxK:DTYPE[:OP] describes. Raise InputError for any other text."""
-        match = re.fullmatch(r"([0-9]+)x([0-9]+)x([0-9]+):(\w+?)(?::(\w+))?", text)
+        """Return the problem that a text [BATCH*]MxNxK:DTYPE[:OP] describes. Raise InputError for any other text."""
+        match = re.fullmatch(r"(?:([0-9]+)\*)?([0-9]+)x([0-9]+)x([0-9]+):(\w+?)(?::(\w+))?", text)
         if match is None:
             raise InputError(f"problem {text!r}: expected MxNxK:DTYPE, such as 20480x16x20480:f32, or MxNxK:DTYPE:OP")
-        m, n, k, dtype_name, op = match.groups()
-        return cls(int(m), int(n), int(k), dtype_name, op or "nn")
+        batch, m, n, k, dtype_name, op = match.groups()
+        return cls(int(m), int(n), int(k), dtype_name, op or "nn", int(batch or 1))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.config import ONE_EACH, KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -59,11 +59,12 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """Return the CUDA text and the launch of a configuration. The text is the same for every shape."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
+    launch = family.launch(config, problem)
     return KernelSource(
         kernel=config.family,
-        text=_text(_Kernel(config.kernel_text, problem.op, problem.dtype_name, config, problem)),
+        text=_text(_Kernel(config.kernel_text, problem.op, problem.dtype_name, problem.is_batched, config, problem)),
         defines=index_defines(problem.index_bits),
-        launch=family.launch(config, problem),
+        launch=launch if launch.batched or not problem.is_batched else replace(launch, batched=ONE_EACH),
         dtype_name=problem.dtype_name,
     )
 
@@ -75,6 +76,7 @@ class _Kernel:
     kernel_text: str
     op: str
     dtype_name: str
+    is_batched: bool
     config: KernelConfig = field(compare=False)
     problem: Problem = field(compare=False)
 
@@ -89,6 +91,7 @@ def _text(kernel: _Kernel) -> str:
         **{name: value for name, value in config.tunables.items() if name not in config.launch_tunables()},
         **family.context(config, problem),
         "several_splits": config.has_splits,
+        "batched": problem.is_batched,
         "config": config.kernel_text,
         "kernel": config.family,
         "op": problem.op,

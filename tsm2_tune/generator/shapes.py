@@ -1,14 +1,23 @@
-"""Parser of shapes: one text may give many (m, n, k)."""
+"""Parser of shapes: one text may give many (m, n, k, batch)."""
 
 from __future__ import annotations
 
 import re
 from itertools import product
+from typing import NamedTuple
 
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import INT32_MAX
 
-Shape = tuple[int, int, int]
+
+class Shape(NamedTuple):
+    """The extents of a product, and the number of products of a batch."""
+
+    m: int
+    n: int
+    k: int
+    batch: int = 1
+
 
 LARGEST_DIMENSION = INT32_MAX
 MOST_SHAPES = 10_000
@@ -18,12 +27,13 @@ SHAPE_SYNTAX = """\
 MxNxK items separated by commas: C is M x N and the inner dimension is K.
 A dimension is a number (20480, 1e7), several (2/4/8), a range with a step (10240:30720:5120, both ends
 included) or a factor (2:64:*2), or the letter of another dimension (20480x16xm, 1e7xkx8/16).
+BATCH*MxNxK is a batch of so many products, each of other matrices (500000*8x8x8, 100/1000*256x16x256).
 A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, and ignores --dtype and --op.
 @FILE reads items from a file, one or more a line, # starts a comment."""
 
 
 def parse_shapes(text: str) -> tuple[Shape, ...]:
-    """Return the (m, n, k) that the text names, each once, in order. Raise InputError for an invalid text.
+    """Return the shapes that the text names, each once, in order. Raise InputError for an invalid text.
 
     SHAPE_SYNTAX describes the syntax, but this function does not accept @FILE and problems.
     """
@@ -41,7 +51,9 @@ def parse_shapes(text: str) -> tuple[Shape, ...]:
 
 def _parse_item(item: str) -> list[Shape]:
     """Return the shapes that one item names, such as 20480x2/4xm. Raise InputError for an invalid item."""
-    dimensions = item.lower().split("x")
+    of_batch = re.fullmatch(r"([^x*:]*)\*(.*)", item.lower())  # in a range, * is before a factor
+    batches = _parse_dimension(of_batch[1], item) if of_batch else [1]
+    dimensions = (of_batch[2] if of_batch else item.lower()).split("x")
     if len(dimensions) != 3 or not all(dimensions):
         raise InputError(f"shape {item!r}: expected MxNxK, such as 20480x16x20480")
     values: dict[str, list[int] | str] = {}
@@ -55,7 +67,7 @@ def _parse_item(item: str) -> list[Shape]:
     free = {name: value for name, value in values.items() if isinstance(value, list)}
     if any(isinstance(value, str) and value not in free for value in values.values()):
         raise InputError(f"shape {item!r}: a letter must refer to a dimension that is given as numbers")
-    count = 1
+    count = len(batches)
     for value in free.values():
         count *= len(value)
     if count > MOST_SHAPES:
@@ -64,7 +76,7 @@ def _parse_item(item: str) -> list[Shape]:
     for chosen in product(*free.values()):
         known = dict(zip(free, chosen, strict=True))
         m, n, k = (known[name] if name in known else known[str(values[name])] for name in "mnk")
-        shapes.append((m, n, k))
+        shapes += [Shape(m, n, k, batch) for batch in batches]
     return shapes
 
 

@@ -29,6 +29,11 @@ MULTIPROCESSORS = (80, 108, 132, 148)  # multiprocessors of V100, A100, H100 and
 WIDE_SPLITS = (16, 20, 40, 64, *sorted(sms * blocks for sms in MULTIPROCESSORS for blocks in (1, 2, 3, 4)))
 
 
+# Products of a batch fill the device together, so few splits are enough.
+FEW_SPLITS_OF_BATCHES = (1, 2, 4, 8)
+SPLITS_OF_GRIDS = (*FEW_SPLITS_OF_BATCHES, *WIDE_SPLITS)
+
+
 def wide_splits(limits: DeviceLimits, blocks: int) -> int:
     """Return the largest option in WIDE_SPLITS that gives each multiprocessor at most this many blocks.
 
@@ -177,7 +182,7 @@ def _share(candidate: Candidate) -> int:
 
 def _grid_fills_device(candidate: Candidate) -> bool:
     """Return whether the grid nearly fills the device, or no other division of the work would enlarge the grid."""
-    blocks = candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
+    blocks = candidate.problem.batch * candidate.launch.blocks(candidate.problem.m, candidate.problem.n)
     enough = min(candidate.occupancy.blocks_per_sm or 1, BLOCKS_PER_SM) * NEARLY_ALL
     could_divide = tunable(candidate, "row_tiles") > 1 or _share(candidate) >= 2 * LEAST_SHARE
     return blocks >= enough * candidate.limits.sms or not could_divide
@@ -204,7 +209,14 @@ def _one_wave(candidate: Candidate) -> bool:
             candidate.limits, threads=resources.threads, registers=0, smem_bytes=resources.smem_bytes
         )
         blocks = min(min_blocks, unbounded.blocks_per_sm)
-    return tunable(candidate, "splits") <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0])
+    splits, batch = tunable(candidate, "splits"), candidate.problem.batch
+    return splits * batch <= max(candidate.limits.sms * blocks, WIDE_SPLITS[0]) or (batch > 1 and splits == 1)
+
+
+def _enough_splits(candidate: Candidate) -> bool:
+    """Return whether there are many splits, or few for a batch. A persistent kernel has many."""
+    is_few = tunable(candidate, "splits") in FEW_SPLITS_OF_BATCHES
+    return not is_few or (candidate.problem.is_batched and not candidate.launch.persistent)
 
 
 ONE_WAVE = Rule(
@@ -215,6 +227,13 @@ ONE_WAVE = Rule(
     of=(RESOURCES, "min_blocks", "splits"),
 )
 WIDE_SPLIT_RULES = (
+    Rule(
+        "many-splits",
+        "shape",
+        "only a batch fills the device with few splits",
+        _enough_splits,
+        of=("splits",),
+    ),
     Rule(
         "whole-waves",
         "shape",
@@ -229,7 +248,7 @@ WIDE_SPLIT_RULES = (
 def in_one_wave(family: Design, config: C, problem: Problem, limits: DeviceLimits) -> C:
     """Return the configuration, with fewer splits if not all of its blocks would be resident at once."""
     most = int(config.tunables["splits"])
-    options = (splits for splits in reversed(WIDE_SPLITS) if splits <= most)
+    options = (splits for splits in reversed(SPLITS_OF_GRIDS) if splits <= most)
     every = (replace(config, splits=splits) for splits in options)  # type: ignore[call-arg]
     return next(c for c in every if ONE_WAVE.keeps(Candidate(family, c, problem, limits, Guidelines())))
 

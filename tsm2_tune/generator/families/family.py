@@ -28,6 +28,7 @@ C = TypeVar("C", bound=KernelConfig)
 # The factor on a kernel's time, without its launch, if contiguous rows or columns of operands are not whole 16-byte
 # vectors. Measured on an H200: 0 to 6 % more for loads into registers, 13 to 59 % more for copies to shared memory.
 ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
+MOST_PRODUCTS = 2**16 - 1  # the largest batch of a kernel whose grid has a product for each z
 MOST_DEPTH = 64  # the largest step along k for which `tiling` counts a partial step as a whole one
 
 
@@ -43,6 +44,8 @@ class Family(ABC, Generic[C]):
     has_vectors_of_c: ClassVar[bool] = False  # see Tiling.has_vectors_of_c
     on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
     beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables that do not affect `resources`; others may
+    is_batched: ClassVar[bool] = False  # whether the kernel computes batches of products, and nothing else
+    has_batches: ClassVar[bool] = False  # whether the kernel also has a version for batches, see Launch.batched
     only_by_name: ClassVar[bool] = False  # whether a search skips the family unless the user names it
     config_type: type[C]
 
@@ -160,11 +163,26 @@ class Family(ABC, Generic[C]):
         )
 
     def supports(self, problem: Problem) -> bool:
-        """Return whether a search may use this family for the problem, given its element type, layout and size.
+        """Return whether a search may use this family for the problem."""
+        if not problem.is_batched:
+            return not self.is_batched and self.fits(problem)
+        is_of_grid = self.has_batches and problem.batch <= MOST_PRODUCTS
+        return (self.is_batched or is_of_grid) and self.fits(problem)
+
+    def fits(self, problem: Problem) -> bool:
+        """Return whether the family computes products of this element type, layout and size, one or a batch of them.
 
         The default is True if all matrices are column-major and `dtypes` contains the element type.
         """
         return problem.op == "nn" and problem.dtype_name in self.dtypes
+
+    def computes(self, config: C, problem: Problem) -> bool:
+        """Return whether the configuration's kernel computes products of this size, even if a search skips them."""
+        return True
+
+    def products_per_block(self, config: C, problem: Problem) -> int:
+        """Return the most products of a batch that a block computes at a time."""
+        return 1
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[C, ...]:
         """Return the configurations that a search tries first, computed from the problem, best first."""

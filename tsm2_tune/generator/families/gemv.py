@@ -177,6 +177,7 @@ class Gemv(Family[GemvConfig]):
         "matrix times vector: one or more threads per row of A, one or more rows per thread, k split over blocks"
     )
     template = "gemv.cu.jinja"
+    has_batches = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # sums of the last two are in f32
     rules = (
         Rule(
@@ -283,7 +284,7 @@ class Gemv(Family[GemvConfig]):
     def traffic(self, config: GemvConfig, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=1, splits=config.splits)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: GemvConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -184,7 +184,7 @@ class Ladder(Family[LadderConfig]):
         launch = self.launch(config, problem)
         return tile_traffic(problem, block_m=launch.rows_per_block, block_n=launch.columns_per_block)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and problem.op in OPS
 
     def probe_shapes(self, config: LadderConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:

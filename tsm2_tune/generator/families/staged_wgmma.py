@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.launch_table import launch_of
 from tsm2_tune.generator.space.rules import Rule, covering_rule
 from tsm2_tune.generator.space.tunables import BlockM, BlockN, Threads, Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES, WIDE_SPLITS, wide_splits
 from tsm2_tune.generator.tiles import LARGEST_THIN, covering, tile_traffic
 
 COLUMNS = (32, 64)  # options of block_n
@@ -80,6 +80,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
         "C of many rows in 16 bits: wgmma of Hopper's tensor cores, which reads both operands from shared memory"
     )
     template = "staged_wgmma.cu.jinja"
+    has_batches = True
     odd_lines = ODD_STAGED_LINES
     dtypes = ("bf16", "f16")
     rules = (
@@ -130,7 +131,8 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
 
     def grids(self) -> Iterable[Grid[StagedWgmmaConfig]]:
         axes = {
-            "threads block_m": TILES, "block_n": COLUMNS, "block_k": CHUNKS, "stages": STAGES, "splits": WIDE_SPLITS
+            "threads block_m": TILES, "block_n": COLUMNS, "block_k": CHUNKS, "stages": STAGES,
+            "splits": SPLITS_OF_GRIDS,
         }  # fmt: skip
         return [Grid(StagedWgmmaConfig, axes)]
 
@@ -161,7 +163,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     def traffic(self, config: StagedWgmmaConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: StagedWgmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from tsm2_tune.generator.device.occupancy import Ints
-from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, Launch
+from tsm2_tune.runtime.choice.launch import FLAT_SPLITS, SHARED, Launch
 
 Column = int | Ints  # one number for all rows of the table, or an array with a number for each row
 
@@ -29,10 +29,11 @@ class LaunchTable:
     flat_splits: int = FLAT_SPLITS
     persistent: bool = False
     lone_split: bool = False
+    batched: int = 0
 
     @property
     def has_workspace(self) -> bool:
-        return self.splits > 1 or self.lone_split
+        return (self.splits > 1 or self.lone_split) and self.batched != SHARED
 
     def tiles(self, m: int, n: int) -> Column:
         """Return the number of tiles of an m x n matrix C."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 
 FLAT_SPLITS = 64  # default of `Launch.flat_splits`
 GROUP_SPLITS = 16  # splits in a group
+SHARED, ONE_EACH = 1, 2  # values of `Launch.batched`
 
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: see Matrix. No code changes one
@@ -23,6 +24,11 @@ class Launch:
     the partial sums of every tile: one for each split and one for each group. `counters` has an integer for each tile
     and for each group; all are 0 before and after the kernel. A persistent block has at most two incomplete tiles,
     its first and its last. A kernel with a workspace computes a correct result with any number of splits.
+
+    A `batched` kernel computes a batch of products. If it is SHARED, it is persistent, and its `splits` blocks share
+    the batch. If it is ONE_EACH, a block's z is the number of its product; x, y and the workspace are those of a
+    single product, once for each. The last parameters are the number of products, the distances in elements between
+    the matrices of A, B and C, and, with a workspace, those between the products' partial sums and counters.
     """
 
     threads: int  # per block
@@ -33,6 +39,7 @@ class Launch:
     flat_splits: int = FLAT_SPLITS  # the most splits whose sums are added up without groups
     persistent: bool = False  # the grid has `splits` blocks
     lone_split: bool = False  # the kernel has a workspace, though it is launched with one split
+    batched: int = 0  # SHARED or ONE_EACH for a kernel of batches; 0 for one of single products
 
     def with_splits(self, splits: int) -> Launch:
         """Return the launch with another number of splits. The kernel must have a workspace."""
@@ -45,18 +52,19 @@ class Launch:
         assert splits == self.splits or self.has_workspace
         return Launch(  # `replace` takes longer
             self.threads, rows_per_block, self.smem_bytes, self.columns_per_block, splits, self.flat_splits,
-            self.persistent, splits == 1 and self.has_workspace,
+            self.persistent, splits == 1 and self.has_workspace, self.batched,
         )  # fmt: skip
 
     @property
     def as_rendered(self) -> dict[str, int]:
-        """A dict of field -> value, without `lone_split`: the parameters from which the CUDA code is rendered."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "lone_split"}
+        """A dict of field -> value, without the fields that follow from the CUDA code: `lone_split` and `batched`."""
+        of_code = ("lone_split", "batched")
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in of_code}
 
     @property
     def has_workspace(self) -> bool:
         """Whether the kernel has the parameters `partials` and `counters`."""
-        return self.splits > 1 or self.lone_split
+        return (self.splits > 1 or self.lone_split) and self.batched != SHARED
 
     def tiles(self, m: int, n: int) -> int:
         """Return the number of tiles of an m x n matrix C."""

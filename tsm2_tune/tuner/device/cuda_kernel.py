@@ -89,6 +89,7 @@ class CudaKernel:
         *,
         blocks: int,
         splits: int = 1,
+        products: int = 1,
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
@@ -99,7 +100,7 @@ class CudaKernel:
             if self._layout is None or self._layout.parameters != len(arguments):
                 self._layout = ParameterLayout(arguments)
                 self._function.prepare([f"{self._layout.size_bytes}s"])
-            packed, block, grid = self._layout.packed(arguments), (threads, 1, 1), (blocks, splits, 1)
+            packed, block, grid = self._layout.packed(arguments), (threads, 1, 1), (blocks, splits, products)
             self._function.prepared_async_call(grid, block, self._queue.stream, packed, shared_size=smem_bytes)
         except self._drv.MemoryError:
             raise MemoryError(f"the stacks of kernel {self._name!r}") from None

@@ -54,10 +54,11 @@ class Kernel(Protocol):
         *,
         blocks: int,
         splits: int = 1,
+        products: int = 1,
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Launch the kernel on a grid of `blocks` in x and `splits` in y. Do not wait for its end.
+        """Launch the kernel on a grid of `blocks` in x, `splits` in y and `products` in z. Do not wait.
 
         The arguments are NumPy scalars of the kernel's exact types; a pointer is a uint64. Raise LaunchFailed if the
         driver refuses the launch.

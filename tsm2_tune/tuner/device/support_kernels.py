@@ -29,12 +29,13 @@ WORST_RECORDS = SUPPORT_THREADS  # most records of a call that are downloaded
 WORD_BYTES = 2  # of the kernel that compares bits; the size of every buffer of elements is a multiple of it
 FEW_RECORDS = 16 * WORST_RECORDS  # most records that one block reduces
 
-Factor = tuple[np.uint64, np.int64, np.int64, np.int32]
-_PLACED = Struct("=Q5qQ4i")  # the structure that the support kernels receive: see their text
+# Address, row stride, column stride, distance between a batch's matrices, and sign.
+Factor = tuple[np.uint64, np.int64, np.int64, np.int64, np.int32]
+_PLACED = Struct("=Q7qQ4i")  # the structure that the support kernels receive: see their text
 
 
 class Placed(NamedTuple):
-    """An argument of support kernels: a matrix of real numbers within a buffer, and the test values that fill it."""
+    """An argument of support kernels: a batch of matrices of real numbers in a buffer, and the values in them."""
 
     component: str  # name of the real element type
     buffer: int  # address of the buffer
@@ -43,6 +44,8 @@ class Placed(NamedTuple):
     rows: int
     columns: int
     leading_dimension: int
+    batch: int  # matrices
+    apart: int  # columns from the start of a matrix to the start of the next
     seed: int
     values: int  # kind of the test values
     exponent: int
@@ -187,26 +190,27 @@ class Support:
         m: int,
         n: int,
         k: int,
+        batch: int,
         *,
         alpha: complex,
         factors: tuple[Factor, Factor],
         result: tuple[np.generic, ...],
         place: int,
     ) -> None:
-        """Launch kernels that compute the reference product and compare C with it.
+        """Launch kernels that compute the reference products of a batch and compare each C with its product.
 
         `factors` are A and B with their strides and signs. `result` contains the kernel arguments that describe C.
         `place` is the index of the report.
         """
-        (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k))
-        tiles = -(-m // self._rows) * -(-n // self._columns)
+        (a, b), extents = factors, (np.int64(m), np.int64(n), np.int64(k), np.int64(batch))
+        tiles = batch * -(-m // self._rows) * -(-n // self._columns)
         one = self._parts_of_element
         chunks, lanes = self.split(tiles, k, along_k=a[2] == one and b[1] == one)
         parts = np.uint64(self._parts.address)
         if chunks > 1:
             arguments: tuple[np.generic, ...] = (*extents, *a, *b, np.int64(chunks), np.int64(lanes), parts)
             self._start(self._find_parts, tiles * chunks, arguments, most_blocks=self._reference_blocks)
-            self._add_up(m * n * one, chunks)
+            self._add_up(batch * m * n * one, chunks)
         scale = (np.float64(alpha.real), np.float64(alpha.imag))
         records = self._blocks(tiles, self._reference_blocks) * self._threads
         kept = np.uint64(self._kept.address + place * self._worst[0].nbytes)

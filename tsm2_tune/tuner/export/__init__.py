@@ -10,7 +10,7 @@ from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile.core_library import core_library
 from tsm2_tune.tuner.export.autotuner_formats import EXCHANGE, export_exchange
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
-from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import of_single_products, verified_in_full, with_between
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 from tsm2_tune.tuner.export.library import LIBRARY_SUFFIXES, export_library, refuse_output
 from tsm2_tune.tuner.export.measured_times import Known, known_of
@@ -108,6 +108,8 @@ def export(
     generates, and ToolMissing if a compiler is missing that the core or the launcher needs.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
+    if format_name == "module":
+        rows = of_single_products(rows, tell)
     compiled: bytes | None = None
     if rows and format_name == "module":  # missing tools are told before what may take long
         core_library()

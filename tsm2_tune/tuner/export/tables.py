@@ -29,6 +29,7 @@ COLUMNS: dict[str, Callable[[BestRow], str]] = {
     "m": lambda row: str(row.m),
     "n": lambda row: str(row.n),
     "k": lambda row: str(row.k),
+    "batch": lambda row: str(row.batch),
     "configuration": lambda row: row.config,
     "median (us)": lambda row: f"{row.median_us:.2f}",
     "low (us)": lambda row: f"{row.low_us:.2f}",
@@ -188,8 +189,12 @@ def facts(row: BestRow) -> str:
 
 
 def columns_of(rows: Sequence[BestRow]) -> Columns:
-    """Return COLUMNS, with columns for times in other L2 states inserted after the cuBLAS columns."""
-    names = list(COLUMNS)
+    """Return COLUMNS, with columns for times in other L2 states inserted after the cuBLAS columns.
+
+    Without a batch among the rows, the column "batch" is omitted.
+    """
+    has_batches = any(row.problem.is_batched for row in rows)
+    names = [name for name in COLUMNS if name != "batch" or has_batches]
     place = names.index("cuBLAS routine") + 1
     others = table_cells.other_states(rows, us="{} (us)", digits=2)
     return {name: COLUMNS.get(name) or others[name] for name in (*names[:place], *others, *names[place:])}

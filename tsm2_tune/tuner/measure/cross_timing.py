@@ -199,10 +199,12 @@ class CrossTiming:
                 yield self._group(among)
 
     def _winners(self, problem: Problem | None = None, alike: Problem | None = None) -> list[BestRow]:
-        """Return the winners (fastest kernels) of tuned shapes. Winners whose code has changed are excluded."""
+        """Return the winners (fastest kernels) of tuned shapes, without batches and without winners whose code has
+        changed.
+        """
         device, cache = self.tuner.target.identity.name, self.tuner.cache
         found = self.store.best(device=device, problem=problem, alike=alike, cache=cache)
-        return [row for row in found if not row.stale]
+        return [row for row in found if not (row.stale or row.problem.is_batched)]
 
     def _group(self, rows: Sequence[BestRow]) -> Group:
         tuner, unsettled = self.tuner, {row.problem for row in rows if _is_unsettled(row)}

@@ -88,8 +88,11 @@ def _members(candidate: Candidate, devices: dict[DeviceLimits, int]) -> tuple[An
 
 @lru_cache(maxsize=64)  # called for each candidate of a problem
 def _of_product(problem: Problem) -> tuple[Any, ...]:
+    """Return the members that describe the problem. A batch is as one product with the rows of all of them."""
     orders = tuple(int(along == last) for along, last in zip(problem.contiguous, "knn", strict=True))
-    return problem.m, problem.n, problem.k, TYPES_IN_C.index(problem.dtype_name), orders, problem.is_gram
+    is_gram = problem.is_gram and not problem.is_batched
+    extents = problem.batch * problem.m, problem.n, problem.k
+    return *extents, TYPES_IN_C.index(problem.dtype_name), orders, is_gram
 
 
 @lru_cache(maxsize=64)

@@ -135,6 +135,8 @@ def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, plac
 
     `place` is the name of the database from which the kernels come.
     """
+    if asked.is_batched:
+        return NoChoice(asked, f"a module computes no batches yet, such as {asked.text}: best shows tuned ones")
     record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op).record
     try:
         match = kernels.chooser.match(record, device)

@@ -33,6 +33,7 @@ class BestRow:
     m: int  # rows of C
     n: int  # columns of C
     k: int  # the inner dimension: length of each dot product
+    batch: int  # products of this shape, each of other matrices
     parameters: str  # the tunables as a JSON object
     median_us: float  # median of the newest measurement
     low_us: float  # lower end of the median's 95 % confidence interval
@@ -78,7 +79,7 @@ class BestRow:
     @property
     def problem(self) -> Problem:
         """The problem for which the kernel is fastest."""
-        return Problem(self.m, self.n, self.k, self.dtype, self.op)
+        return Problem(self.m, self.n, self.k, self.dtype, self.op, self.batch)
 
     @property
     def tunables(self) -> dict[str, Any]:
@@ -135,7 +136,7 @@ best = Table(
     _column("is_between"),
 )
 
-# The winners: one row for each device name, op, dtype, m, n, k and L2 cache state (column `cache`).
+# The winners: one row for each device name, problem and L2 cache state (column `cache`).
 #
 # known      trials that are not superseded and have the family's newest basis for the device, problem and state. The
 #            newest basis is the basis of the trial with the greatest stamp (logical_clock.py). If the compiler or a
@@ -183,7 +184,7 @@ WITH known AS (
   FROM racing
   WHERE low_us <= leader_high_us AND median_us <= 1.05 * leader_us AND round = leader_round
 )
-SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, tunables AS parameters,
+SELECT placed.device_name AS device, placed.family, op, dtype, m, n, k, batch, tunables AS parameters,
        median_us, low_us, high_us, least_us AS floor_us,
        least_bytes / median_us * 1e-3 AS gbytes_per_s,
        100 * least_us / median_us AS percent_of_floor,
@@ -204,15 +205,18 @@ WHERE {which}
 _CURRENT, _FIRST = "superseded = 0", "place = 1"
 BEST_VIEW = f"CREATE VIEW best AS{_WINNERS.format(among=_CURRENT, which=_FIRST)}"
 _AMONG = "device_name IN :devices AND problem_id {problems}"
-_AT = "= (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND m = :m AND n = :n AND k = :k)"
-_ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype)"
+_AT = (
+    "= (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND m = :m AND n = :n AND k = :k AND batch = :batch)"
+)
+_ALIKE = "IN (SELECT id FROM problem WHERE op = :op AND dtype = :dtype AND (batch = 1) = (:batch = 1))"
 
 
 @dataclass(frozen=True, slots=True)
 class Among:
     """A filter for trials: a trial passes if its device is one of `devices` and its problem is `problem`.
 
-    If `is_alike` is true, a trial passes also if its problem differs from `problem` only in shape (m, n, k).
+    If `is_alike` is true, a trial passes also if its problem differs from `problem` only in shape (m, n, k), or if
+    both are batches and differ only in shape and number of products.
     """
 
     devices: tuple[str, ...]
@@ -224,7 +228,8 @@ class Among:
         """The bound parameters of the queries of `winners`, `ties` and `condition`."""
         one = self.problem
         shape = {} if self.is_alike else {"m": one.m, "n": one.n, "k": one.k}
-        return {"devices": list(self.devices), "op": one.op, "dtype": one.dtype_name, **shape}
+        kind = {"op": one.op, "dtype": one.dtype_name, "batch": one.batch}
+        return {"devices": list(self.devices), **kind, **shape}
 
 
 def condition(is_alike: bool) -> TextClause:
@@ -269,7 +274,8 @@ def _among(is_alike: bool) -> str:
 
 
 def _bound(query: str, is_alike: bool) -> TextClause:
-    types = {"op": Text(), "dtype": Text()} | ({} if is_alike else {"m": Integer(), "n": Integer(), "k": Integer()})
+    extents = () if is_alike else ("m", "n", "k")
+    types: dict[str, Any] = {"op": Text(), "dtype": Text(), **dict.fromkeys((*extents, "batch"), Integer())}
     given = (bindparam(name, type_=of) for name, of in types.items())
     return text(query).bindparams(bindparam("devices", type_=Text(), expanding=True), *given)
 

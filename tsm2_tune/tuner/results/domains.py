@@ -78,6 +78,7 @@ def _is_date(text: str) -> bool:
 
 ID = integers(0, 2**63 - 1)  # SQLite's largest integer
 COUNT, POSITIVE, FLAG = integers(0, INT32_MAX), integers(1, INT32_MAX), integers(0, 1)
+BATCHED = integers(0, 2)
 STAMP, ROUND, SAMPLES = integers(0, MOST_STAMP), integers(-INT32_MAX, INT32_MAX), integers(1, MOST_SAMPLES)
 QUANTITY, TIME_US = reals(0.0, MOST_TIME_US), reals(1e-6, MOST_TIME_US)
 RATE, RATIO = reals(1e-6, 1e12), reals(0.0, math.inf)  # in 1e9 per second; an error over its bound

@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     FromClause,
+    Integer,
     Select,
     and_,
     bindparam,
@@ -30,8 +31,11 @@ from tsm2_tune.tuner.results.storage import schema
 _TRIAL, _PROBLEM, _MEASURED = schema.trial.c, schema.problem.c, schema.measurement.c
 _OWN = schema.trial.alias("own").c
 
-IS_PROBLEM = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype", "m", "n", "k")))
-IS_ALIKE = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype")))
+IS_PROBLEM = and_(*(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype", "m", "n", "k", "batch")))
+IS_ALIKE = and_(
+    *(_PROBLEM[name] == bindparam(name) for name in ("op", "dtype")),
+    (_PROBLEM.batch == 1) == (bindparam("batch", type_=Integer()) == 1),
+)
 PROBLEM_ID = select(_PROBLEM.id).where(IS_PROBLEM).scalar_subquery()
 # Conditions on a row of `trial`: it has the device; it has the device and the problem; it has one of the families;
 # it has the basis and is not superseded; all of these.
@@ -117,7 +121,7 @@ def best(is_alike: bool | None, given: tuple[str, ...]) -> Select[Any]:
     """
     winners = best_view.winners(is_alike)
     view = winners.c
-    query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k)
+    query = select(winners).order_by(view.device, view.op, view.dtype, view.m, view.n, view.k, view.batch)
     return query.where(*(view[name] == bindparam(name) for name in given))
 
 

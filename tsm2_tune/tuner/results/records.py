@@ -39,7 +39,7 @@ SAMPLE = (schema.sample.c.ordinal, schema.sample.c.us)
 CONFIGURATIONS_AT_HAND = 4096  # entries of the cache of `config_of`
 EQUAL = 1e-9  # relative tolerance for a number that is computed twice
 LAUNCH = tuple(field.name for field in fields(Launch) if field.name in schema.source.c)  # columns of `source`
-PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k"))
+PROBLEM_KEY = tuple(schema.problem.c[name] for name in ("op", "dtype", "m", "n", "k", "batch"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +258,8 @@ def is_verified(trial: Trial) -> bool:
 
 def problem_key(problem: Problem) -> dict[str, Any]:
     """Return the values of the columns PROBLEM_KEY, which identify a row of `problem`."""
-    return {"op": problem.op, "dtype": problem.dtype_name, "m": problem.m, "n": problem.n, "k": problem.k}
+    extents = {"m": problem.m, "n": problem.n, "k": problem.k, "batch": problem.batch}
+    return {"op": problem.op, "dtype": problem.dtype_name, **extents}
 
 
 def problem_values(problem: Problem) -> dict[str, Any]:

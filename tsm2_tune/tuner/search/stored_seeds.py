@@ -27,13 +27,14 @@ _COLUMNS = (schema.trial.c.problem_id, schema.trial.c.config, schema.measurement
 def stored_seeds(store: Store, problem: Problem, limits: DeviceLimits, device: str) -> tuple[Measured, ...]:
     """Return the fastest stored kernels of the problems that are most similar to `problem`.
 
-    Only problems with the same element type and op are considered. Kernels of the present device come first. `limits`
-    contains the properties of the present device. The properties of another device are read from its last run.
-    Properties that are not stored are copied from `limits`.
+    Only problems with the same element type and op are considered, and for a batch only batches. Kernels of the
+    present device come first. `limits` contains the properties of the present device. The properties of another
+    device are read from its last run. Properties that are not stored are copied from `limits`.
     """
     trial = schema.trial.c
     key = schema.problem.c
-    alike = select(key.id, *PROBLEM_KEY).where(key.dtype == problem.dtype_name, key.op == problem.op)
+    is_alike = key.batch > 1 if problem.is_batched else key.batch == 1
+    alike = select(key.id, *PROBLEM_KEY).where(key.dtype == problem.dtype_name, key.op == problem.op, is_alike)
     found = {row["id"]: records.problem_of(row) for row in store.database.rows(alike)}
     nearest = sorted(found, key=lambda number: (distance(problem, found[number]), number))[:NEIGHBOURS]
     place = func.row_number().over(

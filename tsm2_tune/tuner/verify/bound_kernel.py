@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tsm2_tune.generator.config import Launch
+from tsm2_tune.generator.config import ONE_EACH, Launch
 from tsm2_tune.tuner.device.interface import BinaryLost, Buffer, Device, Kernel, LaunchFailed
 from tsm2_tune.tuner.device.support_kernels import Counters, Placed
 from tsm2_tune.tuner.verify.operands import Filling, Operand, Operands, Values, needed_bytes
@@ -52,18 +52,21 @@ class BoundKernel:
         self._device = device
         m, n = operands.problem.m, operands.problem.n
         self._grid = entry.launch.grid(m, n)
-        self._counters = entry.launch.counters(m, n)
+        self._products = operands.problem.batch if entry.launch.batched == ONE_EACH else 1
+        counters, partials = entry.launch.counters(m, n), entry.launch.partial_elements(m, n)
+        aligned = -(-partials // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
+        self._workspace_strides = (np.int64(aligned), np.int64(counters)) if partials else ()
+        self._counters = self._products * counters
         self._counter_buffer: Buffer | None = None
         self._partials: Operand | None = None
-        elements = entry.launch.partial_elements(m, n)
+        elements = self._products * aligned
         try:
             if elements:
                 zeros = np.zeros(self._counters, np.uint32)
                 self._counter_buffer = device.allocate(zeros.nbytes)
                 device.upload(zeros, self._counter_buffer)
-                whole = -(-elements // WORKSPACE_ALIGNMENT) * WORKSPACE_ALIGNMENT
                 sums = operands.problem.dtype.sum
-                self._partials = Operand(device, operands.support, "the workspace", whole, 1, sums)
+                self._partials = Operand(device, operands.support, "the workspace", elements, 1, sums)
         except MemoryError as error:
             self.free()
             workspace = self._counters * np.uint32().nbytes + elements * operands.problem.dtype.sum.element_bytes
@@ -88,14 +91,17 @@ class BoundKernel:
         return [one.place(Filling(one.rows, Values.POISON, 0)) for one in self.workspace]
 
     def start(self, arguments: tuple[np.generic, ...]) -> None:
-        """Launch the kernel asynchronously. The addresses of the workspace are appended to `arguments`."""
+        """Launch the kernel asynchronously. The addresses of the workspace, then the batch, end the arguments."""
         if self._partials is not None and self._counter_buffer is not None:
             arguments += (np.uint64(self._partials.address), np.uint64(self._counter_buffer.address))
+        if self.entry.launch.batched:
+            arguments += (*self.operands.batch_arguments(), *self._workspace_strides)
         blocks, splits = self._grid
         self.kernel(
             arguments,
             blocks=blocks,
             splits=splits,
+            products=self._products,
             threads=self.entry.launch.threads,
             smem_bytes=self.entry.launch.smem_bytes,
         )

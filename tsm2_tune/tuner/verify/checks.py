@@ -108,6 +108,9 @@ class Check:
     loose: bool = False  # NaN is accepted for infinity: a kernel may scale partial sums
     shift: dict[str, int] = field(default_factory=dict)  # operand -> elements past a multiple of 16 bytes
     at_start: bool = False  # on the emulator: operands at the start of their buffers, not at the end
+    # Operand -> share of a matrix's lines from each matrix of a batch to the next, if the matrices overlap. 0: the
+    # operand is one matrix.
+    overlap: dict[str, float] = field(default_factory=dict)
 
     @property
     def is_sparse(self) -> bool:
@@ -164,6 +167,12 @@ LINES_APART = tuple(
     Check(f"lines of {name} apart", Values.INTEGERS, VECTORS, ALPHA, 0.0, past={name: past}, shift=ALIGNED)
     for past in (1, 2)
     for name in "ABC"
+)
+# Calls of a batch that read operands several times. With VECTORS, some matrices are as far apart as contiguous ones.
+OVERLAPPING = (
+    *(Check(f"one {name} for all", Values.INTEGERS, NONE, ALPHA, 0.0, overlap={name: 0.0}) for name in "AB"),
+    Check("overlapping operands", Values.INTEGERS, ODD, ALPHA, BETA, overlap={"A": 0.5, "B": 0.5}),
+    Check("overlapping operands", Values.INTEGERS, VECTORS, 1.0, 0.0, shift=ALIGNED, overlap={"A": 0.5, "B": 0.5}),
 )
 UNUSUAL_FACTORS = tuple(
     Check(f"{what} {factor}", Values.INTEGERS, lines, alpha, beta, 2, magnitude, loose=True)
@@ -271,8 +280,8 @@ def probe_checks(problem: Problem, number: int) -> tuple[Check, ...]:
     kinds = (SCALED_CALLS[len(SCALARS) :], UNALIGNED, LINES_APART, UNITS + UNUSUAL_FACTORS, SPECIAL_VALUES)
     in_turns = [kind[number % len(kind)] for kind in kinds]
     sizes = SIZES[number % len(SIZES)]
-    complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
-    return (*CHECKS[:2], OVERWRITING, *sizes, *scaled, *in_turns, *complex_checks, CHECKS[-1])
+    others = (*COMPLEX_CHECKS * problem.dtype.is_complex, *OVERLAPPING * problem.is_batched)
+    return (*CHECKS[:2], OVERWRITING, *sizes, *scaled, *in_turns, *others, CHECKS[-1])
 
 
 def every_check(problem: Problem) -> tuple[Check, ...]:
@@ -280,10 +289,10 @@ def every_check(problem: Problem) -> tuple[Check, ...]:
     if is_min_plus(problem):
         return (*MIN_PLUS_PROBE_CHECKS, *MIN_PLUS_FACTORS)
     sizes = (check for pair in SIZES for check in pair)
-    complex_checks = COMPLEX_CHECKS * problem.dtype.is_complex
+    others = (*COMPLEX_CHECKS * problem.dtype.is_complex, *OVERLAPPING * problem.is_batched)
     ordinary = (*CHECKS[:2], OVERWRITING, *UNALIGNED, *LINES_APART, *sizes, *SCALED_CALLS, *UNITS)
     unusual = (*UNUSUAL_FACTORS, *subnormal_factors(problem), *SPECIAL_VALUES)
-    return (*ordinary, *unusual, *complex_checks, CHECKS[-1])
+    return (*ordinary, *unusual, *others, CHECKS[-1])
 
 
 def overwriting(problem: Problem) -> Check:

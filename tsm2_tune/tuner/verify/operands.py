@@ -1,4 +1,7 @@
-"""The operands A, B and C of one problem in device memory. Guard zones before and after each show stray writes."""
+"""The operands A, B and C of one problem in device memory. Guard zones before and after each show stray writes.
+
+An operand of a batch has one buffer: its matrices follow one another, with columns between them that may be unused.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from tsm2_tune.tuner.device.support_kernels import Factor, Placed, Support
 
 VECTOR_BYTES = 16  # the widest load of a thread
 GUARD_ELEMENTS = 1024  # of each guard zone: more than one thread tile or vector
+MOST_GAP = 3  # the most unused columns between a batch's matrices
 
 
 class Values(IntEnum):
@@ -46,12 +50,13 @@ class Filling(NamedTuple):
     exponent: int = 0  # see Check.exponent
     shift: int | None = None  # elements from a multiple of 16 bytes to the first element; None: any address
     at_start: bool = False  # on the emulator: at the start of the buffer, else at its end
+    gap: int = 0  # unused columns between a batch's matrices; less than 0 if they overlap
 
 
 class Operand:
-    """A matrix in its own buffer. The matrix can have a different place in the buffer in every test call.
+    """A matrix, or a batch of them, in its own buffer. It can have a different place there in every test call.
 
-    `rows` and `columns` are the extents of the column-major matrix in memory. A row-major operand is stored as its
+    `rows` and `columns` are the extents of a column-major matrix in memory. A row-major operand is stored as its
     column-major transpose.
     """
 
@@ -66,35 +71,39 @@ class Operand:
         *,
         row_major: bool = False,
         padding: int = 0,
+        batch: int = 1,
     ) -> None:
-        """Allocate a buffer for a matrix whose leading dimension is at most `rows` + PADDING_ROWS + `padding`."""
-        self.name, self.rows, self.columns, self.row_major = name, rows, columns, row_major
+        """Allocate a buffer for matrices whose leading dimension is at most `rows` + PADDING_ROWS + `padding`."""
+        self.name, self.rows, self.columns, self.row_major, self.batch = name, rows, columns, row_major, batch
         self._support, self._dtype, self._component_name = support, dtype, dtype.component.name
         back = 0 if device.faults_past_buffers else GUARD_ELEMENTS
-        self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding) + back
+        self._total = GUARD_ELEMENTS + self._extent(rows + PADDING_ROWS + padding, MOST_GAP) + back
         self._ends_at_buffer_end = device.faults_past_buffers
         if device.faults_past_buffers:  # whole pages, so that accesses before the buffer fault too
             self._total += -self._total % (PAGESIZE // dtype.element_bytes)
         self.buffer: Buffer = device.allocate(self._total * dtype.element_bytes)
         self.place(Filling(rows, Values.POISON, 0))
 
-    def _extent(self, leading_dimension: int) -> int:
-        """Return the number of elements from the first to the last element of the matrix, padding included."""
-        return leading_dimension * (self.columns - 1) + self.rows
+    def _extent(self, leading_dimension: int, gap: int) -> int:
+        """Return the number of elements from the first to the last element of the matrices, padding included."""
+        return leading_dimension * ((self.batch - 1) * (self.columns + gap) + self.columns - 1) + self.rows
 
     def place(self, filling: Filling) -> Placed:
-        """Choose the matrix's place in its buffer. Return a descriptor for the kernels that fill it.
+        """Choose the matrices' place in the buffer. Return a descriptor for the kernels that fill them.
 
-        This sets `front` (elements of the buffer before the matrix), `address` (of the first element) and `strides`
-        (row stride and column stride of the operand, in real numbers).
+        This sets `front` (elements of the buffer before the first matrix), `address` (of its first element), `stride`
+        (elements from a matrix to the next) and `strides` (row stride and column stride of the operand, and the
+        distance between matrices, in real numbers).
         """
         self.filling = filling
         self.front = self._front_of(filling)
         self.address = self.buffer.address + self.front * self._dtype.element_bytes
         reals = self._dtype.parts
         line = filling.leading_dimension * reals
-        one, apart = np.int64(reals), np.int64(line)
-        self.strides = (apart, one) if self.row_major else (one, apart)
+        self.apart = self.columns + filling.gap
+        self.stride = self.apart * filling.leading_dimension
+        one, apart, to_next = np.int64(reals), np.int64(line), np.int64(self.stride * reals)
+        self.strides = (apart, one, to_next) if self.row_major else (one, apart, to_next)
         self.placed = Placed(
             component=self._component_name,
             buffer=self.buffer.address,
@@ -103,6 +112,8 @@ class Operand:
             rows=self.rows * reals,
             columns=self.columns,
             leading_dimension=line,
+            batch=self.batch,
+            apart=self.apart,
             seed=filling.seed,
             values=filling.values,
             exponent=filling.exponent,
@@ -115,7 +126,7 @@ class Operand:
             return GUARD_ELEMENTS + (shift or 0)
         if filling.at_start:
             return 0
-        front = self._total - self._extent(filling.leading_dimension)
+        front = self._total - self._extent(filling.leading_dimension, filling.gap)
         if shift is None:
             return front
         past = self.buffer.address + (front - shift) * element_bytes
@@ -142,15 +153,23 @@ class Operand:
         position = index - self.front
         if position < 0:
             return f"{-position} elements before {self.name}"
-        past = position - self._extent(self.filling.leading_dimension) + 1
+        past = position - self._extent(self.filling.leading_dimension, self.filling.gap) + 1
         if past > 0:
             return f"{past} elements past the end of {self.name}"
         column, row = divmod(position, self.filling.leading_dimension)
+        product, column = divmod(column, self.apart) if self.batch > 1 and self.apart else (0, column)
+        if column >= self.columns:
+            return f"between {self.name} {product} and {product + 1} of the batch"
         if row >= self.rows:
             lines = "rows" if self.row_major else "columns"
             return f"between {lines} {column} and {column + 1} of {self.name}"
         i, j = (column, row) if self.row_major else (row, column)
-        return f"{self.name}[{i}, {j}]"
+        return element_text(self.name, product, self.batch, i, j)
+
+
+def element_text(name: str, product: int, batch: int, i: int, j: int) -> str:
+    """Return the name of an element, such as C[3, 4]; of the product with this index in a batch, C[2][3, 4]."""
+    return name + f"[{product}]" * (batch > 1) + f"[{i}, {j}]"
 
 
 class Operands:
@@ -182,8 +201,9 @@ class Operands:
                 row_major = along[name] == ("n" if name in "BC" else "k")
                 more = (padding or {}).get(name, 0)
                 made[name] = Operand(
-                    device, self.support, name, rows, columns, dtype, row_major=row_major, padding=more
-                )
+                    device, self.support, name, rows, columns, dtype,
+                    row_major=row_major, padding=more, batch=problem.batch,
+                )  # fmt: skip
         except MemoryError:
             for operand in made.values():
                 operand.buffer.free()
@@ -198,16 +218,17 @@ class Operands:
 
     @property
     def factors(self) -> tuple[Factor, Factor]:
-        """Address, row stride, column stride and sign (-1 for a conjugated operand, else 1) of A, then of B."""
+        """Address, strides and sign (-1 for a conjugated operand, else 1) of A, then of B."""
         sign_a, sign_b = self._signs
-        strides_b = self.a.strides[::-1] if self.problem.is_gram else self.b.strides
+        down, across, to_next = self.b.strides
+        strides_b = (across, down, to_next) if self.problem.is_gram else self.b.strides
         return (
             (np.uint64(self.a.address), *self.a.strides, sign_a),
             (np.uint64(self.b.address), *strides_b, sign_b),
         )
 
     def arguments(self, alpha: complex | None = None, beta: complex | None = None) -> tuple[np.generic, ...]:
-        """Return the arguments of a kernel call: extents, alpha, A, B, beta and C, without the workspace.
+        """Return the arguments of a kernel call: extents, alpha, A, B, beta and C, without workspace and batch.
 
         alpha defaults to 1 and beta to 0; for a min-plus product, to 0 and infinity.
         """
@@ -225,8 +246,18 @@ class Operands:
             index(c.filling.leading_dimension),
         )
 
+    def batch_arguments(self) -> tuple[np.generic, ...]:
+        """Return the arguments of a batched kernel that describe the batch.
+
+        They are the number of products, and the distances between the matrices of A, B and C in elements.
+        """
+        return np.int32(self.problem.batch), *(np.int64(one.stride) for one in (self.a, self.b, self.c))
+
 
 def needed_bytes(problem: Problem) -> int:
     """Return the number of bytes of device memory that the operands need, with guard zones and padding."""
-    elements = sum((rows + PADDING_ROWS) * columns + 2 * GUARD_ELEMENTS for rows, columns in problem.stored.values())
+    elements = sum(
+        problem.batch * (rows + PADDING_ROWS) * (columns + MOST_GAP * problem.is_batched) + 2 * GUARD_ELEMENTS
+        for rows, columns in problem.stored.values()
+    )
     return elements * problem.dtype.element_bytes

@@ -26,7 +26,17 @@ from tsm2_tune.tuner.results.trial import Verdict
 from tsm2_tune.tuner.verify.bound_kernel import BoundKernel
 from tsm2_tune.tuner.verify.checks import Check, checks_of
 from tsm2_tune.tuner.verify.error_bounds import error_coefficient, expected_exactness
-from tsm2_tune.tuner.verify.operands import VECTOR_BYTES, Filling, Operand, Operands, Values
+from tsm2_tune.tuner.verify.operands import (
+    MOST_GAP,
+    VECTOR_BYTES,
+    Filling,
+    Operand,
+    Operands,
+    Values,
+    element_text,
+)
+
+GAPS = {"A": 1, "B": 2, "C": MOST_GAP}  # unused columns between a batch's matrices if lines are padded
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +127,7 @@ def prepare(operands: Operands, check: Check, *, seed: int, bound: BoundKernel |
             exponent=check.exponent(operand.name, operands.problem),
             shift=check.shift.get(operand.name),
             at_start=check.at_start,
+            gap=gap(operand, check),
         )
         placed.append(operand.place(filling))
     operands.support.fill(placed)
@@ -138,6 +149,17 @@ def padding(operand: Operand, problem: Problem, check: Check) -> int:
     if added and added % 4 == 0:
         return max(added, whole) + -operand.rows % whole + check.past.get(operand.name, 0)
     return added + (operand.rows + added + 1) % 2 if added else 0
+
+
+def gap(operand: Operand, check: Check) -> int:
+    """Return the number of unused columns between a batch's matrices; less than 0 if the matrices overlap.
+
+    Without padding there are none. With padding, the number is different for each operand.
+    """
+    if operand.batch > 1 and operand.name in check.overlap:
+        share = check.overlap[operand.name]
+        return (max(int(share * operand.columns), 1) if share else 0) - operand.columns
+    return GAPS[operand.name] if operand.batch > 1 and check.padding[operand.name] else 0
 
 
 def inspect(operands: Operands, check: Check, bound: BoundKernel | None = None) -> Verdict:
@@ -188,15 +210,17 @@ def _verdict_on(call: _Call, report: Report) -> Verdict:
     ratio, index, found, expected = worst[worst[:, 0].argmax(), :4].tolist()
     element, part = divmod(int(index), problem.dtype.parts)
     column, row = divmod(element, problem.m)
+    product, column = divmod(column, problem.n)
     name = ("Re ", "Im ")[part] if problem.dtype.is_complex else ""
+    element_name = element_text("C", product, problem.batch, row, column)
     error = abs(found - expected)
     bound = error / ratio if 0 < ratio < math.inf else 0.0
     return Verdict(
         correct=False,
         worst_ratio=ratio,
         detail=(
-            f"{check.name}: {name}C[{row}, {column}] = {found:.9g}, expected {expected:.9g}, error {error:.2g} over"
-            f" the bound {bound:.2g}; {wrong} of {problem.m * problem.n} elements wrong"
+            f"{check.name}: {name}{element_name} = {found:.9g}, expected {expected:.9g}, error {error:.2g} over"
+            f" the bound {bound:.2g}; {wrong} of {problem.batch * problem.m * problem.n} elements wrong"
         ),
     )
 
@@ -211,6 +235,7 @@ def compare(operands: Operands, check: Check, *, place: int) -> None:
         problem.m,
         problem.n,
         problem.k,
+        problem.batch,
         alpha=alpha,
         factors=operands.factors,
         result=(
@@ -221,6 +246,7 @@ def compare(operands: Operands, check: Check, *, place: int) -> None:
             np.int32(c.filling.exponent),
             np.uint64(c.address),
             *c.strides,
+            np.int64(c.apart * c.rows * problem.dtype.parts),
             np.int32(c.row_major),
             np.float64(error_coefficient(problem, check)),
             np.int32(expected_exactness(problem, check)),

@@ -153,14 +153,15 @@ def _calls(asked: Problem, config: KernelConfig, coverage: Coverage, bits: int) 
     for problem in long_problems(config, asked, most_products=coverage.long_products):
         is_slow = products_of_a_block(config, asked, problem) >= SLOW_PRODUCTS
         yield Call("long extents", problem, long_checks(problem, bits), is_large=True, is_slow=is_slow)
-    few, whole, both, deep = long_line_problems(config, asked)
+    small, deep = long_line_problems(config, asked)
     most_elements = min(coverage.long_products, PAST_32_BITS)
-    for problem, lengths in product((few, whole, both, deep), (LONG_LINES, LONG_WHOLE_LINES)):
-        if sum(lines * lengths[name] for name, (_, lines) in problem.stored.items()) <= most_elements:
+    for problem, lengths in product((*small, *deep), (LONG_LINES, LONG_WHOLE_LINES)):
+        lines_of = ((name, problem.batch * lines) for name, (_, lines) in problem.stored.items())
+        if sum(lines * lengths[name] for name, lines in lines_of) <= most_elements:
             check = with_padding(overwriting(problem), lengths)
-            yield Call("long lines", problem, (check,), lengths, is_large=problem is deep)
+            yield Call("long lines", problem, (check,), lengths, is_large=problem in deep)
     if coverage.large_offsets:
-        for problem in (few, whole, both):
+        for problem in small:
             yield from _at_large_offsets(problem, bits)
 
 

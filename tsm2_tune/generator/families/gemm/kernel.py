@@ -282,7 +282,7 @@ class Gemm(Family[GemmConfig]):
     def traffic(self, config: GemmConfig, problem: Problem) -> Traffic:
         return tile_traffic(problem, block_m=config.m_blk, block_n=config.n_blk)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and min(problem.m, problem.n) > SKINNY
 
     def probe_shapes(self, config: GemmConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -54,7 +54,7 @@ class Minplus(Gemm):
     winners = WINNERS
     least = LEAST
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype.semiring is MIN_PLUS
 
     def context(self, config: GemmConfig, problem: Problem) -> dict[str, Any]:

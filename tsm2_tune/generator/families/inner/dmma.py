@@ -22,7 +22,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable, WarpOctets, WarpStripsOf8
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import tile_rules
 
 TILE = (8, 16, 32, 64)  # options of block_m and of block_n
@@ -105,7 +105,7 @@ class InnerDmma(Streamed[InnerDmmaConfig]):
             "threads": self.threads,
             "block_m block_n strips octets": tiles,
             "step stages": self.step_stages,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
             "min_blocks": self.min_blocks,
         }
         blocks = "threads block_m block_n strips octets"

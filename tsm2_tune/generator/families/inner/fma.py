@@ -11,7 +11,7 @@ from tsm2_tune.generator.problem import FMA_DTYPES, TF32_DTYPES, Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, ThreadColumns, ThreadRows, Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import mirrored, thread_tiles, tile_rules
 
 THREADS = (128, 256, 512)
@@ -64,7 +64,7 @@ class InnerFma(Streamed[InnerFmaConfig]):
             "threads": THREADS,
             "block_m block_n rows columns": tiles,
             "step stages": STEP_STAGES,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
             "min_blocks": MIN_BLOCKS,
         }
         where = {"block_m block_n rows columns": lambda config: team(config) <= LARGEST_TEAM}

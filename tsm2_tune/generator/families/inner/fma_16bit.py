@@ -26,7 +26,7 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, Rule
 from tsm2_tune.generator.space.tunables import EvictFirst, MinBlocks, Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import LARGEST_THIN, tile_rules
 
 TILE = (1, 2, 3, 4, 5, 6, 7, 8)  # options of block_m and of block_n
@@ -104,7 +104,7 @@ class InnerFma16Bit(Streamed[InnerFma16BitConfig]):
     config_type = InnerFma16BitConfig
 
     def grids(self) -> Iterable[Grid[InnerFma16BitConfig]]:
-        axes = {"block_m": TILE, "block_n": TILE, "threads piece stages min_blocks": LOADS, "splits": WIDE_SPLITS}
+        axes = {"block_m": TILE, "block_n": TILE, "threads piece stages min_blocks": LOADS, "splits": SPLITS_OF_GRIDS}
         return [Grid(InnerFma16BitConfig, axes)]
 
     def lanes_of_k(self, config: InnerFma16BitConfig) -> int:

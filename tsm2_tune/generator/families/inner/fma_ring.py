@@ -250,8 +250,8 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         found = super().tiling(config, problem, resident)
         return replace(found, odd_lines=ODD_LINES) if "k" in problem.contiguous[:2] else found
 
-    def supports(self, problem: Problem) -> bool:
-        return super().supports(problem) and not problem.is_gram  # other families compute half of a Gram matrix
+    def fits(self, problem: Problem) -> bool:
+        return super().fits(problem) and not problem.is_gram  # other families compute half of a Gram matrix
 
     def probe_shapes(self, config: InnerFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

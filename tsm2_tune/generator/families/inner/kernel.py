@@ -63,6 +63,7 @@ class Inner(Family[C]):
     """The base class of families of inner products: each k slice of threads has a small tile of C in registers."""
 
     about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
+    has_batches = True
     beside_resources = ("splits", "min_blocks", "evict_first")
     most_adders: ClassVar[int] = MOST_ADDERS  # the most groups of a block's threads that add up sums of splits
     most_loads: ClassVar[int] = 10  # partial sums that a thread loads at a time: they fit into 64 registers
@@ -140,7 +141,7 @@ class Inner(Family[C]):
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and max(problem.m, problem.n) <= LARGEST_THIN
 
     def context(self, config: C, problem: Problem) -> dict[str, Any]:

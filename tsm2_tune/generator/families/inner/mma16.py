@@ -29,7 +29,7 @@ from tsm2_tune.generator.families.inner.kernel import (
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import EvictFirst, Tunable, WarpOctets, WarpStrips
-from tsm2_tune.generator.split_k import WIDE_SPLIT_RULES, WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, WIDE_SPLIT_RULES
 from tsm2_tune.generator.tiles import covering, tile_rules
 
 TILE = (16, 32, 64)  # options of block_m and of block_n
@@ -136,7 +136,7 @@ class InnerMma16(Inner[InnerMma16Config]):
         axes: dict[str, Sequence[Any]] = {
             tile: tiles,
             ring: rings,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
         }
 
         def has_whole_teams(config: InnerMma16Config) -> bool:

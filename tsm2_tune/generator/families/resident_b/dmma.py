@@ -249,14 +249,14 @@ class ResidentBDmma(PersistentResidentB[ResidentBDmmaConfig]):
     def k_per_pass(self, config: ResidentBDmmaConfig) -> int:
         return config.depth
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         """Return whether a search may use this family for the problem: all of B must fit in shared memory.
 
         The kernel computes other problems too, one part of B after another, since an exported kernel may get any
         shape.
         """
         stays = problem.n <= COLUMNS[-1] and problem.k <= DEPTH[-1]
-        return super().supports(problem) and stays
+        return super().fits(problem) and stays
 
     def probe_shapes(self, config: ResidentBDmmaConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

@@ -29,7 +29,7 @@ from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import Rule, columns_within_n
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLITS, in_turns, wide_splits
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, in_turns, wide_splits
 from tsm2_tune.generator.tiling import Tiling
 
 THREADS = (128, 256)
@@ -196,7 +196,7 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
             "columns": COLUMNS,
             "stages": STAGES,
             "smem_kb": SMEM_KB,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
         }
         return [Grid(ResidentBFmaRingConfig, axes)]
 
@@ -230,14 +230,14 @@ class ResidentBFmaRing(PersistentResidentB[ResidentBFmaRingConfig]):
         """Return the traffic: A, B and C cross device memory once, and each block reads B from the L2."""
         return Traffic(problem.read_bytes, problem.written_bytes)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         """Return whether a search may use this family for the problem: A and C are row-major, n and k are small.
 
         The kernel computes problems with larger n and k too, one part of n or k after another.
         """
         row_major = problem.contiguous[0] == "k" and problem.row_major_c
         small = max(problem.n, problem.k) <= MOST_EXTENT
-        return super().supports(problem) and row_major and small
+        return super().fits(problem) and row_major and small
 
     def probe_shapes(self, config: ResidentBFmaRingConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

@@ -48,6 +48,8 @@ def depth_within_k(options: tuple[int, ...], least: Callable[[Problem], int] = l
 
 
 class ResidentB(Family[R]):
+    has_batches = True
+
     def traffic(self, config: R, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=self.periods(config, problem).n, splits=1)
 
@@ -89,5 +91,5 @@ class PersistentResidentB(ResidentB[R]):
         found = super().tiling(config, problem, resident)
         return replace(found, tile_m=tile.m, tile_n=tile.n, k_step=0, is_pipelined=True)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes and not problem.is_gram

@@ -48,13 +48,14 @@ VECTORS_FIT_ROWS = Rule(
 
 
 class RowLanes(Family[L]):
+    has_batches = True
     dtypes = (*FMA_DTYPES, "bf16", "f16")  # products of the last two are added up in f32
 
     def traffic(self, config: L, problem: Problem) -> Traffic:
         launch = self.launch(config, problem)
         return split_traffic(problem, columns=launch.columns_per_block, splits=launch.splits)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.contiguous[0] == "k" and problem.dtype_name in self.dtypes
 
     def context(self, config: L, problem: Problem) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import WarpStripsOf8
-from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
 
 TILE, COVERED = (16, 32, 64, 128, 256), 64  # options of block_m; a C of at most COVERED rows is one tile
 COLUMNS = (16, 24, 32, 48, 64)  # options of block_n
@@ -86,7 +86,7 @@ class StagedComplexDmma(WarpTileKernel[StagedComplexDmmaConfig]):
         axes = {
             "block_m block_n min_blocks": tiles,
             RING: RINGS,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
             "strips octets": WARP_TILES,
             "fragment_prefetch": (0, 1),
         }

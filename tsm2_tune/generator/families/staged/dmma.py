@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.staged.warp_tiles import (
 )
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
 
 ROWS, COLUMNS = (16, 32, 48, 64), (16, 24, 32, 48, 64)  # options of block_m and of block_n
 WARP_TILES = ((1, 2), (1, 3), (2, 2), (2, 3), (2, 4), (3, 2), (3, 3), (4, 4))  # m16 and n8 tiles per warp
@@ -87,7 +87,7 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         axes = {
             tile: tiles,
             RING: RINGS,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
             "min_blocks": MIN_BLOCKS,
             "fragment_prefetch": (0, 1),
         }
@@ -96,7 +96,7 @@ class StagedDmma(WarpTileKernel[StagedDmmaConfig]):
         tall_axes = {
             f"threads ring_threads {tile} min_blocks": tall_tiles,
             "block_k stages copy": TALL_RINGS,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
             "fragment_prefetch": (1,),
         }
         where = {block: self.has_whole_teams, f"{block} min_blocks": lambda config: not thin.holds(config)}

@@ -23,7 +23,7 @@ from tsm2_tune.generator.families.staged.warp_tiles import (
 )
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
-from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
 
 ROWS, COVERED = (16, 32, 64, 128, 256), 64  # options of block_m; a C of at most COVERED rows is one tile
 COLUMNS = (16, 24, 32, 48, 64, 128)
@@ -82,12 +82,12 @@ class StagedF32Dmma(WarpTileKernel[StagedF32DmmaConfig]):
             tile: [_with_threads(*one) for one in TILES],
             ring: RINGS,
             "min_blocks": MIN_BLOCKS,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
         }
         wide = {
             f"{tile} min_blocks": [(*_with_threads(*one), least) for one, least in WIDE_TILES],
             ring: RINGS,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
         }
         return [Grid(StagedF32DmmaConfig, axes | rest, where) for axes in (narrow, wide)]
 

@@ -18,7 +18,7 @@ from tsm2_tune.generator.space.candidate import Candidate, tunable
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.rules import Rule
 from tsm2_tune.generator.space.tunables import ThreadColumns, ThreadRows, Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLITS
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS
 from tsm2_tune.generator.tiles import thread_tiles
 
 TILE = (8, 16, 32, 64)  # options of block_m and of block_n
@@ -71,7 +71,7 @@ class StagedFma(FullKernel[StagedFmaConfig]):
     def grids(self) -> Iterable[Grid[StagedFmaConfig]]:
         tiles = thread_tiles(TILE, THREAD_TILES)
         tile = "block_m block_n rows columns"
-        axes = {tile: tiles, RING: RINGS, "splits": WIDE_SPLITS, "min_blocks": MIN_BLOCKS, "step": STEPS}
+        axes = {tile: tiles, RING: RINGS, "splits": SPLITS_OF_GRIDS, "min_blocks": MIN_BLOCKS, "step": STEPS}
 
         def fills_ring(config: StagedFmaConfig) -> bool:
             team, least = self.team(config), config.ring_threads * config.step

@@ -131,7 +131,7 @@ class FullKernel(StagedKernel[C]):
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return tile_traffic(problem, block_m=config.block_m, block_n=config.block_n)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         small_gram = problem.is_gram and problem.m <= LARGEST_GRAM_TILE
         if problem.dtype_name not in self.dtypes or (small_gram and self.leaves_small_grams):
             return False

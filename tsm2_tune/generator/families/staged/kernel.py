@@ -110,6 +110,7 @@ class StagedKernel(Family[C]):
     about: ClassVar[str]  # a phrase for the comment at the head of the CUDA source
     persistent: ClassVar[bool]  # whether the grid has `splits` blocks, which share all tiles of C
     least_bound: ClassVar[int]  # the least value of `min_blocks` that the CUDA source passes to __launch_bounds__
+    has_batches = True
     odd_lines = ODD_STAGED_LINES
     beside_resources = ("splits", "min_blocks")
 

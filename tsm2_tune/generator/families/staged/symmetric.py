@@ -62,7 +62,7 @@ class SymmetricKernel(StagedKernel[C]):
         tiles = -(-problem.m // config.tile)
         return Traffic(tiles * problem.read_bytes, problem.written_bytes)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.is_gram and problem.dtype_name in self.dtypes and problem.m <= LARGEST_THIN
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:

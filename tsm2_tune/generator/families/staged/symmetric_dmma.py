@@ -26,7 +26,7 @@ from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE,
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, wide_splits
 from tsm2_tune.generator.tiles import covering
 
 # Values of the tunables in RING: threads, ring_threads, block_k, stages, copy.
@@ -71,7 +71,7 @@ class StagedSymmetricDmma(SymmetricKernel[StagedSymmetricDmmaConfig]):
     config_type = StagedSymmetricDmmaConfig
 
     def grids(self) -> Iterable[Grid[StagedSymmetricDmmaConfig]]:
-        axes = {"tile": TILE, RING: RINGS, "splits": WIDE_SPLITS, "min_blocks": (1,), "warps": WARPS}
+        axes = {"tile": TILE, RING: RINGS, "splits": SPLITS_OF_GRIDS, "min_blocks": (1,), "warps": WARPS}
         return [Grid(StagedSymmetricDmmaConfig, axes, {f"tile warps {RING}": self._fills_ring})]
 
     def _fills_ring(self, config: StagedSymmetricDmmaConfig) -> bool:

@@ -18,7 +18,7 @@ from tsm2_tune.generator.families.staged.symmetric import SYMMETRIC_RULES, TILE,
 from tsm2_tune.generator.problem import FMA_DTYPES, Problem
 from tsm2_tune.generator.space.grid import Grid
 from tsm2_tune.generator.space.tunables import Tunable
-from tsm2_tune.generator.split_k import WIDE_SPLITS, wide_splits
+from tsm2_tune.generator.split_k import SPLITS_OF_GRIDS, wide_splits
 from tsm2_tune.generator.tiles import covering
 
 LINES = (8, 4)  # options of `lines`: columns of X per group
@@ -65,7 +65,7 @@ class StagedSymmetricFma(SymmetricKernel[StagedSymmetricFmaConfig]):
         axes = {
             "tile": TILE,
             RING: RINGS,
-            "splits": WIDE_SPLITS,
+            "splits": SPLITS_OF_GRIDS,
             "min_blocks": MIN_BLOCKS,
             "lines": LINES,
             "step": STEPS,

@@ -32,8 +32,8 @@ class StreamAFma(StreamA[StreamAFmaConfig]):
     rules = streaming_rules(OPTIONS, rows_within_m(threads=OPTIONS.threads[0], vectors=OPTIONS.rows[0]))
     config_type = StreamAFmaConfig
 
-    def supports(self, problem: Problem) -> bool:
-        return problem.contiguous[0] == "m" and super().supports(problem)
+    def fits(self, problem: Problem) -> bool:
+        return problem.contiguous[0] == "m" and super().fits(problem)
 
     def warp_rows(self, config: StreamAFmaConfig, problem: Problem) -> int:
         return WARP_THREADS * config.vectors * self.vector_rows(problem)

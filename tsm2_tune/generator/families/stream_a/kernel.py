@@ -71,6 +71,7 @@ class StreamA(Family[C]):
     """
 
     options: ClassVar[Options]
+    has_batches = True
     ring_of_a: ClassVar[bool] = False  # whether A is copied to shared memory, not loaded straight into registers
     beside_resources = ("splits", "row_tiles", "min_blocks", "evict_first")
     odd_products: ClassVar[int] = 1  # the difference of a probe shape's k from a multiple of `prefetch`
@@ -159,7 +160,7 @@ class StreamA(Family[C]):
     def traffic(self, config: C, problem: Problem) -> Traffic:
         return split_traffic(problem, columns=config.columns, splits=config.splits)
 
-    def supports(self, problem: Problem) -> bool:
+    def fits(self, problem: Problem) -> bool:
         return problem.dtype_name in self.dtypes
 
     def probe_shapes(self, config: C, problem: Problem) -> tuple[tuple[int, int, int], ...]:

@@ -61,14 +61,16 @@ class HostKernel:
         *,
         blocks: int,
         splits: int = 1,
+        products: int = 1,
         threads: int,
         smem_bytes: int = 0,
     ) -> None:
-        """Run the kernel to its end on a grid of `blocks` in x and `splits` in y.
+        """Run the kernel to its end on a grid of `blocks` in x, `splits` in y and `products` in z.
 
         The device's `synchronise` raises KernelFault if the kernel faults. After a fault this call does nothing.
         """
-        launch = {"blocks": blocks, "splits": splits, "threads": threads, "smem_bytes": smem_bytes}
+        grid = {"blocks": blocks, "splits": splits, "products": products}
+        launch = {**grid, "threads": threads, "smem_bytes": smem_bytes}
         self._entry.check(arguments, **launch)
         self._device.run(self._entry, arguments, **launch)
 

@@ -50,6 +50,7 @@ class EntryPoint:
         self._bounds = (
             ("blocks", 1, MOST_BLOCKS),
             ("splits", 1, MOST_SPLITS),
+            ("products", 1, MOST_SPLITS),
             ("threads", 1, min(limits.threads_per_block, self._entry.most_threads)),
             ("smem_bytes", 0, limits.smem_bytes_per_block_optin),
         )
@@ -71,6 +72,7 @@ class EntryPoint:
         *,
         blocks: int,
         splits: int,
+        products: int = 1,
         threads: int,
         smem_bytes: int,
         seed: int = IN_ORDER,
@@ -89,6 +91,7 @@ class EntryPoint:
                 arguments=ctypes.cast(pointers, ctypes.c_void_p),
                 blocks=blocks,
                 splits=splits,
+                products=products,
                 threads=threads,
                 smem_bytes=smem_bytes,
                 seed=seed % 2**32,

@@ -63,6 +63,7 @@ class Launch(ctypes.Structure):
         ("arguments", ctypes.c_void_p),
         ("blocks", ctypes.c_uint),
         ("splits", ctypes.c_uint),
+        ("products", ctypes.c_uint),
         ("threads", ctypes.c_uint),
         ("smem_bytes", ctypes.c_uint),
         ("seed", ctypes.c_uint),

@@ -42,7 +42,7 @@ def run_on_host(
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     entry = _entry_point(text, kernel, defines)
-    entry.check(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
+    entry.check(values, blocks=blocks, splits=splits, products=1, threads=threads, smem_bytes=smem_bytes)
     fault = entry.fault(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
     if fault is not None:
         raise KernelFault(fault)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
@@ -28,6 +29,25 @@ Floats = np.ndarray[Any, Any]
 MEASURED = 4  # least number of tuned shapes at which a kernel must have been timed
 MOST_PROBES = 96  # number of shapes between tuned shapes at which times are predicted
 GAIN = 1.03  # least predicted speedup at some shape for which a kernel is added
+
+
+def of_single_products(rows: Sequence[BestRow], tell: Callable[[str], None]) -> list[BestRow]:
+    """Return the rows (fastest kernels) of single products. Call `tell` with a sentence if batches are left out.
+
+    Raise InputError if all rows are batches.
+    """
+    found = [row for row in rows if not row.problem.is_batched]
+    if rows and not found:
+        raise InputError(
+            f"only batches match, such as {rows[0].problem.text}, and modules and libraries compute single products:"
+            " name another shape; export --format csv has batches too"
+        )
+    if count := len(rows) - len(found):
+        tell(
+            f"left out: {count} batch{'es' if count > 1 else ''} of products, since modules and libraries compute"
+            " single products; the other formats have them"
+        )
+    return found
 
 
 def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[BestRow]) -> Sequence[BestRow]:
@@ -59,7 +79,7 @@ def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[Be
     every = list(winners)
     for cache in sorted({row.cache for row in winners}):
         known = {(device, problem) for device, state, problem in given if state == cache}
-        every += store.best(cache=Cache(cache), omit=known)
+        every += (row for row in store.best(cache=Cache(cache), omit=known) if not row.problem.is_batched)
     alike = [row for row in every if (row.device, row.cache, row.dtype, row.op) in kinds]
     wanted = [row for row in rows_between(store, alike) if (row.device, row.cache, row.problem) in given]
     verified = [row for row in wanted if row.verified_in_full]

@@ -59,7 +59,10 @@ GEMV_CALLS = {"f32": "cublasSgemv_v2", "f64": "cublasDgemv_v2", "c64": "cublasCg
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """The arguments of a column-major GEMM call. If C is row-major, they describe its transpose B^T A^T."""
+    """The arguments of a column-major GEMM call. If C is row-major, they describe its transpose B^T A^T.
+
+    Strides are the distances between the matrices of a batch, in elements.
+    """
 
     element: Element
     operation_a: int
@@ -73,11 +76,23 @@ class Gemm:
     ldb: int
     c: int
     ldc: int
+    batch: int
+    stride_a: int
+    stride_b: int
+    stride_c: int
 
     @property
     def stored_a(self) -> tuple[int, int]:
         """Rows and columns of A in memory."""
         return (self.m, self.k) if self.operation_a == NO_TRANSPOSE else (self.k, self.m)
+
+    @property
+    def routine(self) -> str:
+        """The symbol of cuBLAS's routine, with strides for a batch."""
+        if self.batch == 1:
+            return self.element.call or "cublasGemmEx"
+        call = self.element.call
+        return f"{call.removesuffix('_v2')}StridedBatched" if call else "cublasGemmStridedBatchedEx"
 
     @property
     def stored_b(self) -> tuple[int, int]:
@@ -139,6 +154,10 @@ def gemm_of(operands: Operands) -> Gemm:
         ldb=second.filling.leading_dimension,
         c=operands.c.address,
         ldc=operands.c.filling.leading_dimension,
+        batch=problem.batch,
+        stride_a=first.stride,
+        stride_b=second.stride,
+        stride_c=operands.c.stride,
     )
 
 
@@ -161,7 +180,13 @@ def gemv_of(operands: Operands) -> Gemv:
     """
     problem = operands.problem
     letters = [letter if problem.dtype.is_complex else UNCONJUGATED.get(letter, letter) for letter in problem.factors]
-    if problem.n > 1 or problem.dtype_name not in GEMV_CALLS or letters[0] not in OPERATIONS or letters[1] in "cj":
+    if (
+        problem.n > 1
+        or problem.is_batched
+        or problem.dtype_name not in GEMV_CALLS
+        or letters[0] not in OPERATIONS
+        or letters[1] in "cj"
+    ):
         raise CublasError(f"BLAS has no product {problem.op} of a matrix and a vector for {problem.text}")
     _, along_b, along_c = problem.contiguous
     return Gemv(

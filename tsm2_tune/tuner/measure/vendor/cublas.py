@@ -44,12 +44,14 @@ class Cublas:
         alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
         a, b, c = (ctypes.c_void_p(address) for address in (gemm.a, gemm.b, gemm.c))
         extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
-        if element.call:
-            return self.started(element.call, *extents, a, gemm.lda, b, gemm.ldb, ctypes.byref(beta), c, gemm.ldc)
-        kind = element.data_type
-        factors = (a, kind, gemm.lda, b, kind, gemm.ldb)
-        result = (c, kind, gemm.ldc, element.compute_type, GEMM_DEFAULT)
-        return self.started("cublasGemmEx", *extents, *factors, ctypes.byref(beta), *result)
+        kind = () if element.call else (element.data_type,)
+        how = () if element.call else (element.compute_type, GEMM_DEFAULT)
+        strides = (gemm.stride_a, gemm.stride_b, gemm.stride_c) if gemm.batch > 1 else ()
+        to_a, to_b, to_c = ((ctypes.c_longlong(one),) for one in strides) if strides else ((), (), ())
+        count = (gemm.batch,) if strides else ()
+        factors = (a, *kind, gemm.lda, *to_a, b, *kind, gemm.ldb, *to_b)
+        result = (c, *kind, gemm.ldc, *to_c, *count, *how)
+        return self.started(gemm.routine, *extents, *factors, ctypes.byref(beta), *result)
 
     def gemv_launch(self, operands: Operands) -> Callable[[], None]:
         """Return a function that launches C = A B by GEMV, for n = 1. Raise CublasError if BLAS has no such GEMV."""

@@ -17,6 +17,8 @@ MOST_ALIGNMENT = 256  # bytes: what the heuristic assumes by default
 
 # cublasLtMatmulDescAttributes_t
 DESC_TRANSA, DESC_TRANSB = 3, 4
+# cublasLtMatrixLayoutAttribute_t
+LAYOUT_BATCH_COUNT, LAYOUT_STRIDED_BATCH_OFFSET = 5, 6
 # cublasLtMatmulPreferenceAttributes_t
 PREF_MAX_WORKSPACE_BYTES = 1
 PREF_MIN_ALIGNMENT_BYTES = {"a": 5, "b": 6, "c": 7, "d": 8}
@@ -92,9 +94,9 @@ class Plan:
         self._operation = self._create("MatmulDesc", element.compute_type, element.scale_type)
         for attribute, operation in ((DESC_TRANSA, gemm.operation_a), (DESC_TRANSB, gemm.operation_b)):
             self._set("MatmulDesc", self._operation, attribute, ctypes.c_int32(operation))
-        self._a = self._layout(*gemm.stored_a, gemm.lda)
-        self._b = self._layout(*gemm.stored_b, gemm.ldb)
-        self._c = self._layout(gemm.m, gemm.n, gemm.ldc)
+        self._a = self._layout(*gemm.stored_a, gemm.lda, gemm.stride_a)
+        self._b = self._layout(*gemm.stored_b, gemm.ldb, gemm.stride_b)
+        self._c = self._layout(gemm.m, gemm.n, gemm.ldc, gemm.stride_c)
         self._preference = self._create("MatmulPreference")
         room = ctypes.c_uint64(workspace.size_bytes)
         self._set("MatmulPreference", self._preference, PREF_MAX_WORKSPACE_BYTES, room)
@@ -148,9 +150,13 @@ class Plan:
             getattr(self._library, f"cublasLt{kind}Destroy")(thing)
         self._made = []
 
-    def _layout(self, rows: int, columns: int, leading_dimension: int) -> ctypes.c_void_p:
+    def _layout(self, rows: int, columns: int, leading_dimension: int, stride: int) -> ctypes.c_void_p:
         extents = (ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(leading_dimension))
-        return self._create("MatrixLayout", self._gemm.element.data_type, *extents)
+        layout = self._create("MatrixLayout", self._gemm.element.data_type, *extents)
+        if self._gemm.batch > 1:
+            self._set("MatrixLayout", layout, LAYOUT_BATCH_COUNT, ctypes.c_int32(self._gemm.batch))
+            self._set("MatrixLayout", layout, LAYOUT_STRIDED_BATCH_OFFSET, ctypes.c_int64(stride))
+        return layout
 
     def _create(self, kind: str, *arguments: Any) -> ctypes.c_void_p:
         thing, name = ctypes.c_void_p(), f"cublasLt{kind}Create"

@@ -46,7 +46,7 @@ def routines_of_cublas(cublas: Cublas, operands: Operands) -> list[Routine]:
     Raise CublasError if cuBLAS has no GEMM for the product.
     """
     problem = operands.problem
-    found = [Routine(routine_of(gemm_of(operands).element.call or "cublasGemmEx"), cublas.launch(operands))]
+    found = [Routine(routine_of(gemm_of(operands).routine), cublas.launch(operands))]
     with suppress(CublasError):
         if problem.is_gram:
             launch = syrk.launch(cublas, operands)

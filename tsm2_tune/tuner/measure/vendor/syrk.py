@@ -52,8 +52,8 @@ def operation_of(problem: Problem) -> int:
 def syrk_of(operands: Operands) -> Syrk:
     """Return the arguments of SYRK or HERK for these operands. Raise CublasError if cuBLAS lacks the product."""
     problem = operands.problem
-    if problem.dtype_name not in CALLS:
-        raise CublasError(f"cuBLAS has no syrk of {problem.dtype_name}")
+    if problem.dtype_name not in CALLS or problem.is_batched:
+        raise CublasError(f"cuBLAS has no syrk of {problem.text}")
     return Syrk(
         CALLS[problem.dtype_name],
         operation_of(problem),

@@ -187,7 +187,8 @@ def numbered_finals(problem: Problem, numbered: Iterable[Round]) -> Iterator[Rou
             for of in (one.vendor, one.timed)
         )
         run = [value for name, value in own.items() if name != "sms"]
-        facts = [*run, *records.problem_key(problem).values(), *(min(vendor, default=None) or min(timed))]
+        of_problem = list(records.problem_key(problem).values())[:-1]  # these versions had no batches
+        facts = [*run, *of_problem, *(min(vendor, default=None) or min(timed))]
         newest = max(logical_clock.of_date(own["started_at"]) + one.stamp, newest + 1)
         final = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()[:16]
         yield replace(one, final=final, stamp=newest)

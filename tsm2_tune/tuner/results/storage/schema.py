@@ -92,7 +92,8 @@ problem = Table(
     column("k", domains.COUNT),
     column("flops", domains.ID),
     column("least_bytes", domains.ID),
-    UniqueConstraint("op", "dtype", "m", "n", "k"),
+    column("batch", domains.COUNT, server_default="1"),
+    UniqueConstraint("op", "dtype", "m", "n", "k", "batch"),
 )
 
 # Columns of a launch that can differ between trials with the same source.
@@ -120,6 +121,7 @@ source = Table(
     column("splits", domains.SPLITS, server_default="1"),
     column("flat_splits", domains.POSITIVE, server_default="64"),
     column("persistent", domains.FLAG, server_default="0"),  # 1 or 0
+    column("batched", domains.BATCHED, server_default="0"),  # see Launch
 )
 
 # A configuration is tried once for each device, problem and basis. The first UNIQUE constraint ensures this across

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from sqlalchemy import Column, Connection, Dialect, Float, MetaData, Table, select, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Dialect,
+    Float,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    select,
+    update,
+)
 from sqlalchemy.dialects import registry
 from sqlalchemy.schema import CreateIndex, CreateTable, DropTable
 
@@ -32,10 +42,26 @@ _claim = Table(
 )
 DROPPED = tuple(_former.tables.values())
 
+# Tables of older schemas with another key.
+_with_other_keys = MetaData()
+_problem = Table(
+    "problem",
+    _with_other_keys,
+    *(
+        Column(one.name, one.type, primary_key=one.primary_key, nullable=one.nullable)
+        for one in schema.problem.columns
+        if one.name != "batch"
+    ),
+    UniqueConstraint("op", "dtype", "m", "n", "k"),
+)
+WITH_OTHER_KEYS = tuple(_with_other_keys.tables.values())
+
 
 def _add_column(connection: Connection, column: Column[Any]) -> None:
     kind = column.type.compile(connection.dialect)
-    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}")
+    default = getattr(column.server_default, "arg", None)
+    others = "" if default is None else f" DEFAULT {default} NOT NULL"
+    connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column.name} {kind}{others}")
 
 
 def _to_25(connection: Connection) -> None:
@@ -62,9 +88,26 @@ def _to_27(connection: Connection) -> None:
     connection.execute(CreateTable(schema.lease))
 
 
+def _to_28(connection: Connection) -> None:
+    """A problem may be a batch of products."""
+    _add_column(connection, schema.source.c.batched)
+    if connection.dialect.name == "sqlite":  # it cannot change a key
+        connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")  # until the rows are back
+        connection.exec_driver_sql("CREATE TEMPORARY TABLE former_problem AS SELECT * FROM problem")
+        connection.execute(DropTable(schema.problem))
+        connection.execute(CreateTable(schema.problem))
+        names = ", ".join(_problem.c.keys())
+        connection.exec_driver_sql(f"INSERT INTO problem ({names}) SELECT {names} FROM former_problem")
+        connection.exec_driver_sql("DROP TABLE former_problem")
+    else:
+        _add_column(connection, schema.problem.c.batch)
+        connection.exec_driver_sql("ALTER TABLE problem DROP CONSTRAINT problem_op_dtype_m_n_k_key")
+        connection.exec_driver_sql("ALTER TABLE problem ADD UNIQUE (op, dtype, m, n, k, batch)")
+
+
 # Columns of older schemas that a migration renames, as SQLite describes them: see sqlite_schema.Layout.
 RENAMED = {"source": frozenset({("text", "TEXT", 1, 0, 0)})}
-MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26, _to_27)  # from OLDEST to the next schema, and so on
+MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26, _to_27, _to_28)  # from OLDEST to the next schema, and so on
 
 
 def version() -> int:

@@ -47,6 +47,7 @@ def refuse_others(connection: Connection, path: str, version: int) -> None:
         for name, made in expected.items()
         if texts.get(name, made.statement) != made.statement
         and not _is_ours(layout(connection, name), made, schema_versions.RENAMED.get(name), is_current=is_current)
+        and (is_current or name not in with_other_keys() or layout(connection, name) != with_other_keys()[name])
     ]
     if is_current:
         altered += [name for name in indices if name in texts and not _is_same_statement(texts[name], indices[name])]
@@ -98,6 +99,12 @@ def made_here() -> dict[str, Layout]:
 def dropped() -> dict[str, Layout]:
     """Return the layout of each table of older schemas that a migration drops, by name."""
     return _layouts(schema_versions.DROPPED)
+
+
+@cache
+def with_other_keys() -> dict[str, Layout]:
+    """Return the layout of each table of older schemas whose key a migration changes, by name."""
+    return _layouts(schema_versions.WITH_OTHER_KEYS)
 
 
 def _layouts(tables: Collection[Table]) -> dict[str, Layout]:

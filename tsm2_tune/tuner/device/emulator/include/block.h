@@ -61,7 +61,7 @@ struct Fault {
 // What one launch is asked to do, and what came of it. Mirrored in faults.py.
 struct Launch {
     void **arguments;
-    unsigned blocks, splits, threads, smem_bytes, seed;
+    unsigned blocks, splits, products, threads, smem_bytes, seed;
     char *stacks;  // most_threads stacks of stack_bytes, each with an inaccessible page at its low end, and
     uint64_t stack_bytes, stack_guard_bytes;  // one more for the signal handler
     unsigned char *shared_memory;  // filled in: where shared memory is

@@ -252,10 +252,9 @@ static void check_shared_memory()
         }
 }
 
-static void run_block(unsigned block, unsigned split)
+static void run_block(unsigned block, unsigned split, unsigned product)
 {
-    blockIdx.x = block;
-    blockIdx.y = split;
+    blockIdx = {block, split, product};
     memset(shared_bytes, 0xFF, accessible_bytes);
     for (unsigned t = 0; t < launch->threads; ++t) {
         threads[t].state = fresh;
@@ -330,13 +329,15 @@ void run(Launch *request, void (*invoke)(void **arguments))
     entry = invoke;
     kernel_thread = pthread_self();
     blockDim = {request->threads, 1, 1};
-    gridDim = {request->blocks, request->splits, 1};
+    gridDim = {request->blocks, request->splits, request->products};
     guard_shared_memory();
     order.shuffle(request->threads, request->seed);
     SignalGuard guard;
+    // Products are the innermost loop, so that they meet in a workspace that they share by mistake.
     for (unsigned split = 0; split < request->splits; ++split)
-        for (unsigned block = 0; block < request->blocks && request->fault.kind == no_fault; ++block)
-            run_block(block, split);
+        for (unsigned block = 0; block < request->blocks; ++block)
+            for (unsigned product = 0; product < request->products && request->fault.kind == no_fault; ++product)
+                run_block(block, split, product);
     free_copies();
 }
 

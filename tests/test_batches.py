@@ -1,0 +1,144 @@
+"""Batches: their texts, their results whatever else the batch holds, and their rows in a database."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.command import run, said
+from tests.conftest import compiled
+from tests.on_host import ON_HOST, filled, floats, pointer
+from tests.spelling import spelt
+from tsm2_tune.errors import InputError
+from tsm2_tune.generator.families import FAMILIES
+from tsm2_tune.generator.probes import edge_problems, long_problems, many_tile_problems
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.tuner.compile.compiler import Toolchain
+from tsm2_tune.tuner.device.emulator.device import HostDevice
+
+SMALL = spelt("small:threads=64,kilobytes=8,thread=3x3,stages=2,padding=0,min_blocks=2,blocks=16")
+POINTS = Problem(3, 3, 3, "f32", batch=2_000_000)
+
+
+def test_a_batch_is_written_before_its_shape() -> None:
+    assert POINTS.text == "2000000*3x3x3:f32"
+    assert Problem.parse("12*8x8x9:f64:tn") == Problem(8, 8, 9, "f64", "tn", 12)
+    assert Problem.parse("1*8x8x9:f64") == Problem.parse("8x8x9:f64")
+    assert Problem(8, 8, 9, "f64").text == "8x8x9:f64"
+
+
+@pytest.mark.parametrize(
+    "text", ["0*8x8x8:f32", "2147483648*8x8x8:f32", "-1*8x8x8:f32", "*8x8x8:f32", "2*3*8x8x8:f32"]
+)
+def test_a_count_out_of_bounds_is_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        Problem.parse(text)
+
+
+def test_all_products_of_a_batch_are_counted_but_an_index_reaches_one() -> None:
+    one = replace(POINTS, batch=1)
+    assert (POINTS.flops, POINTS.least_bytes) == (2_000_000 * one.flops, 2_000_000 * one.least_bytes)
+    assert replace(POINTS, batch=2**31 - 1).index_bits == one.index_bits == 32
+
+
+def test_a_family_computes_batches_or_single_products() -> None:
+    able = {family.name for family in FAMILIES.values() if family.supports(POINTS)}
+    assert able == {"small"}
+    assert not FAMILIES["small"].supports(replace(POINTS, batch=1))
+    assert not FAMILIES["small"].supports(replace(POINTS, k=20480))
+
+
+def test_batches_that_verify_a_kernel_are_small_long_and_of_several_groups() -> None:
+    assert {1, 2, 3} <= {one.batch for one in edge_problems(SMALL, POINTS)}
+    long = {one.batch for one in long_problems(SMALL, POINTS, most_products=1e12)}
+    assert {2**16, 2**16 + 1, 2_000_003} <= long
+    (many,) = many_tile_problems(SMALL, POINTS, most_products=1e12)
+    most = FAMILIES["small"].products_per_block(SMALL, many)
+    assert many.batch > 2 * 16 * most > 0
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache")
+@pytest.mark.parametrize("text", ["3x3x3", "4x4x4", "5x2x7"])
+def test_a_product_has_the_same_bits_whatever_the_count_is(device: HostDevice, quick: Toolchain, text: str) -> None:
+    """Also as the first product of a batch, and none is written past the count."""
+    problem = replace(Problem.parse(f"{text}:f32"), batch=200)
+    m, n, k = problem.m, problem.n, problem.k
+    random = np.random.default_rng(3)
+    a, b = (random.normal(size=(problem.batch, *shape)).astype(np.float32) for shape in ((k, m), (n, k)))
+    source = render(problem, SMALL)
+    kernel = device.load(compiled(source.text, source.kernel, quick, source.defines).path, source.kernel)
+    buffers = filled(device, a), filled(device, b)
+
+    def product(count: int, first: int = 0) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+        c = filled(device, np.full((problem.batch, n * m), -7, np.float32))
+        of_a, of_b = (pointer(one, 4 * first * size) for one, size in zip(buffers, (m * k, k * n), strict=True))
+        extents, one = map(np.int32, (m, n, k)), np.float32(1)
+        leading = (of_a, np.int32(m), of_b, np.int32(k), np.float32(0), pointer(c, 4 * first * m * n), np.int32(m))
+        strides = map(np.int64, (m * k, k * n, m * n))
+        arguments: tuple[np.generic, ...] = (*extents, one, *leading, np.int32(count), *strides)
+        launch = source.launch
+        kernel(arguments, blocks=launch.splits, threads=launch.threads, smem_bytes=launch.smem_bytes)
+        device.synchronise()
+        found = floats(device, c).reshape(problem.batch, n * m)
+        c.free()
+        return found
+
+    whole = product(problem.batch)
+    exact = np.einsum("pli,pjl->pji", a.astype(np.float64), b.astype(np.float64)).reshape(problem.batch, n * m)
+    np.testing.assert_allclose(whole, exact, rtol=1e-4, atol=1e-5)
+    for count, first in ((1, 0), (2, 0), (3, 197), (31, 100), (64, 1), (199, 1)):
+        found = product(count, first)
+        assert np.array_equal(found[first : first + count], whole[first : first + count])
+        assert (np.delete(found, range(first, first + count), axis=0) == -7).all()
+    for buffer in buffers:
+        buffer.free()
+
+
+@pytest.fixture(scope="module")
+def tuned(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of a batch and of a single product of its shape."""
+    path = tmp_path_factory.mktemp("batches") / "results.db"
+    shapes = ("--shapes", "300*4x4x4,4x4x4", "--family", "small,tsm2")
+    said("--device", "cpu", *shapes, "--max-trials", "1", "--no-pairs", "--db", str(path))
+    return path
+
+
+class TestTuned:
+    """Commands on the database."""
+
+    pytestmark = ON_HOST
+
+    def test_a_batch_is_a_problem_of_its_own(self, tuned: Path) -> None:
+        found = json.loads(said("best", "--db", str(tuned), "--json"))["best"]
+        assert {(one["m"], one["n"], one["k"], one["batch"], one["family"]) for one in found} == {
+            (4, 4, 4, 1, "tsm2"),
+            (4, 4, 4, 300, "small"),
+        }
+        assert said("best", "--shapes", "300*4x4x4", "--db", str(tuned)).count("small") == 1
+        assert "tsm2" not in said("best", "--shapes", "300*4x4x4:f32", "--db", str(tuned))
+        assert "small" not in said("best", "--shapes", "4x4x4", "--db", str(tuned))
+
+    def test_texts_have_batches_and_give_them_back(self, tuned: Path, tmp_path: Path) -> None:
+        text, again = tmp_path / "trials.jsonl", tmp_path / "again.db"
+        assert run("export", "--db", str(tuned), "-o", str(text)).exit_code == 0
+        said("import", str(text), "--db", str(again))
+        of_both = [json.loads(said("best", "--db", str(one), "--json"))["best"] for one in (tuned, again)]
+        facts = [[(one["batch"], one["config"], one["median_us"]) for one in found] for found in of_both]
+        assert facts[0] == facts[1]
+        table = tmp_path / "winners.md"
+        run("export", "--db", str(tuned), "-o", str(table))
+        assert "| 300 |" in table.read_text()
+
+    def test_a_module_leaves_batches_out(self, tuned: Path, tmp_path: Path) -> None:
+        done = run("export", "--db", str(tuned), "-o", str(tmp_path / "kernels.py"))
+        assert done.exit_code == 0
+        assert "left out: 1 batch of products, since modules and libraries compute single products" in done.stderr
+        done = run("export", "--shapes", "300*4x4x4", "--db", str(tuned), "-o", str(tmp_path / "kernels.py"))
+        assert done.exit_code == 2
+        assert "only batches match, such as 300*4x4x4:f32" in done.stderr

@@ -1,0 +1,301 @@
+"""A batch of small products: a block computes many products, and several threads compute each product.
+
+A block computes groups of products, one after another. It copies the operands of a group to shared memory, in vectors
+if the matrices are contiguous, so that accesses to global memory cover whole sectors although a product has few
+elements. A thread computes a tile of one product. The results pass through shared memory, for the same reason.
+
+The bytes of shared memory are a tunable. The kernel computes from them and from m, n and k how many products a group
+has, so one kernel serves every small shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import Annotated, Any, ClassVar
+
+from tsm2_tune.generator.config import SHARED, KernelConfig, Launch, Periods, Resources, Traffic
+from tsm2_tune.generator.device.limits import DeviceLimits
+from tsm2_tune.generator.families.family import Family
+from tsm2_tune.generator.problem import FMA_DTYPES, Problem
+from tsm2_tune.generator.space.candidate import Candidate, tunable
+from tsm2_tune.generator.space.grid import Grid
+from tsm2_tune.generator.space.guidelines import Guidelines
+from tsm2_tune.generator.space.rules import REGISTERS_REACHABLE, RESOURCES, Rule, covering_rule
+from tsm2_tune.generator.space.tunables import MinBlocks, ThreadColumns, ThreadRows, Threads, Tunable
+from tsm2_tune.generator.split_k import MULTIPROCESSORS
+from tsm2_tune.generator.tiles import covering
+
+VECTOR_BYTES = 16  # bytes of the widest copy
+UNROLL = 4  # iterations along k that are unrolled
+THREADS = (64, 128, 256)
+KILOBYTES = (8, 12, 16, 24, 32, 48, 64, 96)
+TILE = (1, 2, 3, 4, 6, 8)  # options of rows and of columns
+LARGEST_TILE = 32  # the most sums of a thread
+STAGES = (1, 2, 3)
+MIN_BLOCKS = (2, 3, 4, 6, 8, 10, 12, 16)
+FEW_BLOCKS = 16  # of the grid, for a device whose number of multiprocessors is not in MULTIPROCESSORS
+BLOCKS = [  # options of (min_blocks, blocks)
+    (least, blocks) for least in MIN_BLOCKS for blocks in (FEW_BLOCKS, *(sms * least for sms in MULTIPROCESSORS))
+]
+# Registers of a thread besides sums, operands and their offsets. For sm_90, nvcc 13.0 spills 4 bytes of 3 x 3 tiles
+# of f32 if it may use 48 registers, 8 bytes of 4 x 4 tiles of f64 with 80, and none of 2 x 2 tiles of bf16 with 40.
+# The estimates are 48, 83 and 39.
+OTHER_REGISTERS = 27
+# Variants to try first: (threads, kilobytes, stages).
+FIRST = (
+    (128, 16, 2),
+    (128, 24, 2),
+    (256, 32, 2),
+    (128, 16, 1),
+    (256, 48, 2),
+    (64, 12, 2),
+    (128, 48, 2),
+    (256, 96, 2),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallConfig(KernelConfig):
+    """A configuration of the family small: a value for each tunable."""
+
+    family: ClassVar[str] = "small"
+
+    threads: Threads
+    kilobytes: Annotated[int, Tunable("shared memory of a block, in KiB", is_constant=False)]
+    rows: ThreadRows
+    columns: ThreadColumns
+    stages: Annotated[int, Tunable("groups of products whose operands are in shared memory")]
+    padding: Annotated[
+        int,
+        Tunable("1: a vector of padding after each matrix in shared memory; 0: no padding", is_constant=False),
+    ]
+    min_blocks: MinBlocks
+    blocks: Annotated[int, Tunable("blocks that share the batch", is_launch=True)]
+
+
+def vector_elements(problem: Problem) -> int:
+    """Return the elements of the widest copy."""
+    return VECTOR_BYTES // problem.dtype.element_bytes
+
+
+def product_bytes(config: SmallConfig, problem: Problem) -> int:
+    """Return the bytes of shared memory for one product: operands in every stage, and sums."""
+    padding = config.padding * vector_elements(problem)
+    of_a, of_b = (elements + padding for elements in (problem.m * problem.k, problem.k * problem.n))
+    operands = of_a + (0 if problem.is_gram else of_b)
+    sums = (problem.m * problem.n + padding) * problem.dtype.sum.element_bytes
+    return config.stages * operands * problem.dtype.element_bytes + sums
+
+
+def products_of_group(config: SmallConfig, problem: Problem) -> int:
+    """Return the most products of a group: as many as shared memory holds, rounded to whole vectors if possible."""
+    rounding_bytes = VECTOR_BYTES * (2 * config.stages + 1)
+    most = max(config.kilobytes * 1024 - rounding_bytes, 0) // product_bytes(config, problem)
+    width = vector_elements(problem)
+    return most if most < width else most // width * width
+
+
+def tiles_of_product(config: SmallConfig, problem: Problem) -> int:
+    """Return the number of threads' tiles of a product."""
+    return -(-problem.m // config.rows) * -(-problem.n // config.columns)
+
+
+def _config(candidate: Candidate) -> SmallConfig:
+    assert isinstance(candidate.config, SmallConfig)
+    return candidate.config
+
+
+def _has_room(candidate: Candidate) -> bool:
+    return products_of_group(_config(candidate), candidate.problem) >= 1
+
+
+def _busy_threads(candidate: Candidate) -> bool:
+    config, problem = _config(candidate), candidate.problem
+    tiles = products_of_group(config, problem) * tiles_of_product(config, problem)
+    return config.threads == THREADS[0] or 2 * tiles > config.threads
+
+
+def _padding_keeps_vectors(candidate: Candidate) -> bool:
+    problem, width = candidate.problem, vector_elements(candidate.problem)
+    matrices = (problem.m * problem.k, problem.k * problem.n, problem.m * problem.n)
+    return tunable(candidate, "padding") == 0 or all(elements % width == 0 for elements in matrices)
+
+
+def _resident_at_once(candidate: Candidate) -> bool:
+    sms, blocks = candidate.limits.sms, tunable(candidate, "blocks")
+    resident = sms * tunable(candidate, "min_blocks")
+    return blocks == resident if sms in MULTIPROCESSORS else blocks == FEW_BLOCKS
+
+
+def _min_blocks_fit(candidate: Candidate) -> bool:
+    return tunable(candidate, "min_blocks") <= max(candidate.occupancy.blocks_per_sm, MIN_BLOCKS[0])
+
+
+ROOM = Rule(
+    "product-in-shared-memory",
+    "limit",
+    "shared memory must hold a product: its operands in every stage, and its sums",
+    _has_room,
+    of=("kilobytes", "stages", "padding"),
+)
+OF_GROUP = ("threads", "kilobytes", "rows", "columns", "stages", "padding")
+
+
+class Small(Family[SmallConfig]):
+    name = "small"
+    summary = "a batch of small products: groups of products in shared memory, a tile of one product per thread"
+    template = "small.cu.jinja"
+    dtypes = (*FMA_DTYPES, "bf16", "f16")
+    is_batched = True
+    config_type = SmallConfig
+    rules = (
+        ROOM,
+        covering_rule(
+            "rows-within-m",
+            "a tile of more rows than a product has computes rows that the product does not have",
+            tunable="rows",
+            options=TILE,
+            extent=lambda problem: problem.m,
+        ),
+        covering_rule(
+            "columns-within-n",
+            "a tile of more columns than a product has computes columns that the product does not have",
+            tunable="columns",
+            options=TILE,
+            extent=lambda problem: problem.n,
+        ),
+        Rule(
+            "padding-keeps-vectors",
+            "shape",
+            "with padding, a copy moves vectors only if every matrix consists of whole vectors",
+            _padding_keeps_vectors,
+            of=("padding",),
+        ),
+        Rule(
+            "threads-have-tiles",
+            "shape",
+            "a group of products should have tiles for most threads of a block",
+            _busy_threads,
+            of=OF_GROUP,
+        ),
+        Rule(
+            "resident-at-once",
+            "shape",
+            "fewer blocks leave multiprocessors idle, and more blocks wait for a second wave",
+            _resident_at_once,
+            of=("min_blocks", "blocks"),
+        ),
+        Rule(
+            "min-blocks-fit",
+            "shape",
+            "min_blocks must not exceed the blocks that shared memory and threads let a multiprocessor hold",
+            _min_blocks_fit,
+            of=(RESOURCES, "min_blocks"),
+        ),
+        REGISTERS_REACHABLE,
+    )
+    beside_resources = ("padding", "min_blocks", "blocks")
+
+    def grids(self) -> Iterable[Grid[SmallConfig]]:
+        tiles = [(rows, columns) for rows, columns in product(TILE, TILE) if rows * columns <= LARGEST_TILE]
+        yield Grid(
+            SmallConfig,
+            {
+                "threads": THREADS,
+                "kilobytes": KILOBYTES,
+                "rows columns": tiles,
+                "stages": STAGES,
+                "padding": (0, 1),
+                "min_blocks blocks": BLOCKS,
+            },
+        )
+
+    def guidelines(self, problem: Problem, limits: DeviceLimits) -> Guidelines:
+        """Return the default thresholds, without one for reuse: shared memory has the operands of every tile."""
+        return Guidelines(min_reuse=0.0)
+
+    def fits(self, problem: Problem) -> bool:
+        """Return whether the family computes products of this type and size: some configuration has room for one."""
+        if problem.dtype_name not in self.dtypes:
+            return False
+        roomy = SmallConfig(THREADS[0], KILOBYTES[-1], 1, 1, STAGES[0], 0, *BLOCKS[0])
+        return self.computes(roomy, problem)
+
+    def computes(self, config: SmallConfig, problem: Problem) -> bool:
+        return products_of_group(config, problem) >= 1
+
+    def products_per_block(self, config: SmallConfig, problem: Problem) -> int:
+        return products_of_group(config, problem)
+
+    def resources(self, config: SmallConfig, problem: Problem) -> Resources:
+        sums, smem_bytes = config.rows * config.columns, config.kilobytes * 1024
+        operands = config.rows + config.columns
+        return Resources(
+            threads=config.threads,
+            registers=(sums + operands) * problem.dtype.sum.registers + operands + OTHER_REGISTERS,
+            smem_bytes=smem_bytes,
+            bytes_in_flight=smem_bytes // (2 * config.threads),
+            reuse=float(config.columns),
+        )
+
+    def launch(self, config: SmallConfig, problem: Problem) -> Launch:
+        return Launch(
+            config.threads, 1, config.kilobytes * 1024, splits=config.blocks, persistent=True, batched=SHARED
+        )
+
+    def traffic(self, config: SmallConfig, problem: Problem) -> Traffic:
+        return Traffic(problem.read_bytes, problem.written_bytes)
+
+    def periods(self, config: SmallConfig, problem: Problem) -> Periods:
+        """Return the extents after which tiles, vectors and the unrolled loop over k repeat."""
+        width = vector_elements(problem)
+        return Periods(max(config.rows, width), max(config.columns, width), max(UNROLL, width))
+
+    def probe_shapes(self, config: SmallConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
+        """Return (m, n, k) of small problems that reach every branch of the kernel.
+
+        Tiles of a product are whole or partial, and matrices consist of whole vectors or do not.
+        """
+        rows, columns, width = config.rows, config.columns, vector_elements(problem)
+        return (
+            (rows, columns, 1),
+            (rows + 1, max(columns - 1, 1), UNROLL + 1),
+            (width, width, width),
+            (2 * width, width, UNROLL),
+            (2 * rows + 1, 2 * columns + 1, 3),
+            (1, 1, 2 * UNROLL + 3),
+        )
+
+    def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[SmallConfig, ...]:
+        """Return configurations with as many resident blocks as fit, first those with large tiles of a product."""
+        tiles = dict.fromkeys(
+            (covering(TILE, min(rows, problem.m)), covering(TILE, min(columns, problem.n)))
+            for rows, columns in ((4, 4), (3, 3), (2, 4), (2, 2), (8, 4), (1, 4), (1, 1))
+        )
+        found = []
+        for (threads, kilobytes, stages), (rows, columns), padding in product(FIRST, tiles, (0, 1)):
+            config = SmallConfig(threads, kilobytes, rows, columns, stages, padding, *BLOCKS[0])
+            resident = self.occupancy(self.resources(config, problem), limits).blocks_per_sm
+            most = max((blocks for blocks in MIN_BLOCKS if blocks <= resident), default=MIN_BLOCKS[0])
+            blocks = limits.sms * most if limits.sms in MULTIPROCESSORS else FEW_BLOCKS
+            found.append(replace(config, min_blocks=most, blocks=blocks))
+        return tuple(found)
+
+    def context(self, config: SmallConfig, problem: Problem) -> dict[str, Any]:
+        along_a, along_b, along_c = problem.contiguous
+        return {
+            "about": self.summary,
+            "storage": problem.storage,
+            "a_along_k": along_a == "k",
+            "b_along_n": along_b == "n",
+            "c_along_n": along_c == "n",
+            "is_gram": problem.is_gram,
+            "is_padded": config.padding == 1,
+            "width": vector_elements(problem),
+            "smem_bytes": config.kilobytes * 1024,
+        }
+
+
+FAMILIES = (Small(),)

@@ -1,0 +1,149 @@
+#pragma once
+// Copies of a batch of small matrices. A line is a column of a column-major matrix, or a row of a row-major one. In
+// global memory lines begin `ld` elements apart, and matrices `stride` elements. In shared memory lines are contiguous,
+// and matrices begin `pitch` elements apart. All threads of a block copy a group of matrices together.
+#include "async_copy.cuh"
+#include "epilogue.cuh"
+
+// The position of an element or vector: its number in its line, the line, and the matrix of the group. A step between
+// positions is stored as a Position too; adding it needs no division.
+struct Position {
+    int at, line, matrix;
+    __device__ __forceinline__ Position(int number, int per_line, int lines)
+        : at(number % per_line), line(number / per_line % lines), matrix(number / per_line / lines)
+    {
+    }
+    __device__ __forceinline__ void advance(const Position &step, int per_line, int lines)
+    {
+        at += step.at;
+        line += step.line;
+        matrix += step.matrix;
+        if (at >= per_line) {
+            at -= per_line;
+            ++line;
+        }
+        if (line >= lines) {
+            line -= lines;
+            ++matrix;
+        }
+    }
+};
+
+// C = alpha sums + beta C, for `count` contiguous elements. Sums in shared memory are read in vectors of 16 bytes.
+template <int count, class T, class Sum>
+__device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alpha, Sum beta)
+{
+    constexpr int width = count * sizeof(Sum) > 16 ? 16 / sizeof(Sum) : count;
+    using V = Vector<Sum, width>;
+    Sum sum[count];
+    #pragma unroll
+    for (int v = 0; v < count / width; ++v) {
+        const V vector = vector_of<V>(reinterpret_cast<const typename V::bits_t *>(from)[v]);
+        #pragma unroll
+        for (int e = 0; e < width; ++e)
+            sum[v * width + e] = vector.element[e];
+    }
+    store_sums<count>(C, sum, alpha, beta);
+}
+
+// A batch of matrices. There are three ways to copy a group of them:
+// - flat: the group is contiguous in both memories, and its vectors are copied;
+// - wide: each matrix is contiguous, and its vectors are copied;
+// - otherwise elements are copied.
+template <class T, class Index, int block_threads, int vector_width, bool has_padding> class MatrixBatch {
+    Index ld;
+    long long stride;
+    int elements;  // of a matrix
+    bool is_flat, is_wide;
+    int per_line, lines;   // of a matrix, in vectors if `is_wide`
+    Position first, step;  // of this thread: its first position, and the step to its next
+
+    // Return whether every matrix is contiguous and begins with a whole vector. `of_group`: only groups must.
+    static __device__ __forceinline__ bool has_whole_vectors(
+        const T *base, Index ld, long long stride, int contiguous, int all_lines, bool of_group)
+    {
+        const int elements = contiguous * all_lines;
+        return vector_width > 1 && (ld == contiguous || all_lines == 1) && stride == elements &&
+               (of_group || elements % vector_width == 0) &&
+               reinterpret_cast<unsigned long long>(base) % (vector_width * sizeof(T)) == 0;
+    }
+
+    __device__ __forceinline__ MatrixBatch(
+        Index ld, long long stride, int contiguous, int all_lines, bool is_flat, bool is_wide)
+        : ld(ld), stride(stride), elements(contiguous * all_lines), is_flat(is_flat), is_wide(is_wide),
+          per_line(is_wide ? elements / vector_width : contiguous), lines(is_wide ? 1 : all_lines),
+          first(threadIdx.x, per_line, lines), step(block_threads, per_line, lines)
+    {
+    }
+
+    // Call `visit(offset in shared memory, offset in global memory)` for the units of `count` matrices. A unit is a
+    // vector or an element, of `unit` elements.
+    template <int unit, class Visit> __device__ __forceinline__ void visit_units(int count, Visit visit) const
+    {
+        const int pitch = pitch_of(elements), units = count * (elements / unit);
+        Position one = first;
+        #pragma unroll 1
+        for (int number = threadIdx.x; number < units; number += block_threads) {
+            visit(one.matrix * pitch + (one.line * per_line + one.at) * unit,
+                  one.matrix * stride + one.line * (long long)ld + one.at * unit);
+            one.advance(step, per_line, lines);
+        }
+    }
+
+    // Call `wide` for the vectors of `count` matrices, and `narrow` for the elements that are in no vector.
+    template <class Wide, class Narrow>
+    __device__ __forceinline__ void visit_matrices(int count, Wide wide, Narrow narrow) const
+    {
+        if (is_flat) {
+            const int all = count * elements, vectors = all / vector_width;
+            #pragma unroll 1
+            for (int v = threadIdx.x; v < vectors; v += block_threads)
+                wide(v * vector_width, v * vector_width);
+            const int tail = vectors * vector_width + threadIdx.x;
+            if (tail < all)
+                narrow(tail, tail);
+        } else if (is_wide) {
+            visit_units<vector_width>(count, wide);
+        } else {
+            visit_units<1>(count, narrow);
+        }
+    }
+
+public:
+    // Each matrix has `all_lines` lines of `contiguous` elements. A group has `group_size` matrices, except the last.
+    __device__ __forceinline__ MatrixBatch(
+        const T *base, Index ld, long long stride, int contiguous, int all_lines, int group_size)
+        : MatrixBatch(ld, stride, contiguous, all_lines,
+                      !has_padding && group_size % vector_width == 0 &&
+                          has_whole_vectors(base, ld, stride, contiguous, all_lines, true),
+                      has_whole_vectors(base, ld, stride, contiguous, all_lines, false))
+    {
+    }
+
+    // Padding shifts successive matrices by 16 bytes, which usually reduces bank conflicts.
+    static __device__ __forceinline__ int pitch_of(int elements)
+    {
+        return has_padding ? elements + vector_width : elements;
+    }
+
+    // Copy the first `count` matrices at `from` to shared memory, asynchronously.
+    __device__ __forceinline__ void load(T *to, const T *from, int count) const
+    {
+        visit_matrices(
+            count,
+            [&](int shared, long long global) { cp_async<vector_width * int(sizeof(T))>(to + shared, from + global); },
+            [&](int shared, long long global) { cp_async<int(sizeof(T))>(to + shared, from + global); });
+    }
+
+    // C = alpha sums + beta C, for the first `count` matrices. The sums are in shared memory.
+    template <class Sum>
+    __device__ __forceinline__ void store(T *C, const Sum *sums, int count, Sum alpha, Sum beta) const
+    {
+        visit_matrices(
+            count,
+            [&](int shared, long long global) {
+                store_from_shared<vector_width>(C + global, sums + shared, alpha, beta);
+            },
+            [&](int shared, long long global) { store_from_shared<1>(C + global, sums + shared, alpha, beta); });
+    }
+};
