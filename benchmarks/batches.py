@@ -1,0 +1,92 @@
+"""Tune batches, and compare the winners with cuBLAS's strided batched routine, cuBLASLt and the floor.
+
+    python -m benchmarks.batches --output batches.json --seconds 4
+
+Winners and libraries are verified, and timed in turns by the tuner's finals, with a clean L2 and with a dirty one.
+PyTorch's `bmm` calls cuBLAS's routine. The floor is the least time that the measured rate of the memory allows.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+import tsm2_tune
+from benchmarks.gpu import gpu
+from benchmarks.result_file import program_facts, require_new
+from tsm2_tune.commands.errors import Command
+from tsm2_tune.commands.options import Seconds
+from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.problem import INT32_MAX, Problem, dtype_named
+
+# What users of PyTorch wait for.
+KNOWN = (
+    "100000*3x3x3:f64", "2000000*3x3x3:f32", "500000*8x8x8:f32", "500000*8x8x8:f64", "12*537600x3x3:f32",
+    "4096*8x8x1024:f32:tn", "4096*8x8x1024:f64:tn", "100000*16x16x16:f32", "256*20000x8x8:f32", "1024*256x4x256:c64",
+    "512*16x16x20000:f32:tn", "8192*10x10x100:f64:tn", "4096*1024x8x64:f32", "64*4096x8x4096:f32",
+    "64*4096x8x4096:f64", "128*4096x16x128:bf16", "64*16x128x8192:bf16:tn",
+)  # fmt: skip
+LARGEST_SMALL, SKINNY = 32, 4
+BYTES = 2e8  # of a batch whose count is chosen here: four times the L2 of an H200
+STACKS = {  # regime -> m, n, k of a product, and the letters of A and B
+    "R": (4096, 16, 256, "nn"),
+    "L": (20000, 8, 8, "nn"),
+    "T": (16, 16, 10000, "tn"),
+    "G": (32, 32, 4096, "tx"),
+}
+DTYPES = ("f32", "f64", "c64", "c128", "bf16")
+ROW_MAJOR = {"nn": "ttt", "tn": "ntt", "tx": "nxt"}
+
+
+def problems() -> Iterator[Problem]:
+    """Yield the batches: known ones, small products of every extent, stacks of skinny products in both layouts."""
+    yield from map(Problem.parse, KNOWN)
+    for extent in range(1, LARGEST_SMALL + 1):
+        for n in dict.fromkeys((extent, min(extent, SKINNY))):
+            yield _batch(extent, n, extent, "f32", "ttt")
+        if extent.bit_count() == 1:
+            yield _batch(extent, extent, extent, "f64", "ttt")
+    for m, n, k, op in STACKS.values():
+        for dtype in DTYPES:
+            for one in (op, ROW_MAJOR[op]):
+                yield _batch(m, n, k, dtype, one)
+
+
+def _batch(m: int, n: int, k: int, dtype: str, op: str) -> Problem:
+    bytes_of_one = (m * k + k * n + m * n) * dtype_named(dtype).element_bytes
+    return Problem(m, n, k, dtype, op, min(max(int(BYTES / bytes_of_one), 2), INT32_MAX))
+
+
+@click.command(cls=Command)
+@click.option("--device", "spec", default="0", show_default=True)
+@click.option("--seconds", type=Seconds(min=0, min_open=True), default=4.0, show_default=True, help="Of each search.")
+@click.option("--most-seconds", type=Seconds(min=0, min_open=True), default=1e6, help="Begin no search after these.")
+@click.option("--db", default="batches.db", show_default=True, help="The same database continues an earlier run.")
+@click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
+def main(spec: str, seconds: float, most_seconds: float, db: str, output: Path) -> None:
+    """Tune each batch, and write the winners' times beside cuBLAS's to a file after each."""
+    gpu(spec)
+    require_new(output, "name another --output")
+    began, rows = time.monotonic(), []
+    for problem in problems():
+        if time.monotonic() - began > most_seconds:
+            break
+        try:
+            result = tsm2_tune.tune(problem, device=spec, db=db, budget=seconds, pairs=False)
+        except TuneError as error:
+            click.echo(f"{problem.text}: {error}", err=True)
+            continue
+        for winner in result.winners:
+            rows.append(asdict(winner) | {"problem": problem.text})
+            click.echo(winner)
+        facts = {"command": f"benchmarks.batches --seconds {seconds:g}", **program_facts()}
+        output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
