@@ -30,7 +30,7 @@ HOSTILE = {
     "default_transaction_read_only": "on",
     "default_transaction_isolation": "serializable",
     "default_transaction_deferrable": "on",
-    "statement_timeout": "1",
+    "statement_timeout": "10",
     "lock_timeout": "1",
     "idle_in_transaction_session_timeout": "1000",
     "idle_session_timeout": "1000",
