@@ -42,16 +42,17 @@ class Cublas:
         gemm = gemm_of(operands)
         element = gemm.element
         alpha, beta = gemm.scalar(1.0), gemm.scalar(0.0)
-        a, b, c = (ctypes.c_void_p(address) for address in (gemm.a, gemm.b, gemm.c))
         extents = (gemm.operation_a, gemm.operation_b, gemm.m, gemm.n, gemm.k, ctypes.byref(alpha))
-        kind = () if element.call else (element.data_type,)
-        how = () if element.call else (element.compute_type, GEMM_DEFAULT)
-        strides = (gemm.stride_a, gemm.stride_b, gemm.stride_c) if gemm.batch > 1 else ()
-        to_a, to_b, to_c = ((ctypes.c_longlong(one),) for one in strides) if strides else ((), (), ())
-        count = (gemm.batch,) if strides else ()
-        factors = (a, *kind, gemm.lda, *to_a, b, *kind, gemm.ldb, *to_b)
-        result = (c, *kind, gemm.ldc, *to_c, *count, *how)
-        return self.started(gemm.routine, *extents, *factors, ctypes.byref(beta), *result)
+        kind, how = ((), ()) if element.call else ((element.data_type,), (element.compute_type, GEMM_DEFAULT))
+
+        def matrix(address: int, leading_dimension: int, stride: int) -> tuple[Any, ...]:
+            to_next = (ctypes.c_longlong(stride),) if gemm.batch > 1 else ()
+            return ctypes.c_void_p(address), *kind, leading_dimension, *to_next
+
+        a, b = matrix(gemm.a, gemm.lda, gemm.stride_a), matrix(gemm.b, gemm.ldb, gemm.stride_b)
+        c = matrix(gemm.c, gemm.ldc, gemm.stride_c)
+        count = (gemm.batch,) if gemm.batch > 1 else ()
+        return self.started(gemm.routine, *extents, *a, *b, ctypes.byref(beta), *c, *count, *how)
 
     def gemv_launch(self, operands: Operands) -> Callable[[], None]:
         """Return a function that launches C = A B by GEMV, for n = 1. Raise CublasError if BLAS has no such GEMV."""
