@@ -90,8 +90,7 @@ def _instead(problem: Problem, limits: DeviceLimits, guidelines: Thresholds, fam
     other = transposed(problem)
     if not has_configurations(other, limits, guidelines=guidelines, families=families):
         return []
-    shape = f"{other.m}x{other.n}x{other.k}"
     return [
-        f"tune the transposed product, whose kernels serve it too: --shapes {shape} --dtype {other.dtype_name}"
+        f"tune the transposed product, whose kernels serve it too: --shapes {other.shape} --dtype {other.dtype_name}"
         f" --op {other.op}"
     ]

@@ -147,7 +147,7 @@ def kernel_tuner_document(entry: Entry) -> dict[str, Any]:
         "schema_version": "1.1.0",
         "device_name": entry.device,
         "kernel_name": found[0].family,
-        "problem_size": [problem.m, problem.n, problem.k],
+        "problem_size": [problem.m, problem.n, problem.k, *[problem.batch] * problem.is_batched],
         "tune_params_keys": names,
         "tune_params": {name: sorted({one.tunables[name] for one in found}) for name in names},
         "objective": TIME,
