@@ -278,7 +278,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> StringIO:
-    """What is shown on standard error, which is a terminal of 80 columns."""
+    """Return what standard error shows as a terminal of 80 columns."""
     shown = StringIO()
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(tables, "console", lambda stderr: Console(file=shown, force_terminal=True, width=80))

@@ -264,7 +264,7 @@ class Problem:
     k: int  # columns of A and rows of B: each element of C is a sum of k products
     dtype_name: str  # name of a Dtype: an element type, or tf32, 3xtf32, minplus_f32, minplus_f64
     op: str = "nn"  # storage orders of A, B and C
-    batch: int = 1  # products, each of other matrices
+    batch: int = 1  # number of products; 1: a single product, and no batch
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):

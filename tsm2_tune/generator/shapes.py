@@ -27,7 +27,7 @@ SHAPE_SYNTAX = """\
 MxNxK items separated by commas: C is M x N and the inner dimension is K.
 A dimension is a number (20480, 1e7), several (2/4/8), a range with a step (10240:30720:5120, both ends
 included) or a factor (2:64:*2), or the letter of another dimension (20480x16xm, 1e7xkx8/16).
-BATCH*MxNxK is a batch of so many products, each of other matrices (500000*8x8x8, 100/1000*256x16x256).
+BATCH*MxNxK is a batch: BATCH products of this shape in one launch (500000*8x8x8, 100/1000*256x16x256).
 A problem as it is printed (100000x8x16:f32:tnt) has its own type and op, and ignores --dtype and --op.
 @FILE reads items from a file, one or more a line, # starts a comment."""
 

@@ -33,7 +33,7 @@ class BestRow:
     m: int  # rows of C
     n: int  # columns of C
     k: int  # the inner dimension: length of each dot product
-    batch: int  # products of this shape, each of other matrices
+    batch: int  # number of products; 1: a single product, and no batch
     parameters: str  # the tunables as a JSON object
     median_us: float  # median of the newest measurement
     low_us: float  # lower end of the median's 95 % confidence interval
