@@ -5,6 +5,7 @@ tests/under_sanitizer.py starts the same configurations under compute-sanitizer.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,15 +38,32 @@ SHAPES = (
     *((1, 1, 1), (31, 1, 64), (257, 3, 1), (1009, 5, 61), (641, 7, 131), (97, 13, 256)),
     *((2053, 33, 67), (29, 31, 1013), (509, 63, 127)),
 )
+BATCHES = (
+    *((2, 1, 1, 1), (1009, 3, 1, 8), (301, 5, 7, 3), (64, 8, 8, 8), (257, 13, 11, 17), (3, 31, 2, 33)),
+    *((65_537, 2, 3, 2), (7, 32, 32, 16)),
+)
+
+
+def odd_problems(config: KernelConfig, case: Problem) -> list[Problem]:
+    """Return problems with uneven extents; a batch for a family of batches."""
+    if not case.is_batched:
+        return [with_extents(case, *shape) for shape in SHAPES]
+    family = family_named(config.family)
+    found = [with_extents(case, m, n, k, batch) for batch, m, n, k in BATCHES]
+    return [problem for problem in found if family.supports(problem) and family.computes(config, problem)]
+
+
+def with_extents(case: Problem, m: int, n: int, k: int, batch: int = 1) -> Problem:
+    """Return the problem with other extents; a Gram matrix has n rows."""
+    m, n, k = (n, n, m) if case.is_gram else (m, n, k)
+    return replace(case, m=m, n=n, k=k, batch=batch)
 
 
 @pytest.mark.parametrize(("config", "case"), CASES, ids=CASE_NAMES)
 def test_template_is_right_at_odd_shapes_and_on_its_probes(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
-    shapes = [(n, n, m) for m, n, _ in SHAPES] if case.is_gram else SHAPES
-    odd = (Problem(*shape, case.dtype_name, case.op) for shape in shapes)
-    for problem in (*odd, *edge_problems(config, case)):
+    for problem in (*odd_problems(config, case), *edge_problems(config, case)):
         found = verdict(gpu, target, gpu_support_path, config, problem)
         assert found.correct, f"{problem.text}: {found.detail}"
 
@@ -103,10 +121,12 @@ def test_repeated_runs_give_the_same_bits(
 ) -> None:
     """The sums of the splits are added up in one order, whichever block ends last."""
     thin = config.family.startswith("inner_fma")
-    shape = (19, 17, 400_009) if thin else (5003, 17, 20011)
-    if case.is_gram:
-        shape = (19, 19, 400_009)
-    problem = Problem(*shape, case.dtype_name, case.op)
+    if case.is_batched:
+        problem = replace(case, batch=100_003)
+    elif case.is_gram:
+        problem = replace(case, m=19, n=19, k=400_009)
+    else:
+        problem = replace(case, m=19 if thin else 5003, n=17, k=400_009 if thin else 20011)
     with loaded_kernel(gpu, target, gpu_support_path, config, problem) as loaded:
         assert len(results_of(gpu, loaded, runs=100)) == 1
 
