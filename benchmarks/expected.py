@@ -51,7 +51,21 @@ class Won:
 
     def measured_kernel(self) -> MeasuredKernel:
         p = self.problem
-        of_trial = ("a GPU", "9.0", "", "", "", p.dtype_name, p.op, p.m, p.n, p.k, self.kernel, self.measured_us)
+        of_trial = (
+            "a GPU",
+            "9.0",
+            "",
+            "",
+            "",
+            p.dtype_name,
+            p.op,
+            p.m,
+            p.n,
+            p.k,
+            p.batch,
+            self.kernel,
+            self.measured_us,
+        )
         winner = Winner(*of_trial, 0.0, 0.0, "clean", None, None, None, None, None, "", "", self.launch)
         return MeasuredKernel(winner, self.tiling)
 
@@ -90,7 +104,7 @@ def errors(found: Sequence[Won], rates: DeviceRates) -> dict[str, list[float]]:
             record = core_record(p.dtype_name, (p.m, p.n, p.k), 3 * ((0, 0),), (False, False), is_gram=False)
             us, *best = core.predict(0, record)
             launches = (one.launch.rows_per_block, one.launch.splits), best
-            times = (CoreTime * 2)(*(CoreTime(p.m, p.n, p.k, 0, *launch) for launch in launches))
+            times = (CoreTime * 2)(*(CoreTime(p.m, p.n, p.k, p.batch, 0, *launch) for launch in launches))
             own_us, best_us = core.rates_us(0, times)
             ratios[one.family].append(us * own_us / best_us / one.measured_us)
     return ratios

@@ -7,9 +7,9 @@
 
        clang -std=c99 -O1 -g -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=all -DTSM2_LIBFUZZER \
            -Itsm2_tune/core tests/core_fuzz.c tsm2_tune/core/[a-z]*.c -lm -o core_fuzz
-       mkdir corpus; tar -xf tests/core_corpus.tar.xz -C corpus; ./core_fuzz -max_len=4096 corpus
+       mkdir corpus; tar -xf tests/core_corpus.tar.xz -C corpus; ./core_fuzz -max_len=6144 corpus
 
-   128 zero bytes and a sound pack are an input to begin with if the layout of packs changes. */
+   136 zero bytes and a sound pack are an input to begin with if the layout of packs changes. */
 
 #include "core.h"
 
@@ -29,6 +29,22 @@
 
 static int is_time(double us) { return us >= 0 && us < HUGE_VAL; }
 
+static void check_batch(const struct core_product *product, const struct core_kernel *kernel,
+                        const struct core_choice *choice)
+{
+    const double m = (double)choice->extents[0], n = (double)choice->extents[1];
+    const double elements = (double)product->m * (double)product->n * (double)product->batch_count;
+    REQUIRE(fabs(m * n * (double)choice->batch_count / elements - 1) < 1e-9);
+    REQUIRE(choice->batch_count == (choice->merged ? 1 : product->batch_count) && choice->measured_batch >= 1);
+    REQUIRE((choice->batch_count > 1) == (kernel->batched != CORE_SINGLE));
+    REQUIRE(!choice->merged || product->strides[choice->merged == CORE_ROWS ? CORE_B : CORE_A] == 0);
+    REQUIRE(choice->is_too_large || choice->grid[2] == (kernel->batched == CORE_ONE_EACH ? choice->batch_count : 1));
+    REQUIRE(choice->grid[2] <= 65535);
+    const uint64_t products = choice->grid[2], sum_bytes = (uint64_t)core_sum_bytes(kernel->type);
+    REQUIRE(choice->partials_bytes == products * choice->partials_stride * sum_bytes);
+    REQUIRE(choice->counters_bytes == products * choice->counters_stride * 4);
+}
+
 static void check_choice(const struct core_pack *pack, const struct core_product *product,
                          const struct core_choice *choice)
 {
@@ -47,6 +63,8 @@ static void check_choice(const struct core_pack *pack, const struct core_product
     struct core_choice again = *choice;
     core_set_leading_dimensions(pack, product, &again);
     REQUIRE(memcmp(again.ld, choice->ld, sizeof again.ld) == 0 && again.index_bits == choice->index_bits);
+    REQUIRE(memcmp(again.strides, choice->strides, sizeof again.strides) == 0);
+    check_batch(product, kernel, choice);
     if (choice->is_too_large)
         return;
     REQUIRE(choice->grid[0] >= 1 && choice->grid[0] <= INT_MAX && choice->grid[1] >= 1 && choice->grid[1] <= 65535);
@@ -66,7 +84,8 @@ static void check_contenders(const struct core_pack *pack, const struct core_pro
     REQUIRE(count >= 0 && count <= room);
     for (int i = 0; i < count; ++i) {
         struct core_choice *one = &found[i];
-        const struct core_time time = {product->m, product->n, product->k, 0, one->rows_per_block, one->splits};
+        const int64_t *of = one->extents, batch = one->batch_count;
+        const struct core_time time = {of[0], of[1], of[2], batch, 0, one->rows_per_block, one->splits};
         const struct core_rates rates[] = {pack->kernels[one->kernel].rates, {2, 1, 0.5}};
         double us, us_by_rates[2];
         core_rates_us(pack, one->kernel, &time, 1, &us);
@@ -78,9 +97,9 @@ static void check_contenders(const struct core_pack *pack, const struct core_pro
     }
 }
 
-/* An input is a product, a device, and from PACK_AT on a pack. A product begins with extents and leading
-   dimensions. */
-enum { EXTENTS = 3 + CORE_MATRICES * CORE_ORDERS, DEVICE_AT = 124, PACK_AT = 128 };
+/* An input is a product, a device, and from PACK_AT on a pack. A product begins with extents, leading
+   dimensions, strides and the number of products. */
+enum { EXTENTS = 3 + CORE_MATRICES * (CORE_ORDERS + 1) + 1, DEVICE_AT = 132, PACK_AT = 136 };
 typedef char product_ends_before_device[sizeof(struct core_product) <= DEVICE_AT ? 1 : -1];
 
 /* Return whether the input's pack is sound. */
@@ -160,9 +179,9 @@ static void change_number(unsigned char *pack, size_t size)
 static void ask_for_kernel(struct core_product *product, const struct core_kernel *kernel)
 {
     product->m = kernel->m, product->n = kernel->n, product->k = kernel->k;
-    product->batch_count = 1, product->type = kernel->type, product->is_gram = kernel->is_gram;
+    product->batch_count = kernel->batch, product->type = kernel->type, product->is_gram = kernel->is_gram;
     for (int x = 0; x < CORE_MATRICES; ++x)
-        product->ld[x][kernel->orders[x] == CORE_ROW_MAJOR] = random_extent();
+        product->ld[x][kernel->orders[x] == CORE_ROW_MAJOR] = random_extent(), product->strides[x] = random_extent();
     for (int x = 0; x < 2; ++x)
         product->conjugates[x] = kernel->conjugates[x];
 }

@@ -111,11 +111,13 @@ def _known(found: Winners, seed: int) -> Known:
         return tuple(rng.choice(EXTENTS) for _ in "mnk")
 
     elsewhere: dict[int, Any] = {
-        row.trial_id: tuple((*shape(), 64, rng.choice((1, 4)), rng.uniform(5, 500)) for _ in range(rng.randint(0, 3)))
+        row.trial_id: tuple(
+            (*shape(), 1, 64, rng.choice((1, 4)), rng.uniform(5, 500)) for _ in range(rng.randint(0, 3))
+        )
         for row in rows
     }
     vendor: dict[int, Any] = {
-        row.trial_id: tuple((*shape(), rng.uniform(5, 500)) for _ in range(rng.randint(0, 2))) for row in rows
+        row.trial_id: tuple((*shape(), 1, rng.uniform(5, 500)) for _ in range(rng.randint(0, 2))) for row in rows
     }
     return Known(tilings, rates, elsewhere, vendor)
 

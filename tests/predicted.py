@@ -23,14 +23,16 @@ US = 390.0
 
 def measured(
     kind: Kind, shape: Shape, us: float, *others: tuple[Shape, float], op: str = "nn", vendor_us: float | None = None,
-    vendor_right: int = 1, vendor_times: Sequence[tuple[Shape, float]] = (),
+    vendor_right: int = 1, vendor_times: Sequence[tuple[Shape, float]] = (), batch: int = 1,
 ) -> MeasuredKernel:  # fmt: skip
     """A kernel with its time at its own shape and at others, by one launch."""
     tiling, launch = kind
     of_vendor = (vendor_us, vendor_right, "cublasSgemm", 130100, None)
-    of_trial = (GPU, "9.0", "", "", "", "f32", op, *shape, "tsm2", us, 0.0, 0.0, "clean", *of_vendor, "", "")
-    times = [(*at, launch.rows_per_block, launch.splits, its_us) for at, its_us in others]
-    return MeasuredKernel(Winner(*of_trial, launch), tiling, times, [(*at, its_us) for at, its_us in vendor_times])
+    of_trial = (GPU, "9.0", "", "", "", "f32", op, *shape, batch, "tsm2", us, 0.0, 0.0, "clean", *of_vendor, "", "")
+    times = [(*at, batch, launch.rows_per_block, launch.splits, its_us) for at, its_us in others]
+    return MeasuredKernel(
+        Winner(*of_trial, launch), tiling, times, [(*at, batch, its_us) for at, its_us in vendor_times]
+    )
 
 
 def pair(us_there: float = US / 2, *, op: str = "nn", there: Shape = THERE) -> list[MeasuredKernel]:
@@ -53,4 +55,4 @@ def product(shape: Shape) -> bytes:
 
 def core_times(*times: tuple[Shape, int, int]) -> ctypes.Array[CoreTime]:
     """Shapes, rows per block and splits, as the core reads them."""
-    return (CoreTime * len(times))(*(CoreTime(*shape, 0, rows, splits) for shape, rows, splits in times))
+    return (CoreTime * len(times))(*(CoreTime(*shape, 1, 0, rows, splits) for shape, rows, splits in times))

@@ -359,7 +359,7 @@ def test_the_vendors_wrong_answers_and_other_states_tell_nothing(store: Store, p
     measured_between(store)
     winners = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
     points = {(point, number) for number, of in known_of(store, winners).vendor.items() for point in of}
-    for (m, n, k, _), number in points:
+    for (m, n, k, _, _), number in points:
         own = {one: math.dist(logs(shape(m, n, k)), logs(record.trial.problem)) for one, record in winners.items()}
         assert own[number] == min(own.values())
     plain_sql(path, "UPDATE vendor_measurement SET verdict_correct = 0, verdict_worst_ratio = 2.0")

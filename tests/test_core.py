@@ -21,6 +21,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.config import Launch
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice import core as core_calls
+from tsm2_tune.runtime.choice.launch import ONE_EACH, SHARED
 from tsm2_tune.runtime.elements import DTYPES
 from tsm2_tune.tuner.packs.core_pack import DeviceRecord, HeaderRecord, KernelRecord, TimeRecord, core_pack
 
@@ -88,12 +89,26 @@ def of_kernel(member: str, value: float) -> Callable[[bytes], bytes]:
     return changed
 
 
+def of_batch(kind: int, count: int, **members: float) -> Callable[[bytes], bytes]:
+    """Return a function that makes a pack's first kernel one of batches, and changes these members."""
+
+    def changed(pack: bytes) -> bytes:
+        for member, value in {"batched": kind, "batch": count, **members}.items():
+            pack = of_kernel(member, value)(pack)
+        return pack
+
+    return changed
+
+
+IN_BLOCKS = {"is_persistent": 1, "has_workspace": 0, "m": 8, "n": 8, "k": 8}
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
         (lambda pack: pack[:20], "no pack of this version"),
         (lambda pack: b"x" + pack[1:], "no pack of this version"),
-        (lambda pack: pack[:8] + struct.pack("<I", 3) + pack[12:], "no pack of this version"),
+        (lambda pack: pack[:8] + struct.pack("<I", 2) + pack[12:], "no pack of this version"),
         (lambda pack: pack + b"\0", "no pack of this version"),
         (lambda pack: pack[:-1] + b"x", "the last text does not end"),
         (of_kernel("m", 0), "kernel's shape is out of range"),
@@ -110,6 +125,29 @@ def of_kernel(member: str, value: float) -> Callable[[bytes], bytes]:
         (of_kernel("type", 10), "type is out of range"),
         (of_kernel("first_time", 5), "times are out of range"),
         (of_kernel("op", 1 << 30), "text is out of range"),
+        (of_kernel("batched", 3), "batch is out of range"),
+        (of_kernel("batched", -1), "batch is out of range"),
+        (of_kernel("batch", 0), "batch is out of range"),
+        (of_kernel("batch", 2), "batch is out of range"),  # of a kernel of single products
+        (of_kernel("batched", ONE_EACH), "batch is out of range"),  # of one product
+        (of_batch(ONE_EACH, 1 << 16), "batch is out of range"),  # beyond the grid
+        (of_batch(SHARED, 1 << 31), "batch is out of range"),
+        (of_batch(SHARED, 9), "is not persistent, or has a workspace"),
+        (
+            of_batch(SHARED, 9, **IN_BLOCKS, smem_bytes=8192),
+            "shared memory of a kernel of batches is out of range",
+        ),  # without stages
+        (
+            of_batch(SHARED, 9, **IN_BLOCKS, smem_bytes=1 << 18, stages=17),
+            "shared memory of a kernel of batches is out of range",
+        ),
+        (of_batch(SHARED, 9, **IN_BLOCKS, stages=1, smem_bytes=64), "shared memory of a kernel of batches"),
+        (
+            of_batch(SHARED, 9, **IN_BLOCKS, smem_bytes=8192, stages=1, matrix_padding=-1),
+            "shared memory of a kernel of batches",
+        ),
+        (of_kernel("stages", 1), "shared memory of a kernel of batches is out of range"),  # of a single product
+        (of_batch(ONE_EACH, 9), "single products has a time of a batch, or the opposite"),
     ],
 )
 def test_a_pack_that_is_not_sound_is_refused(
@@ -123,7 +161,7 @@ def test_no_input_makes_it_fail(tmp_path: Path, pack: bytes) -> None:
     program, inputs = tmp_path / "core_fuzz", tmp_path / "inputs"
     with tarfile.open(CORPUS) as corpus:
         corpus.extractall(inputs, filter="data")
-    (inputs / "pack").write_bytes(bytes(128) + pack)
+    (inputs / "pack").write_bytes(bytes(136) + pack)
     command = ["cc", "-std=c99", *STRICT, *SANITIZED, f"-I{CORE}", "-o", str(program), str(FUZZ)]
     subprocess.run([*command, *map(str, CORE.glob("*.c")), "-lm"], check=True)
     files = sorted(map(str, inputs.iterdir()))
@@ -182,10 +220,11 @@ def test_types_are_numbered_alike() -> None:
 
 ELEMENTS = {  # fields of ctypes that are elements of arrays in C
     **{f"ld{x}_{order}": f"ld[{i}][{j}]" for i, x in enumerate("abc") for j, order in enumerate(("columns", "rows"))},
-    **{f"{name}_{x}": f"{name}[{i}]" for name in ("grid", "conjugates") for letters in ("xy", "ab")
+    **{f"{name}_{x}": f"{name}[{i}]" for name, letters in (("grid", "xyz"), ("conjugates", "ab"))
        for i, x in enumerate(letters)},
     **{f"measured_{x}": f"measured[{i}]" for i, x in enumerate("mnk")},
     **{f"ld{x}": f"ld[{i}]" for i, x in enumerate("abc")},
+    **{f"stride_{x}": f"strides[{i}]" for i, x in enumerate("abc")},
 }  # fmt: skip
 EXTENTS = {x: f"extents[{i}]" for i, x in enumerate("mnk")}
 
@@ -196,6 +235,7 @@ class CoreProduct(ctypes.Structure):
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("m", "n", "k")),
         *((f"ld{x}_{order}", ctypes.c_int64) for x in "abc" for order in ("columns", "rows")),
+        *((f"stride_{x}", ctypes.c_int64) for x in "abc"),
         ("batch_count", ctypes.c_int64),
         *((name, ctypes.c_int32) for name in ("type", "conjugates_a", "conjugates_b", "is_gram", "makes_c")),
         ("leaves_out_shape", ctypes.c_int32),

@@ -216,7 +216,7 @@ def test_vendor_times_of_tuned_shapes_without_an_exported_winner_count(store: St
     here = {row.trial_id: store.trial(row.trial_id) for row in store.best() if row.problem == PROBLEM}
     every = {row.trial_id: store.trial(row.trial_id) for row in store.best()}
     assert len(every) == 2
-    assert list(known_of(store, here).vendor.values()) == [((elsewhere.m, elsewhere.n, elsewhere.k, 960.0),)]
+    assert list(known_of(store, here).vendor.values()) == [((elsewhere.m, elsewhere.n, elsewhere.k, 1, 960.0),)]
     assert known_of(store, every).vendor == {}
 
 

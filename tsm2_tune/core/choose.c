@@ -6,6 +6,7 @@
 #include <math.h>
 #include <string.h>
 
+enum { SUMS_ALIGNMENT = 4 }; /* elements: the partial sums of each product of a batch begin at a multiple */
 enum { GROUP_SPLITS = 16 }; /* splits whose partial sums are added up first if there are more than flat_splits */
 /* Elements: beyond it a kernel needs 64-bit indices. It is 2**31 - 2**22, since a loop counter may exceed an offset
    by the number of threads in the grid. */
@@ -22,25 +23,35 @@ struct candidates {
     int c_order; /* -1: any */
 };
 
-static int is_own_shape(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
+static int is_own_shape(const struct core_kernel *kernel, const struct core_product *product)
 {
-    return kernel->m == m && kernel->n == n && kernel->k == k;
+    return kernel->m == product->m && kernel->n == product->n && kernel->k == product->k &&
+           kernel->batch == product->batch_count;
 }
 
 /* Return whether the kernel is not used, because the product leaves out the kernel's own shape. */
 static int is_left_out(const struct core_kernel *kernel, const struct core_product *product)
 {
-    return product->leaves_out_shape && (is_own_shape(kernel, product->m, product->n, product->k) ||
-                                         is_own_shape(kernel, product->n, product->m, product->k));
+    return product->leaves_out_shape && kernel->k == product->k && kernel->batch == product->batch_count &&
+           ((kernel->m == product->m && kernel->n == product->n) ||
+            (kernel->m == product->n && kernel->n == product->m));
+}
+
+/* Return whether the kernel computes so many products of this shape. */
+static int computes_batch(const struct core_kernel *kernel, const struct core_product *product)
+{
+    return (product->batch_count > 1) == (kernel->batched != CORE_SINGLE) &&
+           (kernel->batched != CORE_ONE_EACH || product->batch_count <= MOST_ONE_EACH) &&
+           fits_shared_memory(kernel, product->m, product->n, product->k);
 }
 
 /* Return whether the kernel can compute the product with C in this order; -1: in any order. */
 static int can_compute(const struct core_pack *pack, int index, const struct core_product *product, int c_order)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    return kernel->type == product->type && product->ld[CORE_A][kernel->orders[CORE_A]] != 0 &&
-           product->ld[CORE_B][kernel->orders[CORE_B]] != 0 && kernel->conjugates[0] == product->conjugates[0] &&
-           kernel->conjugates[1] == product->conjugates[1] && (product->is_gram || !kernel->is_gram) &&
+    return kernel->type == product->type && computes_batch(kernel, product) &&
+           product->ld[CORE_A][kernel->orders[CORE_A]] != 0 && product->ld[CORE_B][kernel->orders[CORE_B]] != 0 &&
+           kernel->conjugates[0] == product->conjugates[0] && kernel->conjugates[1] == product->conjugates[1] && (product->is_gram || !kernel->is_gram) &&
            (product->makes_c || product->ld[CORE_C][kernel->orders[CORE_C]] != 0) &&
            (c_order < 0 || kernel->orders[CORE_C] == c_order || kernel->is_gram) && !is_left_out(kernel, product);
 }
@@ -104,14 +115,15 @@ static double own_distance(const struct core_pack *pack, int index, const struct
     const struct core_derived *derived = &pack->derived[index];
     const double m = derived->log_m - log((double)product->m), n = derived->log_n - log((double)product->n);
     const double k = derived->log_k - log((double)product->k);
-    return log_distance(m, n, k, 0);
+    return log_distance(m, n, k, derived->log_batch - log((double)product->batch_count), 0);
 }
 
-static double distance_between(const int64_t shape[3], const struct core_product *product)
+static double distance_between(const struct core_choice *measured, const struct core_product *product)
 {
+    const int64_t *shape = measured->measured;
     const double m = log((double)shape[0] / (double)product->m), n = log((double)shape[1] / (double)product->n);
     const double k = log((double)shape[2] / (double)product->k);
-    return log_distance(m, n, k, 0);
+    return log_distance(m, n, k, log((double)measured->measured_batch / (double)product->batch_count), 0);
 }
 
 /* Return whether kernel a comes before b if they are equally near, or have equal predicted times. */
@@ -138,7 +150,7 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
     choice->kernel = -1;
     for (int index = -1; next_candidate(candidates, &index);) {
         const struct core_product *product = candidates->product;
-        const int is_own = is_own_shape(&pack->kernels[index], product->m, product->n, product->k);
+        const int is_own = is_own_shape(&pack->kernels[index], product);
         const double distance = is_own ? 0 : own_distance(pack, index, product);
         if (choice->kernel < 0 || distance < nearest_distance ||
             (distance == nearest_distance && comes_before(pack, index, choice->kernel))) {
@@ -160,8 +172,9 @@ static void set_measured(const struct core_pack *pack, const struct core_product
     choice->measured[0] = time != NULL ? time->m : kernel->m;
     choice->measured[1] = time != NULL ? time->n : kernel->n;
     choice->measured[2] = time != NULL ? time->k : kernel->k;
+    choice->measured_batch = time != NULL ? time->batch : kernel->batch;
     choice->measured_us = time != NULL ? time->us : kernel->us;
-    choice->distance = distance_between(choice->measured, product);
+    choice->distance = distance_between(choice, product);
 }
 
 /* Choose the candidate with the least predicted time, penalized by its distance from measured shapes. */
@@ -232,7 +245,7 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
     const int nearest = choice.kernel, is_host = pack->devices[candidates.device].is_host;
     choice.reason = CORE_NEAREST;
     choice.is_of_other_device = !is_host && candidates.device != device;
-    if (is_own_shape(&pack->kernels[nearest], product->m, product->n, product->k)) {
+    if (is_own_shape(&pack->kernels[nearest], product)) {
         choice.reason = CORE_TUNED;
         choice.us = is_host ? 0 : pack->kernels[nearest].us;
         choice.vendor_us = is_host ? 0 : pack->kernels[nearest].vendor_us;
@@ -258,8 +271,60 @@ static struct core_product transposed_product(const struct core_product *product
     for (int x = 0; x < CORE_MATRICES; ++x) {
         transposed.ld[x][CORE_COLUMN_MAJOR] = product->ld[from[x]][CORE_ROW_MAJOR];
         transposed.ld[x][CORE_ROW_MAJOR] = product->ld[from[x]][CORE_COLUMN_MAJOR];
+        transposed.strides[x] = product->strides[from[x]];
     }
     return transposed;
+}
+
+/* --- A batch as one product --- */
+
+/* Return the leading dimension of a matrix that has the rows of all products' matrices, one product's after another's,
+   in this order; 0 if the rows do not follow one another so, or the matrix does not have the order. */
+static int64_t merged_ld(const struct core_product *product, int x, int order)
+{
+    const int64_t ld = product->ld[x][order], stride = product->strides[x], m = product->m;
+    const int64_t columns = x == CORE_A ? product->k : product->n;
+    if (ld == 0 || stride < 1)
+        return 0;
+    if (order == CORE_ROW_MAJOR)
+        return m == 1 ? (stride >= columns ? stride : 0) : (stride % m == 0 && stride / m == ld ? ld : 0);
+    if (stride != m)
+        return 0;
+    return columns == 1 ? m * product->batch_count : (ld / product->batch_count >= m ? ld : 0);
+}
+
+/* Return the batch as one product with the rows of all A and of all C, if all have one B; else the batch itself. */
+static struct core_product with_merged_rows(const struct core_product *product)
+{
+    static const int in_rows[] = {CORE_A, CORE_C};
+    struct core_product one = *product;
+    if (product->strides[CORE_B] != 0 || product->is_gram ||
+        (double)product->m * (double)product->batch_count > LARGEST_BYTES)
+        return one;
+    for (int i = 0; i < (product->makes_c ? 1 : 2); ++i) {
+        int64_t *ld = one.ld[in_rows[i]];
+        for (int order = 0; order < CORE_ORDERS; ++order)
+            ld[order] = merged_ld(product, in_rows[i], order);
+        if (ld[CORE_COLUMN_MAJOR] == 0 && ld[CORE_ROW_MAJOR] == 0)
+            return *product;
+    }
+    one.m *= product->batch_count;
+    one.batch_count = 1;
+    return one;
+}
+
+/* Return the batch as one product, if its products make up one in this way; else the batch itself. This is the only
+   place that decides it. */
+static struct core_product merged_product(const struct core_product *product, enum core_merged merged)
+{
+    if (merged == CORE_ROWS && product->batch_count > 1)
+        return with_merged_rows(product);
+    if (merged == CORE_COLUMNS && product->batch_count > 1) {
+        const struct core_product transposed = transposed_product(product);
+        const struct core_product one = with_merged_rows(&transposed);
+        return product->is_gram || one.batch_count > 1 ? *product : transposed_product(&one);
+    }
+    return *product;
 }
 
 /* Return whether the transposed product's choice is better than the product's own. The predicted times are compared
@@ -306,17 +371,21 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
         return 0;
     choice->grid[0] = (uint32_t)(kernel->is_persistent ? splits : tiles);
     choice->grid[1] = (uint32_t)(kernel->is_persistent ? 1 : splits);
+    choice->grid[2] = kernel->batched == CORE_ONE_EACH ? (uint32_t)choice->batch_count : 1;
     if (!kernel->has_workspace)
         return 1;
     /* Beyond flat_splits, groups of splits are added up first. A persistent block has at most two incomplete tiles. */
     const uint64_t groups = splits > (uint64_t)kernel->flat_splits ? quotient_up(splits, GROUP_SPLITS) : 0;
     const uint64_t sums =
         kernel->is_persistent ? splits + (tiles < splits ? tiles : splits) : (splits + groups) * tiles;
-    const uint64_t sum_bytes = (uint64_t)core_sum_bytes(kernel->type);
-    if ((double)sums * (double)rows * (double)columns * (double)sum_bytes > LARGEST_BYTES)
+    const uint64_t sum_bytes = (uint64_t)core_sum_bytes(kernel->type), products = choice->grid[2];
+    if ((double)sums * (double)rows * (double)columns * (double)sum_bytes * (double)products > LARGEST_BYTES)
         return 0;
-    choice->partials_bytes = sums * rows * columns * sum_bytes;
-    choice->counters_bytes = 4 * (kernel->is_persistent ? 2 * splits : tiles * (1 + groups));
+    const uint64_t alignment = products > 1 ? SUMS_ALIGNMENT : 1;
+    choice->partials_stride = quotient_up(sums * rows * columns, alignment) * alignment;
+    choice->counters_stride = kernel->is_persistent ? 2 * splits : tiles * (1 + groups);
+    choice->partials_bytes = products * choice->partials_stride * sum_bytes;
+    choice->counters_bytes = 4 * products * choice->counters_stride;
     return 1;
 }
 
@@ -346,21 +415,26 @@ static int is_vendors(const struct core_pack *pack, const struct core_choice *ch
     return choice->vendor_us > 0 && choice->vendor_us < least_gain(pack, choice) * choice->us;
 }
 
-/* Set the leading dimensions of the product as the kernel computes it, and the index width. */
+/* Set the leading dimensions and strides of the product as the kernel computes it, and the index width. */
 static void set_ld(const struct core_kernel *kernel, const struct core_product *product, struct core_choice *choice)
 {
-    for (int x = 0; x < CORE_MATRICES; ++x)
+    for (int x = 0; x < CORE_MATRICES; ++x) {
         choice->ld[x] = product->ld[x][kernel->orders[x]];
-    if (product->makes_c)
+        choice->strides[x] = product->batch_count > 1 ? product->strides[x] : 0;
+    }
+    if (product->makes_c) {
         choice->ld[CORE_C] = kernel->orders[CORE_C] == CORE_ROW_MAJOR ? product->n : product->m;
+        choice->strides[CORE_C] = product->batch_count > 1 ? (int64_t)((uint64_t)product->m * (uint64_t)product->n) : 0;
+    }
     choice->index_bits = needs_64_bits(kernel, choice->extents, choice->ld) ? 64 : 32;
 }
 
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice)
 {
-    const struct core_product transposed = transposed_product(product);
-    set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &transposed : product, choice);
+    const struct core_product computed = merged_product(product, (enum core_merged)choice->merged);
+    const struct core_product transposed = transposed_product(&computed);
+    set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &transposed : &computed, choice);
 }
 
 /* Complete the choice for the product as its kernel computes it. */
@@ -369,12 +443,13 @@ static struct core_choice completed(const struct core_pack *pack, const struct c
 {
     const struct core_kernel *kernel = &pack->kernels[choice.kernel];
     choice.extents[0] = product->m, choice.extents[1] = product->n, choice.extents[2] = product->k;
+    choice.batch_count = product->batch_count;
     set_ld(kernel, product, &choice);
     choice.is_vendors = is_vendors(pack, &choice);
     if (!set_launch(kernel, &choice)) {
         choice.is_too_large = 1;
-        choice.grid[0] = choice.grid[1] = 0;
-        choice.partials_bytes = choice.counters_bytes = 0;
+        choice.grid[0] = choice.grid[1] = choice.grid[2] = 0;
+        choice.partials_bytes = choice.counters_bytes = choice.partials_stride = choice.counters_stride = 0;
     }
     return choice;
 }
@@ -386,14 +461,12 @@ static int may_be_transposed(const struct core_product *product, const struct co
     return product->m < product->n && as_is->reason != CORE_TUNED && (as_is->us > 0 || is_host);
 }
 
-struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device)
+/* Return the kernel for a product, or a batch as it is, without checks. */
+static struct core_choice choose_apart(const struct core_pack *pack, const struct core_product *product, int device)
 {
     const struct core_product transposed = transposed_product(product);
     struct core_choice none;
     memset(&none, 0, sizeof none);
-    if (product->type < 0 || product->type >= CORE_TYPES || product->m < 1 || product->n < 1 || product->k < 1 ||
-        product->batch_count != 1 || device < CORE_HOST || device >= (int)pack->header->device_count)
-        return none;
     const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
     const struct core_choice as_is = choose_as_is(pack, product, device, CORE_COLUMN_MAJOR);
     if (as_is.reason != CORE_NO_KERNEL && !may_be_transposed(product, &as_is, is_host))
@@ -404,6 +477,24 @@ struct core_choice core_choose(const struct core_pack *pack, const struct core_p
         (as_is.reason == CORE_NO_KERNEL || is_better(&transposed_choice, &as_is, is_host)))
         return completed(pack, &transposed, transposed_choice);
     return as_is.reason == CORE_NO_KERNEL ? none : completed(pack, product, as_is);
+}
+
+struct core_choice core_choose(const struct core_pack *pack, const struct core_product *product, int device)
+{
+    struct core_choice choice;
+    memset(&choice, 0, sizeof choice);
+    if (product->type < 0 || product->type >= CORE_TYPES || product->m < 1 || product->n < 1 || product->k < 1 ||
+        product->batch_count < 1 || product->batch_count > INT_MAX || device < CORE_HOST ||
+        device >= (int)pack->header->device_count)
+        return choice;
+    for (int merged = CORE_ROWS; merged <= CORE_COLUMNS && choice.reason == CORE_NO_KERNEL; ++merged) {
+        const struct core_product one = merged_product(product, (enum core_merged)merged);
+        if (one.batch_count == 1 && product->batch_count > 1) {
+            choice = choose_apart(pack, &one, device);
+            choice.merged = choice.reason == CORE_NO_KERNEL ? CORE_APART : merged;
+        }
+    }
+    return choice.reason == CORE_NO_KERNEL ? choose_apart(pack, product, device) : choice;
 }
 
 /* --- Launches to time --- */
@@ -446,6 +537,7 @@ static int insert_launches(const struct core_pack *pack, const struct core_produ
         choice.reason = CORE_PREDICTED;
         choice.kernel = index;
         choice.is_transposed = is_transposed;
+        choice.merged = found[0].merged;
         choice.is_of_other_device = candidates.device != device;
         set_measured(pack, product, &choice);
         for (int i = 0; i < launch_count; ++i) {
@@ -468,8 +560,9 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
         return 0;
     if (pack->devices[pack->kernels[found[0].kernel].device].is_host)
         return 1;
-    const struct core_product transposed = transposed_product(product);
-    int count = insert_launches(pack, product, device, 0, found, 1, room);
+    const struct core_product computed = merged_product(product, (enum core_merged)found[0].merged);
+    const struct core_product transposed = transposed_product(&computed);
+    int count = insert_launches(pack, &computed, device, 0, found, 1, room);
     count = insert_launches(pack, &transposed, device, 1, found, count, room);
     double least_us = count > 1 ? found[1].us : HUGE_VAL;
     least_us = found[0].us > 0 && found[0].us < least_us ? found[0].us : least_us;

@@ -1,8 +1,8 @@
 /* Choose a kernel for a matrix product from a pack of measured kernels, or leave the product to cuBLAS.
 
-   C (m x n) = alpha A (m x k) B (k x n) + beta C. Times are in microseconds; extents, leading dimensions and offsets
-   in elements. No function allocates, keeps state, or calls CUDA or Python. An open pack is read-only, so any number
-   of threads may use it at once.
+   C (m x n) = alpha A (m x k) B (k x n) + beta C, or a batch of such products. Times are in microseconds; extents,
+   leading dimensions, strides and offsets in elements. No function allocates, keeps state, or calls CUDA or Python. An
+   open pack is read-only, so any number of threads may use it at once.
 
    A pack, which users know as a kernel table, is one block of bytes: a header and four tables (devices, kernels, times,
    times of cuBLAS), which begin at multiples of 8 bytes; then its texts, each ended by a zero byte. Numbers are
@@ -35,11 +35,18 @@ enum core_type {
 };
 enum { CORE_COLUMN_MAJOR, CORE_ROW_MAJOR, CORE_ORDERS };
 enum { CORE_A, CORE_B, CORE_C, CORE_MATRICES };
+/* What a kernel computes: single products only, or batches only. */
+enum core_batched {
+    CORE_SINGLE,
+    CORE_SHARED, /* `splits` blocks share the products of a batch: it is persistent, and has no workspace */
+    CORE_ONE_EACH, /* a block's z is the number of its product, and each product has a workspace of its own */
+    CORE_BATCHED_KINDS
+};
 
 /* --- The pack's tables --- */
 
 #define CORE_MAGIC "TSM2PACK"
-enum { CORE_PACK_VERSION = 2 };
+enum { CORE_PACK_VERSION = 3 };
 
 struct core_header {
     char magic[8];
@@ -74,6 +81,7 @@ struct core_rates {
    and without the addition of partial sums. An extent of 0 is unbounded, unless its comment says otherwise. */
 struct core_kernel {
     int64_t m, n, k;
+    int64_t batch;    /* products at its own shape: 1 if it is CORE_SINGLE, else at least 2 */
     double us;        /* its median time at its own shape */
     double vendor_us; /* the time of cuBLAS at its own shape; 0: not measured, or its result was wrong */
 
@@ -100,6 +108,9 @@ struct core_kernel {
     int32_t flat_splits; /* the most splits whose partial sums are added up at once */
     int32_t is_persistent; /* its grid has `splits` blocks, which share all tiles */
     int32_t has_workspace; /* it has the parameters `partials` and `counters`; some kernels ignore them */
+    int32_t batched; /* enum core_batched */
+    int32_t stages; /* of a CORE_SHARED kernel: copies of A and B in shared memory, which holds C too; else 0 */
+    int32_t matrix_padding; /* of a CORE_SHARED kernel: elements after each matrix in shared memory; else 0 */
 
     uint32_t device; /* index */
     int32_t type; /* enum core_type */
@@ -110,13 +121,13 @@ struct core_kernel {
     uint32_t first_vendor_time, vendor_time_count; /* times of cuBLAS at other shapes, of correct results */
     uint32_t op, configuration, l2_state, entry, vendor_routine; /* texts */
     uint32_t code; /* index of the kernel's CUDA text; kernels with one text share their binaries */
-    uint32_t unused;
 };
 
-/* A time at another shape than the kernel's own, with contiguous matrices. rows_per_block and splits are 0 for
-   cuBLAS. */
+/* A time at another shape than the kernel's own, with contiguous matrices that are not shared by products.
+   rows_per_block and splits are 0 for cuBLAS. */
 struct core_time {
     int64_t m, n, k;
+    int64_t batch; /* products: 1 of a kernel that is CORE_SINGLE, else at least 2 */
     double us;
     int32_t rows_per_block, splits;
 };
@@ -154,12 +165,14 @@ static inline const char *core_text(const struct core_pack *pack, uint32_t offse
 
 /* --- Choosing --- */
 
-/* A matrix product C = A B. Leading dimensions other than 0 have to be at least the length of a line: the core does
-   not check that. It does not know the addresses of the matrices either: predictions assume that they are aligned. */
+/* A matrix product C = A B, or a batch of them. Leading dimensions other than 0 have to be at least the length of a
+   line, and matrices of C must not overlap: the core does not check that. It does not know the addresses of the
+   matrices either: predictions assume that they are aligned. */
 struct core_product {
     int64_t m, n, k;
     int64_t ld[CORE_MATRICES][CORE_ORDERS]; /* leading dimension in each storage order that the matrix has; else 0 */
-    int64_t batch_count; /* 1, until kernels compute batches */
+    int64_t strides[CORE_MATRICES]; /* from a matrix to that of the next product. 0: all have one matrix, not C */
+    int64_t batch_count; /* products; 1: then the strides do not count */
     int32_t type; /* enum core_type */
     int32_t conjugates[2];
     int32_t is_gram; /* B is A transposed, in the same memory */
@@ -167,6 +180,13 @@ struct core_product {
                         a column-major C are preferred, unless m or n is 1 */
     int32_t leaves_out_shape; /* leave-one-out: kernels and times of this shape (m, n, k) and of its transpose
                                  (n, m, k) are not used */
+};
+
+/* How the products of a batch make up one product, because A or B is the same for all. */
+enum core_merged {
+    CORE_APART,
+    CORE_ROWS, /* the rows of A and C follow one another: m of the one product is the sum of all m */
+    CORE_COLUMNS /* the columns of B and C do: n is the sum of all n */
 };
 
 enum core_reason {
@@ -184,19 +204,25 @@ struct core_choice {
     int32_t is_transposed; /* the kernel computes C^T = B^T A^T */
     int32_t is_of_other_device;
     int32_t is_too_large; /* grid and workspace are 0: the grid exceeds CUDA's limits, or the workspace 2**62 bytes */
+    int32_t merged; /* enum core_merged: whether the kernel computes the batch as one product */
     int32_t index_bits; /* 32 or 64: the width of the kernel's integer parameters */
     int32_t rows_per_block, splits;
-    uint32_t grid[2]; /* blocks in x and y */
-    uint64_t partials_bytes, counters_bytes; /* workspace; counters are 32-bit and must be 0 */
+    uint32_t grid[3]; /* blocks in x, y and z */
+    uint64_t partials_bytes, counters_bytes; /* workspace of all products; counters are 32-bit and must be 0 */
+    uint64_t partials_stride, counters_stride; /* from a product's workspace to the next's; in sums and counters */
     int64_t extents[3]; /* m, n and k of the product that the kernel computes: transposed if is_transposed */
     int64_t ld[CORE_MATRICES]; /* the leading dimensions of its A, B and C */
+    int64_t strides[CORE_MATRICES]; /* of its A, B and C; those of a C that is allocated later are contiguous */
+    int64_t batch_count; /* products that the kernel computes */
     int64_t measured[3]; /* m, n and k of the kernel's measured shape that is nearest to the product's */
+    int64_t measured_batch; /* its number of products */
     double measured_us; /* its time there */
-    double distance; /* Euclidean distance of the logarithms of `extents` from those of `measured` */
+    double distance; /* Euclidean distance of the logarithms of extents and products from the measured ones */
     double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown, and always on a host */
 };
 
-/* Return the kernel for the product. `device` is an index, CORE_OTHER_GPU or CORE_HOST. If no kernel of the device
+/* Return the kernel for the product. A batch that is one product (enum core_merged) is chosen for as that product, if a
+   kernel computes it. `device` is an index, CORE_OTHER_GPU or CORE_HOST. If no kernel of the device
    can compute the product as it is, kernels of another GPU are candidates. This is a limitation: a kernel of the
    device that can compute only the transposed product is chosen then only if C has more columns than rows and the
    kernel is predicted to be faster than the other GPU's. */
@@ -241,8 +267,9 @@ struct core_balance_blocks {
 /* Set us[i] to the predicted time of kernels[i], which has no measured times, for a product with its own shape and
    launch. Infinite: it cannot be predicted. For measured kernels, the own shape says how many blocks reach the rates of
    the device, devices[kernels[i].device]. Here they are balance_blocks[i] / ENOUGH_BLOCKS, at most `resident`. The
-   caller has checked the records. The function reads these members of a kernel: m, n, k, how it divides its work,
-   rows_per_block, columns_per_block, splits, is_persistent, has_workspace, device, type, orders and is_gram. */
+   caller has checked the records. The function reads these members of a kernel: m, n, k, batch, how it divides its
+   work, rows_per_block, columns_per_block, splits, is_persistent, has_workspace, batched, device, type, orders and
+   is_gram. */
 void core_unmeasured_us(const struct core_device *devices, const struct core_kernel *kernels,
                         const struct core_balance_blocks *balance_blocks, int count, double *us);
 

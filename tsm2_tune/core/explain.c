@@ -16,10 +16,18 @@ static void add(char *text, size_t bytes, const char *format, ...)
     va_end(arguments);
 }
 
+/* Append a shape, such as 20480x16x20480, or of a batch 500000*8x8x8. */
+static void add_shape(char *text, size_t bytes, int64_t batch, int64_t m, int64_t n, int64_t k)
+{
+    if (batch > 1)
+        add(text, bytes, "%lld*", (long long)batch);
+    add(text, bytes, "%lldx%lldx%lld", (long long)m, (long long)n, (long long)k);
+}
+
 static void add_measured_shape(char *text, size_t bytes, const struct core_choice *choice)
 {
-    add(text, bytes, ": measured at %lldx%lldx%lld", (long long)choice->measured[0], (long long)choice->measured[1],
-        (long long)choice->measured[2]);
+    add(text, bytes, ": measured at ");
+    add_shape(text, bytes, choice->measured_batch, choice->measured[0], choice->measured[1], choice->measured[2]);
 }
 
 static void add_tuned(char *text, size_t bytes, const struct core_pack *pack, const struct core_choice *choice)
@@ -35,8 +43,10 @@ static void add_tuned(char *text, size_t bytes, const struct core_pack *pack, co
 /* Add why a kernel is the nearest, or the fastest on a host, where no times are printed. */
 static void add_distance(char *text, size_t bytes, const struct core_kernel *kernel, const struct core_choice *choice)
 {
-    add(text, bytes, ": tuned for %lldx%lldx%lld", (long long)kernel->m, (long long)kernel->n, (long long)kernel->k);
-    if (choice->measured[0] != kernel->m || choice->measured[1] != kernel->n || choice->measured[2] != kernel->k)
+    add(text, bytes, ": tuned for ");
+    add_shape(text, bytes, kernel->batch, kernel->m, kernel->n, kernel->k);
+    if (choice->measured[0] != kernel->m || choice->measured[1] != kernel->n || choice->measured[2] != kernel->k ||
+        choice->measured_batch != kernel->batch)
         add_measured_shape(text, bytes, choice);
     add(text, bytes, ", at distance %.1f", choice->distance);
 }
@@ -70,8 +80,11 @@ void core_explain(const struct core_pack *pack, const struct core_choice *choice
     if (choice->splits > 1)
         add(text, bytes, " with %d %s", (int)choice->splits, kernel->is_persistent ? "blocks" : "splits");
     if (choice->is_transposed)
-        add(text, bytes, ", by op %s as the transposed product %lldx%lldx%lld", core_text(pack, kernel->op),
-            (long long)choice->extents[0], (long long)choice->extents[1], (long long)choice->extents[2]);
+        add(text, bytes, ", by op %s as the transposed product ", core_text(pack, kernel->op));
+    else if (choice->merged)
+        add(text, bytes, ", as one product ");
+    if (choice->is_transposed || choice->merged)
+        add_shape(text, bytes, choice->batch_count, choice->extents[0], choice->extents[1], choice->extents[2]);
     if (choice->is_of_other_device)
         add(text, bytes, ", tuned on %s: no winner of %s fits; tune on that GPU for its own kernels",
             core_text(pack, pack->devices[kernel->device].name), device);

@@ -37,11 +37,12 @@
 #define NEAR_DISTANCE 1.5 /* from measured shapes; beyond it the error of a predicted gain grows with the square */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
+enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: blocks of a grid in z */
 #define UNBOUNDED 0x1p60 /* larger than any extent */
 
 /* Facts of a kernel that follow from the pack. */
 struct core_derived {
-    double log_m, log_n, log_k; /* of its own shape */
+    double log_m, log_n, log_k, log_batch; /* of its own shape */
     double loading_blocks; /* at its own shape: resident blocks per multiprocessor, times the full share of a tile */
     double busy_blocks; /* at its own shape: mean resident blocks of the multiprocessors that have any */
     double resident_blocks; /* at its own shape: blocks per multiprocessor if all are resident and have several tiles;
@@ -52,7 +53,7 @@ struct core_derived {
 
 /* A measured time at a shape. */
 struct core_point {
-    double log_m, log_n, log_k;
+    double log_m, log_n, log_k, log_batch;
     double has_odd_lines; /* 1 or 0 */
     double rates_us; /* predicted from the device's rates and the kernel's fitted rates, without its measured times */
     double log_ratio; /* logarithm of the measured time divided by rates_us */
@@ -60,8 +61,9 @@ struct core_point {
 
 /* A product as a kernel, or cuBLAS, computes it on a device: what the model needs of both. */
 struct work {
-    double m, n, k;
-    double log_m, log_n, log_k;
+    double m, n, k; /* of one product */
+    double batch; /* products */
+    double log_m, log_n, log_k, log_batch;
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double least_us; /* least predicted time of a kernel */
@@ -113,15 +115,18 @@ const char *derive_kernel(const struct core_pack *pack, int index, int *next_poi
    other routines. Distances to cuBLAS's points are computed from it. */
 struct work work_for_vendor_distance(struct work work);
 
-/* Return the Euclidean distance of two shapes from the differences of the logarithms of m, n and k. `squared` is
-   added to the squared distance. */
-static inline double log_distance(double m, double n, double k, double squared)
+/* Return the Euclidean distance of two shapes from the differences of the logarithms of m, n, k and the number of
+   products. `squared` is added to the squared distance. */
+static inline double log_distance(double m, double n, double k, double batch, double squared)
 {
-    return sqrt(m * m + n * n + k * k + squared);
+    return sqrt(m * m + n * n + k * k + (batch * batch + squared));
 }
 
 /* Return cuBLAS's time divided by the kernel's from which on a kernel with predicted times is used. */
 double least_gain(const struct core_pack *pack, const struct core_choice *choice);
+
+/* Return whether the kernel's shared memory holds a product of these extents, which a CORE_SHARED kernel needs. */
+int fits_shared_memory(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k);
 
 /* Return whether the device's rates and the kernel's occupancy are known, so that its times can be predicted. */
 int is_predicted(const struct core_pack *pack, int index);

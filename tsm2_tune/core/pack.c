@@ -2,6 +2,7 @@
 
 #include "model.h"
 
+#include <limits.h>
 #include <math.h>
 #include <string.h>
 
@@ -9,8 +10,8 @@
 typedef char size_t_has_64_bits[sizeof(size_t) == 8 ? 1 : -1]; /* so that the sums of read_layout do not wrap */
 typedef char header_is_32_bytes[sizeof(struct core_header) == 32 ? 1 : -1];
 typedef char device_is_120_bytes[sizeof(struct core_device) == 120 ? 1 : -1];
-typedef char kernel_is_216_bytes[sizeof(struct core_kernel) == 216 ? 1 : -1];
-typedef char time_is_40_bytes[sizeof(struct core_time) == 40 ? 1 : -1];
+typedef char kernel_is_232_bytes[sizeof(struct core_kernel) == 232 ? 1 : -1];
+typedef char time_is_48_bytes[sizeof(struct core_time) == 48 ? 1 : -1];
 
 /* Bounds of CUDA, and of what a device may be. They keep arithmetic on a pack's numbers in range. */
 enum {
@@ -18,6 +19,7 @@ enum {
     MOST_SMEM_BYTES = 1 << 18,
     MOST_MULTIPROCESSORS = 1 << 16,
     MOST_RESIDENT = 64,
+    MOST_STAGES = 16,
 };
 enum { MOST_RECORDS = 1 << 24 }; /* of one table */
 #define LARGEST_EXTENT 0x1p62
@@ -60,6 +62,7 @@ size_t core_memory_bytes(const void *bytes, size_t size)
 static int is_in(double number, double least, double most) { return number >= least && number <= most; }
 static int is_flag(int32_t number) { return number == 0 || number == 1; }
 static int is_extent(int64_t extent) { return extent >= 1 && (double)extent <= LARGEST_EXTENT; }
+static int is_batch(int64_t batch) { return batch >= 1 && batch <= INT_MAX; }
 static int is_rate(double rate) { return rate == 0 || is_in(rate, LEAST_NUMBER, LARGEST_NUMBER); }
 static int is_time(double us) { return is_in(us, LEAST_NUMBER, LARGEST_NUMBER); }
 
@@ -115,7 +118,30 @@ static const char *launch_fault(const struct core_kernel *kernel)
         return "a kernel's launch is out of range";
     if (!is_flag(kernel->is_persistent) || !is_flag(kernel->has_workspace))
         return "a flag of a kernel's launch is neither 0 nor 1";
-    return kernel->splits > 1 && !kernel->has_workspace ? "a kernel with splits has no workspace" : NULL;
+    if (kernel->splits > 1 && !kernel->has_workspace && kernel->batched != CORE_SHARED)
+        return "a kernel with splits has no workspace";
+    return NULL;
+}
+
+/* Return whether the kernel is measured for as many products. */
+static int is_batch_of(const struct core_kernel *kernel, int64_t batch)
+{
+    return is_batch(batch) && (batch > 1) == (kernel->batched != CORE_SINGLE) &&
+           (kernel->batched != CORE_ONE_EACH || batch <= MOST_ONE_EACH);
+}
+
+static const char *batch_fault(const struct core_kernel *kernel)
+{
+    const int is_shared = kernel->batched == CORE_SHARED;
+    if (kernel->batched < 0 || kernel->batched >= CORE_BATCHED_KINDS || !is_batch_of(kernel, kernel->batch))
+        return "a kernel's batch is out of range";
+    if (is_shared && (!kernel->is_persistent || kernel->has_workspace))
+        return "a kernel whose blocks share a batch is not persistent, or has a workspace";
+    if (kernel->stages < is_shared || kernel->stages > is_shared * MOST_STAGES || kernel->matrix_padding < 0 ||
+        kernel->matrix_padding > is_shared * VECTOR_BYTES ||
+        !fits_shared_memory(kernel, kernel->m, kernel->n, kernel->k))
+        return "the shared memory of a kernel of batches is out of range";
+    return NULL;
 }
 
 static const char *times_fault(const struct core_time *times, uint32_t count, int is_vendors)
@@ -124,6 +150,8 @@ static const char *times_fault(const struct core_time *times, uint32_t count, in
         const struct core_time *time = &times[i];
         if (!is_extent(time->m) || !is_extent(time->n) || !is_extent(time->k))
             return "the shape of a measured time is out of range";
+        if (!is_batch(time->batch))
+            return "the batch of a measured time is out of range";
         if (!is_time(time->us))
             return "a measured time is out of range";
         if (!is_vendors && (time->rows_per_block < 1 || time->rows_per_block > MOST_ROWS || time->splits < 1))
@@ -153,7 +181,19 @@ static const char *kernel_fault(const struct core_pack *pack, const struct core_
     if (kernel->is_gram && kernel->m != kernel->n)
         return "a kernel of a Gram matrix has m other than n";
     const char *fault = launch_fault(kernel);
+    fault = fault != NULL ? fault : batch_fault(kernel);
     return fault != NULL ? fault : tiling_fault(kernel);
+}
+
+/* Return whether the kernel's times, and those of cuBLAS, are of single products or of batches, as the kernel is. */
+static int are_of_kernel(const struct core_pack *pack, const struct core_kernel *kernel)
+{
+    int are = 1;
+    for (uint32_t i = 0; i < kernel->time_count; ++i)
+        are &= is_batch_of(kernel, pack->times[kernel->first_time + i].batch);
+    for (uint32_t i = 0; i < kernel->vendor_time_count; ++i)
+        are &= (pack->vendor_times[kernel->first_vendor_time + i].batch > 1) == (kernel->batched != CORE_SINGLE);
+    return are;
 }
 
 /* Check all kernels. Their times have to follow each other without gaps. */
@@ -169,6 +209,8 @@ static const char *kernels_fault(const struct core_pack *pack)
             kernel->first_vendor_time != vendor_time ||
             kernel->vendor_time_count > pack->header->vendor_time_count - vendor_time)
             return "a kernel's times are out of range";
+        if (!are_of_kernel(pack, kernel))
+            return "a kernel of single products has a time of a batch, or the opposite";
         time += kernel->time_count;
         vendor_time += kernel->vendor_time_count;
     }

@@ -57,22 +57,40 @@ static int has_odd_lines(const struct core_kernel *kernel, const struct core_pro
     return lines > 1 && ld % vector_bytes * core_element_bytes(product->type) % vector_bytes != 0;
 }
 
+int fits_shared_memory(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
+{
+    const double of_a = (double)m * (double)k + kernel->matrix_padding;
+    const double of_b = kernel->is_gram ? 0 : (double)k * (double)n + kernel->matrix_padding;
+    const double operands = kernel->stages * (of_a + of_b) * (double)core_element_bytes(kernel->type);
+    const double sums = ((double)m * (double)n + kernel->matrix_padding) * (double)core_sum_bytes(kernel->type);
+    const int rounding_bytes = VECTOR_BYTES * (2 * kernel->stages + 1); /* of each matrix of a stage, and of the sums */
+    return kernel->batched != CORE_SHARED || operands + sums + rounding_bytes <= kernel->smem_bytes;
+}
+
+/* Return the number of matrices of A or B in memory: one if all products share it. */
+static double matrices_of(const struct core_product *product, int x)
+{
+    return product->strides[x] == 0 ? 1.0 : (double)product->batch_count;
+}
+
 static struct work work_of_lines(const struct core_pack *pack, int index, const struct core_product *product,
                                  int is_odd)
 {
     const struct core_device *device = device_of(pack, index);
     const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
+    const double batch = (double)product->batch_count;
     struct work work;
-    work.m = m, work.n = n, work.k = k;
-    work.log_m = log(m), work.log_n = log(n), work.log_k = log(k);
+    work.m = m, work.n = n, work.k = k, work.batch = batch;
+    work.log_m = log(m), work.log_n = log(n), work.log_k = log(k), work.log_batch = log(batch);
     work.has_odd_lines = is_odd;
     work.leaves_out_shape = product->leaves_out_shape;
-    const double read = m * k + (pack->kernels[index].is_gram ? 0 : k * n), written = m * n;
+    const double of_b = pack->kernels[index].is_gram ? 0 : k * n * matrices_of(product, CORE_B);
+    const double read = m * k * matrices_of(product, CORE_A) + of_b, written = m * n * batch;
     const double us_of_read = 1e-3 / device->read_gbytes_per_s; /* of a byte */
     const double us_of_written = larger(2e-3 / device->copy_gbytes_per_s - us_of_read, us_of_read);
     work.memory_us = (double)core_element_bytes(product->type) * (read * us_of_read + written * us_of_written);
     const int is_complex = product->type == CORE_C64 || product->type == CORE_C128;
-    const double gflops = device->gflops[product->type], flops = (is_complex ? 8 : 2) * m * n * k;
+    const double gflops = device->gflops[product->type], flops = (is_complex ? 8 : 2) * m * n * k * batch;
     work.arithmetic_us = gflops > 0 ? flops / gflops * 1e-3 : 0;
     const double share = pack->kernels[index].is_gram ? (n + 1) / (2 * n) : 1; /* of C that is computed */
     work.least_us = larger(LEAST_MEMORY_SHARE * work.memory_us, share * work.arithmetic_us);
@@ -98,16 +116,22 @@ struct work vendor_work_of(const struct core_pack *pack, int index, const struct
 
 /* --- A launch, and its time from rates --- */
 
-/* A kernel's tiles for a product. */
+/* A kernel's tiles for a product. The tiles of a CORE_SHARED kernel are whole products. */
 struct tiles {
     double m, n;    /* extents of a tile */
     double down, across, along_k; /* numbers of tiles of C in m and n, and of steps along k */
-    double steps;   /* of all tiles */
+    double steps;   /* of all tiles of a product; of a batch if the kernel is CORE_SHARED */
+    double products; /* that have tiles like these, each in blocks of its own: 1 if the kernel is not CORE_ONE_EACH */
 };
 
 static struct tiles tiles_of(const struct core_kernel *kernel, const struct work *work)
 {
+    if (kernel->batched == CORE_SHARED) {
+        const struct tiles products = {work->m, work->n, work->batch, 1, 1, work->batch, 1};
+        return products;
+    }
     struct tiles tiles;
+    tiles.products = kernel->batched == CORE_ONE_EACH ? work->batch : 1.0;
     tiles.m = kernel->tile_m;
     tiles.n = extent_or_unbounded(kernel->tile_n);
     tiles.down = ceil(work->m / tiles.m);
@@ -136,9 +160,9 @@ static struct launch launch_of(const struct core_kernel *kernel, const struct ti
     launch.rows = rows;
     launch.splits = splits;
     if (kernel->is_persistent)
-        launch.blocks = smaller(splits, tiles->steps);
+        launch.blocks = smaller(splits, tiles->steps) * tiles->products;
     else
-        launch.blocks = ceil(work->m / rows) * blocks_across(kernel, work) * splits;
+        launch.blocks = ceil(work->m / rows) * blocks_across(kernel, work) * splits * tiles->products;
     return launch;
 }
 
@@ -164,22 +188,26 @@ static double sums_us(const struct core_pack *pack, int index, const struct tile
 
 /* Return the number of elements of repeated traffic; a reread element counts as 1 / CACHED_RATE. A is read for every
    column of tiles, B for every row of tiles (of blocks if a block keeps it), and C is read and written again by every
-   pass over k after the first. */
+   pass over k after the first. A CORE_SHARED kernel moves nothing again. */
 static double moved_again(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                           const struct launch *launch)
 {
     const double m = work->m, n = work->n, k = work->k;
+    if (kernel->batched == CORE_SHARED)
+        return 0;
     const int keeps_b = !kernel->is_persistent && k <= extent_or_unbounded(kernel->k_of_resident_b) * launch->splits;
     const double b_reads = keeps_b ? ceil(m / launch->rows) : tiles->down;
     const double reread = (tiles->across - 1) * m * k + (b_reads - 1) * k * n;
     const double rewritten = 2 * floor((k - 1) / extent_or_unbounded(kernel->k_per_pass)) * m * n;
-    return reread / CACHED_RATE + rewritten;
+    return (reread / CACHED_RATE + rewritten) * tiles->products;
 }
 
 /* Return the arithmetic of whole tiles, with n and k padded, divided by the product's. */
 static double padded_arithmetic(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work)
 {
     const double m = work->m, n = work->n, k = work->k;
+    if (kernel->batched == CORE_SHARED)
+        return 1;
     const double n_padding = larger(kernel->n_padding > 0 ? kernel->n_padding : kernel->tile_n, 1.0);
     const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
     const double computed = tiles->down * tiles->m * padded;
@@ -190,7 +218,7 @@ static double padded_arithmetic(const struct core_kernel *kernel, const struct t
 static double imbalance(const struct core_kernel *kernel, const struct tiles *tiles, const struct launch *launch,
                         double multiprocessors)
 {
-    const double steps = kernel->is_persistent ? tiles->steps : tiles->along_k;
+    const double steps = kernel->is_persistent ? tiles->steps * tiles->products : tiles->along_k;
     const double parts = kernel->is_persistent ? launch->blocks : launch->splits;
     const double longest_block = ceil(steps / parts) * parts / steps; /* divided by the mean */
     const double waves = ceil(launch->blocks / (multiprocessors * kernel->resident));
@@ -224,15 +252,16 @@ static double busy_blocks(const struct core_kernel *kernel, const struct launch 
 }
 
 /* Return the tiles of C, times passes over k, that one resident block computes one after the other. A pipelined block
-   counts one tile. */
+   counts one tile, and so does a block that shares a batch, since its threads compute many products at once. */
 static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                             const struct launch *launch, double multiprocessors)
 {
     const double at_once = smaller(launch->blocks, multiprocessors * kernel->resident);
     const double splits = kernel->is_persistent ? 1.0 : launch->splits;
-    const double tiles_per_block = tiles->down * tiles->across * splits / at_once;
+    const double tiles_per_block = tiles->down * tiles->across * splits * tiles->products / at_once;
+    const int is_one = kernel->is_pipelined || kernel->batched == CORE_SHARED;
     const double passes = ceil(work->k / extent_or_unbounded(kernel->k_per_pass));
-    return (kernel->is_pipelined ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
+    return (is_one ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
 }
 
 /* The terms of a predicted time that do not depend on core_rates. */
@@ -300,7 +329,7 @@ static double rows_of_block(const struct core_kernel *kernel, const struct tiles
 {
     if (kernel->rows_per_block <= kernel->tile_m)
         return kernel->rows_per_block;
-    const double blocks = tiles->down * blocks_across(kernel, work) * kernel->splits;
+    const double blocks = tiles->down * blocks_across(kernel, work) * kernel->splits * tiles->products;
     const double filling = floor(blocks / (multiprocessors * kernel->resident));
     return larger(smaller(floor(kernel->rows_per_block / tiles->m), filling), 1) * tiles->m;
 }
@@ -310,13 +339,14 @@ static double rows_of_block(const struct core_kernel *kernel, const struct tiles
 static double splits_for(const struct core_kernel *kernel, const struct tiles *tiles, const struct work *work,
                          double rows, double blocks_each, double multiprocessors)
 {
-    if (!kernel->has_workspace)
+    if (!kernel->has_workspace && kernel->batched != CORE_SHARED)
         return 1;
     if (kernel->is_persistent) {
-        const double own_blocks_each = larger(floor(kernel->splits / multiprocessors), 1);
-        return smaller(smaller(blocks_each, own_blocks_each) * multiprocessors, tiles->steps);
+        const double own_blocks = kernel->splits * (kernel->batched == CORE_ONE_EACH ? (double)kernel->batch : 1.0);
+        const double most = smaller(blocks_each, larger(floor(own_blocks / multiprocessors), 1)) * multiprocessors;
+        return smaller(larger(floor(most / tiles->products), 1), tiles->steps);
     }
-    const double blocks = ceil(work->m / rows) * blocks_across(kernel, work);
+    const double blocks = ceil(work->m / rows) * blocks_across(kernel, work) * tiles->products;
     return smaller(larger(floor(blocks_each * multiprocessors / blocks), 1), smaller(tiles->along_k, MOST_SPLITS));
 }
 
@@ -329,7 +359,8 @@ static void keep_resident(const struct core_kernel *kernel, const struct core_de
     const double fewest = ceil(work->k / extent_or_unbounded(kernel->k_of_resident_b));
     *splits = kernel->has_workspace ? smaller(fewest * multiple, smaller(tiles->along_k, MOST_SPLITS)) : 1;
     const double tiles_per_block =
-        ceil(tiles->down * blocks_across(kernel, work) * *splits / (multiprocessors * derived->resident_blocks));
+        ceil(tiles->down * blocks_across(kernel, work) * *splits * tiles->products /
+             (multiprocessors * derived->resident_blocks));
     *rows = smaller(larger(tiles_per_block, 1), smaller(tiles->down, floor(MOST_ROWS / tiles->m))) * tiles->m;
 }
 
@@ -376,14 +407,14 @@ static int fastest_of(const struct timed_launch *tried, int count)
 static double distance_to_point(const struct core_point *point, const struct work *work)
 {
     const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
-    const double odd = point->has_odd_lines - work->has_odd_lines;
-    return log_distance(m, n, k, ODD_LINES_APART * odd * odd);
+    const double batch = point->log_batch - work->log_batch, odd = point->has_odd_lines - work->has_odd_lines;
+    return log_distance(m, n, k, batch, ODD_LINES_APART * odd * odd);
 }
 
 /* Return whether the point is not used, because it was measured at a shape that is left out. */
 static int is_unused(const struct core_point *point, const struct work *work)
 {
-    return work->leaves_out_shape && point->log_k == work->log_k &&
+    return work->leaves_out_shape && point->log_k == work->log_k && point->log_batch == work->log_batch &&
            ((point->log_m == work->log_m && point->log_n == work->log_n) ||
             (point->log_m == work->log_n && point->log_n == work->log_m));
 }
@@ -480,12 +511,14 @@ double vendor_us(const struct average *average, const struct work *work)
 
 /* --- Derived facts --- */
 
-/* Return the product at a measured shape, with contiguous matrices. */
-static struct core_product product_at(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
+/* Return the product at a measured shape, with contiguous matrices, which products do not share. */
+static struct core_product product_at(const struct core_kernel *kernel, const struct core_time *time)
 {
     struct core_product product;
     memset(&product, 0, sizeof product);
-    product.m = m, product.n = n, product.k = k;
+    product.m = time->m, product.n = time->n, product.k = time->k;
+    product.batch_count = time->batch;
+    product.strides[CORE_A] = product.strides[CORE_B] = product.strides[CORE_C] = 1; /* only whether it is 0 counts */
     product.type = kernel->type;
     return product;
 }
@@ -495,6 +528,7 @@ static int set_point(struct core_point *point, const struct work *work, double r
 {
     const double log_ratio = log(measured_us / rates_us);
     point->log_m = work->log_m, point->log_n = work->log_n, point->log_k = work->log_k;
+    point->log_batch = work->log_batch;
     point->has_odd_lines = work->has_odd_lines;
     point->rates_us = larger(rates_us, START_US);
     point->log_ratio = log_ratio;
@@ -506,7 +540,7 @@ static struct time_terms terms_at(const struct core_pack *pack, int index, const
                                   struct work *work)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const struct core_product product = product_at(kernel, time->m, time->n, time->k);
+    const struct core_product product = product_at(kernel, time);
     *work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, work);
     const struct launch launch = launch_of(kernel, &tiles, work, time->rows_per_block, time->splits);
@@ -523,8 +557,8 @@ static double rates_us_at(const struct core_pack *pack, int index, const struct 
 /* Return the kernel's time at its own shape. */
 static struct core_time own_time(const struct core_kernel *kernel)
 {
-    const struct core_time own = {kernel->m,     kernel->n, kernel->k, kernel->us, kernel->rows_per_block,
-                                  kernel->splits};
+    const struct core_time own = {kernel->m,  kernel->n,  kernel->k, kernel->batch,
+                                  kernel->us, kernel->rows_per_block, kernel->splits};
     return own;
 }
 
@@ -572,7 +606,7 @@ void core_unmeasured_us(const struct core_device *devices, const struct core_ker
 static int set_vendor_time(const struct core_pack *pack, int index, struct core_point *point,
                            const struct core_time *time)
 {
-    const struct core_product product = product_at(&pack->kernels[index], time->m, time->n, time->k);
+    const struct core_product product = product_at(&pack->kernels[index], time);
     const struct work work = vendor_work_of(pack, index, &product);
     const double rates_us = vendor_rates_us(&work);
     const struct work distant = work_for_vendor_distance(work);
@@ -584,7 +618,8 @@ static void set_blocks(const struct core_pack *pack, int index, struct core_deri
 {
     const struct core_kernel *kernel = &pack->kernels[index];
     const double multiprocessors = device_of(pack, index)->multiprocessors;
-    const struct core_product product = product_at(kernel, kernel->m, kernel->n, kernel->k);
+    const struct core_time own = own_time(kernel);
+    const struct core_product product = product_at(kernel, &own);
     const struct work work = work_of(pack, index, &product);
     const struct tiles tiles = tiles_of(kernel, &work);
     const struct launch launch = launch_of(kernel, &tiles, &work, kernel->rows_per_block, kernel->splits);
@@ -603,6 +638,7 @@ const char *derive_kernel(const struct core_pack *pack, int index, int *next_poi
     derived->log_m = log((double)kernel->m);
     derived->log_n = log((double)kernel->n);
     derived->log_k = log((double)kernel->k);
+    derived->log_batch = log((double)kernel->batch);
     derived->first_point = *next_point;
     derived->first_vendor_point = *next_vendor_point;
     if (is_predicted(pack, index)) {
@@ -613,7 +649,7 @@ const char *derive_kernel(const struct core_pack *pack, int index, int *next_poi
             is_finite &= set_time(pack, index, &pack->points[(*next_point)++], &pack->times[kernel->first_time + i]);
     }
     if (device_of(pack, index)->read_gbytes_per_s > 0) {
-        const struct core_time own = {kernel->m, kernel->n, kernel->k, kernel->vendor_us, 0, 0};
+        const struct core_time own = {kernel->m, kernel->n, kernel->k, kernel->batch, kernel->vendor_us, 0, 0};
         if (kernel->vendor_us > 0)
             is_finite &= set_vendor_time(pack, index, &pack->vendor_points[(*next_vendor_point)++], &own);
         for (uint32_t i = 0; i < kernel->vendor_time_count; ++i)

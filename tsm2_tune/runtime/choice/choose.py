@@ -19,6 +19,7 @@ from tsm2_tune.runtime.choice.core import (
     CoreChoice,
     module_core,
 )
+from tsm2_tune.runtime.choice.launch import ONE_EACH, SUMS_ALIGNMENT
 from tsm2_tune.runtime.choice.winners import Match, Winner
 from tsm2_tune.runtime.elements import (
     ACROSS,
@@ -39,6 +40,7 @@ from tsm2_tune.runtime.module_data import WINNERS
 CONJUGATING = {plain: letter for letter, plain in CONJUGATED.items()}
 Shape = tuple[int, int, int]  # m, n, k
 Leading = tuple[tuple[int, int], ...]  # of a, b and, if given, out: as column-major and as row-major; 0: it is not
+Strides = tuple[int, int, int]  # from a product's a, b and out to the next product's, in elements
 
 
 class Layout(NamedTuple):
@@ -49,19 +51,23 @@ class Layout(NamedTuple):
     leading: Leading
     conjugates: tuple[bool, bool] = (False, False)
     is_gram: bool = False  # whether b is the transpose of a, in the same memory
+    batch: int = 1  # number of products
+    strides: Strides = (0, 0, 0)  # 0 for an a or b that all products share, and for a single product
 
     @classmethod
     def of_record(cls, record: bytes) -> Layout:
-        m, n, k, *lds, _, number, conj_a, conj_b, is_gram, makes_c, _ = PRODUCT.unpack(record)
+        m, n, k, *lds, of_a, of_b, of_out, batch, number, conj_a, conj_b, is_gram, makes_c, _ = PRODUCT.unpack(record)
         leading = tuple(zip(lds[::2], lds[1::2], strict=True))[: 2 if makes_c else 3]
-        return cls(TYPES_IN_C[number], (m, n, k), leading, (bool(conj_a), bool(conj_b)), bool(is_gram))
+        conjugates, strides = (bool(conj_a), bool(conj_b)), (of_a, of_b, of_out)
+        return cls(TYPES_IN_C[number], (m, n, k), leading, conjugates, bool(is_gram), batch, strides)
 
     @classmethod
-    def of_op(cls, name: str, shape: Shape, op: str) -> Layout:
+    def of_op(cls, name: str, shape: Shape, op: str, batch: int = 1) -> Layout:
         """Return the layout of contiguous matrices in the storage orders of the op, or of any op that is GRAM."""
         m, n, k = shape
+        strides = (0, 0, 0) if batch == 1 else (m * k, k * n, m * n)
         if op == GRAM:
-            return cls(name, shape, ((m, k), (k, n), (m, n)), is_gram=True)
+            return cls(name, shape, ((m, k), (k, n), (m, n)), is_gram=True, batch=batch, strides=strides)
         a, b = (CONJUGATED.get(letter, letter) for letter in op[:2])
         orders = (a, ACROSS[a] if b == SAME else b, op[2:] or "n")
         extents = ((m, k), (k, n), (m, n))
@@ -72,7 +78,7 @@ class Layout(NamedTuple):
         conjugates = (op[0] in CONJUGATED, op[1] in CONJUGATED)
         if b == SAME:
             conjugates = (conjugates[0], False)
-        return cls(name, shape, leading, conjugates, b == SAME)
+        return cls(name, shape, leading, conjugates, b == SAME, batch, strides)
 
     @property
     def op(self) -> str:
@@ -90,6 +96,11 @@ class Layout(NamedTuple):
         return core_record(*self)
 
     @property
+    def text(self) -> str:
+        """The shape and the type, such as 20480x16x20480 f32, or of a batch 500000*8x8x8 f32."""
+        return f"{self.batch}*" * (self.batch > 1) + "x".join(map(str, self.shape)) + f" {self.name}"
+
+    @property
     def orders(self) -> tuple[str, ...]:
         """The storage orders that each matrix has: "n", "t" or "nt"."""
         return tuple("".join(order for order, ld in zip("nt", lds, strict=True) if ld) for lds in self.leading)
@@ -97,13 +108,13 @@ class Layout(NamedTuple):
 
 def core_record(
     name: str, shape: Shape, leading: Sequence[tuple[int, int]], conjugates: tuple[bool, bool], is_gram: bool,
-    *, leaves_out_shape: bool = False,
+    batch: int = 1, strides: Strides = (0, 0, 0), *, leaves_out_shape: bool = False,
 ) -> bytes:  # fmt: skip
     """Return a packed struct core_product. Its other fields are those of a Layout."""
     (a, b), makes_c = leading[:2], len(leading) == 2
     c = (0, 0) if makes_c else leading[2]
     return PRODUCT.pack(
-        *shape, *a, *b, *c, 1, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, leaves_out_shape
+        *shape, *a, *b, *c, *strides, batch, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, leaves_out_shape
     )
 
 
@@ -144,9 +155,10 @@ class Chooser:
     def _match(self, choice: CoreChoice, device: str | None) -> Match:
         assert self.core is not None
         (
-            reason, kernel, is_vendors, is_transposed, is_of_other_device, _, index_bits, rows_per_block, splits,
-            grid_x, grid_y, partials_bytes, counters_bytes, m, n, k, lda, ldb, ldc,
-            measured_m, measured_n, measured_k, _, distance, us, vendor_us,
+            reason, kernel, is_vendors, is_transposed, is_of_other_device, _, merged, index_bits, rows_per_block,
+            splits, grid_x, grid_y, _, partials_bytes, counters_bytes, of_partials, of_counters, m, n, k,
+            lda, ldb, ldc, of_a, of_b, of_c, batch, measured_m, measured_n, measured_k, measured_batch,
+            _, distance, us, vendor_us,
         ) = CHOICE.unpack(choice)  # fmt: skip
         winner = self.winners[kernel]
         launch = winner.launch.resized(rows_per_block, splits)
@@ -156,17 +168,16 @@ class Chooser:
             (partials_bytes, counters_bytes) if launch.has_workspace else None,
             (measured_m, measured_n, measured_k), distance, reason == TUNED, bool(is_transposed),
             device if is_of_other_device else None, us or None, vendor_us or None, bool(is_vendors),
-            False, partial(self.core.explanation, choice, device),
+            False, batch, (of_a, of_b, of_c), (of_partials, of_counters), merged, measured_batch,
+            partial(self.core.explanation, choice, device),
         )  # fmt: skip
 
     def _tuned_match(self, layout: Layout, device: str | None) -> Match:
         """Return the winner of exactly this shape. Raise LookupError if there is none."""
-        m, n, k = shape = layout.shape
+        m, n, _ = shape = layout.shape
         w = next((w for w in self.winners if _is_tuned_for(w, layout, device)), None)
         if w is None:
-            raise LookupError(
-                f"no kernel was tuned for {m}x{n}x{k} {layout.name}, and times cannot be predicted here"
-            )
+            raise LookupError(f"no kernel was tuned for {layout.text}, and times cannot be predicted here")
         new_out = (m, 0) if w.orders[2] == "n" else (0, n)
         pairs = zip(w.orders, (*layout.leading, new_out), strict=False)
         lda, ldb, ldc = (lds["nt".index(order)] for order, lds in pairs)
@@ -178,6 +189,10 @@ class Chooser:
             index_bits=INDEX_WIDTHS[1],
             grid=w.launch.grid(m, n),
             workspace_bytes=_workspace_bytes(w),
+            batch=layout.batch,
+            strides=layout.strides if len(layout.leading) > 2 else (*layout.strides[:2], m * n * (layout.batch > 1)),
+            workspace_strides=_workspace_strides(w),
+            measured_batch=layout.batch,
             measured_at=shape,
             distance=0.0,
             is_tuned=True,
@@ -207,20 +222,22 @@ def chooser() -> Chooser:
     return Chooser(WINNERS, module_core())
 
 
-def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn") -> Match:
+def match(
+    m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str = "nn", batch: int = 1
+) -> Match:  # fmt: skip
     """Return the kernel for C = A B on the GPU with this name, or on the CPU if `device` is None.
 
     C is m x n, A is m x k, B is k x n, all contiguous. `op` has one letter for A and one for B: n means column-major,
     t row-major, j column-major and conjugated, c row-major and conjugated; x for B means that B is A transposed. A
-    third letter, t, means that C is row-major; "gram" means any op with x. `dtype` is a NumPy dtype, or a name in
-    DTYPES or MATHS. Kernels tuned on this GPU are preferred to those tuned on other GPUs. For a tuned shape the
-    result is the kernel that was fastest there. For another shape it is the kernel with the least predicted time,
-    which may compute the transposed product; if the rates of the device or the occupancy of a kernel are unknown,
-    the kernel of the nearest tuned shape, by the Euclidean distance of the logarithms of m, n and k. If the core does
-    not load, only tuned shapes have a kernel. Raise LookupError if no kernel has this element type,
-    ValueError if no kernel has this op.
+    third letter, t, means that C is row-major; "gram" means any op with x. Each of `batch` products has matrices of
+    its own, which follow one another. `dtype` is a NumPy dtype, or a name in DTYPES or MATHS. Kernels tuned on this
+    GPU are preferred to those tuned on other GPUs. For a tuned shape the result is the kernel that was fastest there.
+    For another shape it is the kernel with the least predicted time, which may compute the transposed product; if the
+    rates of the device or the occupancy of a kernel are unknown, the kernel of the nearest tuned shape, by the
+    Euclidean distance of the logarithms of m, n and k. If the core does not load, only tuned shapes have a kernel.
+    Raise LookupError if no kernel has this element type, ValueError if no kernel has this op.
     """
-    m, n, k = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k)))
+    m, n, k, batch = (_extent(name, extent) for name, extent in (("m", m), ("n", n), ("k", k), ("batch", batch)))
     for name, word in (("device", device), ("op", op)):
         if not isinstance(word, str) and (word, name) != (None, "device"):
             raise TypeError(f"{name}: expected a text, got {type(word).__name__}")
@@ -231,7 +248,7 @@ def match(m: int, n: int, k: int, dtype: Any, device: str | None = None, op: str
         raise ValueError(f"op: expected {GRAM}, or two letters of {', '.join(letters)} (for b also x), got {op!r}")
     if (op == GRAM or op[1:2] == SAME) and m != n:
         raise ValueError(f"shape {m}x{n}x{k} with op {op}: a matrix times itself has m = n")
-    layout = Layout.of_op(dtype_name(dtype), (m, n, k), op)
+    layout = Layout.of_op(dtype_name(dtype), (m, n, k), op, batch)
     if op == GRAM:  # X^T X or X^H X, as the module's kernels
         kinds = (w.conjugates for w in WINNERS if w.is_gram and (w.dtype, w.on_host) == (layout.name, device is None))
         layout = layout._replace(conjugates=next(kinds, layout.conjugates))
@@ -260,7 +277,7 @@ def choose_by_record(record: bytes, device: str | None) -> Match:
     found = chooser().match(record, device)
     if log.isEnabledFor(logging.DEBUG):
         layout = Layout.of_record(record)
-        log.debug("%s %s: %s", "x".join(map(str, layout.shape)), layout.name, found)
+        log.debug("%s: %s", layout.text, found)
     return found
 
 
@@ -284,19 +301,29 @@ def _is_tuned_for(w: Winner, layout: Layout, device: str | None) -> bool:
     """Return whether the winner was tuned on this device for exactly this product."""
     is_here = w.on_host if device is None else w.device == device
     has_orders = all(order in orders for order, orders in zip(w.orders, layout.orders, strict=False))
-    tuned_for = (w.dtype, w.conjugates, (w.m, w.n, w.k))
-    is_computed = tuned_for == (layout.name, layout.conjugates, layout.shape) and (layout.is_gram or not w.is_gram)
+    tuned_for = (w.dtype, w.conjugates, (w.m, w.n, w.k), w.batch)
+    asked = (layout.name, layout.conjugates, layout.shape, layout.batch)
+    is_computed = tuned_for == asked and (layout.is_gram or not w.is_gram)
     return is_here and has_orders and is_computed
 
 
 def _workspace_bytes(winner: Winner) -> tuple[int, int] | None:
     """Return the bytes of partial sums and of counters at the winner's own shape; None without a workspace."""
-    launch, shape = winner.launch, (winner.m, winner.n)
+    launch = winner.launch
     if not launch.has_workspace:
         return None
     element = next((element for (_, element), name in MATHS.items() if name == winner.dtype), winner.dtype)
     sums = SUMS.get(element, DTYPES[element])
-    return launch.partial_elements(*shape) * sums.itemsize, launch.counters(*shape) * 4
+    partials, counters = _workspace_strides(winner)
+    products = winner.batch if launch.batched == ONE_EACH else 1
+    return products * partials * sums.itemsize, products * counters * 4
+
+
+def _workspace_strides(winner: Winner) -> tuple[int, int]:
+    """Return the partial sums and the counters of a product at the winner's own shape, aligned as the core does."""
+    launch, shape = winner.launch, (winner.m, winner.n)
+    alignment = SUMS_ALIGNMENT if launch.batched else 1
+    return -(-launch.partial_elements(*shape) // alignment) * alignment, launch.counters(*shape)
 
 
 def _extent(name: str, extent: Any) -> int:

@@ -30,10 +30,10 @@ MOST_MESSAGE_BYTES = 500  # of the compiler's messages that are shown
 TRANSIENT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)  # errors that may be gone at the next call
 EXPLANATION_BYTES = 1024
 MOST_CONTENDERS = 20  # most launches to time
-# struct core_product: m, n, k; leading dimensions of A, B, C, of each as column-major and as row-major; batch_count;
-# type, conjugates of A and B, is_gram, makes_c, leaves_out_shape
-PRODUCT = struct.Struct("10q6i")
-CHOICE = struct.Struct("9i2I2Q9q4d")  # struct core_choice: the fields of CoreChoice, which takes longer to read
+# struct core_product: m, n, k; leading dimensions of A, B, C, of each as column-major and as row-major; strides of A,
+# B and C; batch_count; type, conjugates of A and B, is_gram, makes_c, leaves_out_shape
+PRODUCT = struct.Struct("13q6i")
+CHOICE = struct.Struct("10i3I4Q14q4d")  # struct core_choice: the fields of CoreChoice, which takes longer to read
 
 
 class CoreChoice(ctypes.Structure):
@@ -42,11 +42,14 @@ class CoreChoice(ctypes.Structure):
     _fields_ = (
         ("reason", ctypes.c_int),
         *((name, ctypes.c_int32) for name in ("kernel", "is_vendors", "is_transposed", "is_of_other_device")),
-        *((name, ctypes.c_int32) for name in ("is_too_large", "index_bits", "rows_per_block", "splits")),
-        *((name, ctypes.c_uint32) for name in ("grid_x", "grid_y")),
+        *((name, ctypes.c_int32) for name in ("is_too_large", "merged", "index_bits")),
+        *((name, ctypes.c_int32) for name in ("rows_per_block", "splits")),
+        *((name, ctypes.c_uint32) for name in ("grid_x", "grid_y", "grid_z")),
         *((name, ctypes.c_uint64) for name in ("partials_bytes", "counters_bytes")),
+        *((name, ctypes.c_uint64) for name in ("partials_stride", "counters_stride")),
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldb", "ldc")),
-        *((f"measured_{extent}", ctypes.c_int64) for extent in "mnk"),
+        *((name, ctypes.c_int64) for name in ("stride_a", "stride_b", "stride_c", "batch_count")),
+        *((f"measured_{name}", ctypes.c_int64) for name in ("m", "n", "k", "batch")),
         *((name, ctypes.c_double) for name in ("measured_us", "distance", "us", "vendor_us")),
     )
 
@@ -55,7 +58,7 @@ class CoreTime(ctypes.Structure):
     """struct core_time: a shape and a launch, with the measured time."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
+        *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch")),
         ("us", ctypes.c_double),
         *((name, ctypes.c_int32) for name in ("rows_per_block", "splits")),
     )

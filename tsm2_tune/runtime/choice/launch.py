@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields
 FLAT_SPLITS = 64  # default of `Launch.flat_splits`
 GROUP_SPLITS = 16  # splits in a group
 SHARED, ONE_EACH = 1, 2  # values of `Launch.batched`
+SUMS_ALIGNMENT = 4  # elements: the partial sums of each product of a batch begin at a multiple
 
 
 @dataclass(slots=True, unsafe_hash=True)  # not frozen: see Matrix. No code changes one
@@ -40,25 +41,27 @@ class Launch:
     persistent: bool = False  # the grid has `splits` blocks
     lone_split: bool = False  # the kernel has a workspace, though it is launched with one split
     batched: int = 0  # SHARED or ONE_EACH for a kernel of batches; 0 for one of single products
+    stages: int = 0  # if it is SHARED: copies of A and B in shared memory, which holds C too; else 0
+    matrix_padding: int = 0  # if it is SHARED: elements after each matrix in shared memory; else 0
 
     def with_splits(self, splits: int) -> Launch:
-        """Return the launch with another number of splits. The kernel must have a workspace."""
+        """Return the launch with another number of splits. The kernel must have a workspace, or be SHARED."""
         return self.resized(self.rows_per_block, splits)
 
     def resized(self, rows_per_block: int, splits: int) -> Launch:
-        """Return the launch with these rows per block and splits. Other splits need a kernel with a workspace."""
+        """Return the launch with these rows per block and splits. Other splits need a workspace, or SHARED."""
         if rows_per_block == self.rows_per_block and splits == self.splits:
             return self
-        assert splits == self.splits or self.has_workspace
+        assert splits == self.splits or self.has_workspace or self.batched == SHARED
         return Launch(  # `replace` takes longer
             self.threads, rows_per_block, self.smem_bytes, self.columns_per_block, splits, self.flat_splits,
-            self.persistent, splits == 1 and self.has_workspace, self.batched,
+            self.persistent, splits == 1 and self.has_workspace, self.batched, self.stages, self.matrix_padding,
         )  # fmt: skip
 
     @property
     def as_rendered(self) -> dict[str, int]:
-        """A dict of field -> value, without the fields that follow from the CUDA code: `lone_split` and `batched`."""
-        of_code = ("lone_split", "batched")
+        """A dict of field -> value, without the fields that follow from the CUDA code."""
+        of_code = ("lone_split", "batched", "stages", "matrix_padding")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in of_code}
 
     @property

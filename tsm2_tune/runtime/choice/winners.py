@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
-from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.launch import ONE_EACH, Launch
 from tsm2_tune.runtime.elements import ACROSS, CONJUGATED, SAME
 
 
@@ -33,6 +33,7 @@ class Winner:
     m: int
     n: int
     k: int
+    batch: int  # products; 1 if the kernel computes single products only
     config: str
     median_us: float
     gbytes_per_s: float
@@ -71,6 +72,9 @@ class Winner:
         return self.op[0] in CONJUGATED, self.op[1] in CONJUGATED
 
 
+MERGED_ROWS, MERGED_COLUMNS = 1, 2  # values of `Match.merged`: core_merged
+
+
 @dataclass(unsafe_hash=True)  # not frozen: see Matrix. No code changes one
 class Match:
     """The winner chosen for a product, its launch, and the times on which the choice is based."""
@@ -91,7 +95,17 @@ class Match:
     vendor_us: float | None = None  # cuBLAS's time, likewise; None also if its result was wrong
     is_vendor_chosen: bool = False  # whether cuBLAS is faster than the kernel, or predicted to be nearly as fast
     is_timed: bool = False  # whether `measure` took both times on the product's own arrays
+    batch: int = 1  # products that the kernel computes
+    strides: tuple[int, int, int] = (0, 0, 0)  # between the products' A, B and C as the kernel computes them
+    workspace_strides: tuple[int, int] = (0, 0)  # between the products' partial sums, in sums; between their counters
+    merged: int = 0  # MERGED_ROWS or MERGED_COLUMNS if the kernel computes a batch as one product
+    measured_batch: int = 1  # products of the nearest batch at which the kernel was measured
     explanation: Callable[[], str] | None = field(default=None, compare=False, repr=False)  # makes its text
+
+    @property
+    def products_of_grid(self) -> int:
+        """The blocks of the grid in z: the products, if each has blocks of its own."""
+        return self.batch if self.launch.batched == ONE_EACH else 1
 
     def __getstate__(self) -> dict[str, Any]:
         text = None if self.explanation is None else partial(str, self.explanation())

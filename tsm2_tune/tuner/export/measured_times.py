@@ -23,10 +23,10 @@ from tsm2_tune.tuner.results.trial_summaries import CurrentTrial
 
 MOST_ELSEWHERE = 24  # maximum number of other shapes per kernel, the nearest ones
 
-Elsewhere = tuple[tuple[int, int, int, int, int, float], ...]  # m, n, k, rows per block, splits, microseconds
+Elsewhere = tuple[tuple[int, int, int, int, int, int, float], ...]  # m, n, k, products, rows per block, splits, us
 
 
-VendorElsewhere = tuple[tuple[int, int, int, float], ...]  # m, n, k, microseconds
+VendorElsewhere = tuple[tuple[int, int, int, int, float], ...]  # m, n, k, products, microseconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ def vendor_elsewhere(
     times are those of cuBLAS's GEMM. Without it, they are those of the faster library, cuBLAS or cuBLASLt. Times of
     wrong results are excluded.
     """
-    found: dict[int, list[tuple[int, int, int, float]]] = {}
+    found: dict[int, list[tuple[int, int, int, int, float]]] = {}
     for (device, *_), alike in _alike(winners).items():
         for cache in sorted({trial.cache for trial in alike.values()}):
             places = {trial_id: trial.problem for trial_id, trial in alike.items() if trial.cache is cache}
@@ -137,10 +137,10 @@ def vendor_elsewhere(
                 us, is_right = (row.cublas_us, row.cublas_right) if of_gemm else (row.vendor_us, row.vendor_right)
                 if us is not None and is_right:
                     nearest = min(places, key=lambda one, p=p, at=places: (distance(p, at[one]), one))  # type: ignore[misc]
-                    found.setdefault(nearest, []).append((p.m, p.n, p.k, us))
+                    found.setdefault(nearest, []).append((p.m, p.n, p.k, p.batch, us))
     return {trial_id: tuple(sorted(times)) for trial_id, times in found.items()}
 
 
-def _point(trial: CurrentTrial) -> tuple[int, int, int, int, int, float]:
+def _point(trial: CurrentTrial) -> tuple[int, int, int, int, int, int, float]:
     p, launch = trial.problem, FAMILIES[trial.config.family].launch(trial.config, trial.problem)
-    return p.m, p.n, p.k, launch.rows_per_block, launch.splits, trial.median_us or 0.0
+    return p.m, p.n, p.k, p.batch, launch.rows_per_block, launch.splits, trial.median_us or 0.0

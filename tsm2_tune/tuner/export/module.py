@@ -32,7 +32,7 @@ PUBLIC = (
     "target_of_xla", "text_of", "uninstall",
 )  # fmt: skip
 COPIED = (  # fields that are copied from BestRow to Winner
-    "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "config",
+    "device", "compute_capability", "driver", "toolkit", "tuned_at", "dtype", "op", "m", "n", "k", "batch", "config",
     "median_us", "gbytes_per_s", "percent_of_floor", "cache",
 )  # fmt: skip
 # dataclasses look up a class's module in sys.modules, but some loaders do not add the module there.

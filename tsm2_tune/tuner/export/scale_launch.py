@@ -81,5 +81,9 @@ def _options(family: str, name: str) -> tuple[int, ...]:
 
 
 def distance(one: Problem, other: Problem) -> float:
-    """Return the distance of two shapes: the Euclidean norm of log(m1/m2), log(n1/n2) and log(k1/k2)."""
-    return math.hypot(*(math.log(a / b) for a, b in ((one.m, other.m), (one.n, other.n), (one.k, other.k))))
+    """Return the distance of two problems.
+
+    It is the Euclidean norm of log(m1/m2), log(n1/n2), log(k1/k2) and the same of the numbers of products.
+    """
+    pairs = ((one.m, other.m), (one.n, other.n), (one.k, other.k), (one.batch, other.batch))
+    return math.hypot(*(math.log(a / b) for a, b in pairs))

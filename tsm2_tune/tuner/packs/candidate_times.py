@@ -26,8 +26,8 @@ BALANCED_THREADS = 128  # threads per multiprocessor with which FMAs take as lon
 
 # Members of core_kernel. A Tiling has the same names, and a Launch lacks the prefix "is_".
 TILING = tuple(field.name for field in fields(Tiling) if field.name != "arithmetic_rate")
-LAUNCH = ("rows_per_block", "columns_per_block", "splits", "is_persistent", "has_workspace")
-PRODUCT = ("m", "n", "k", "type", "orders", "is_gram")
+LAUNCH = ("rows_per_block", "columns_per_block", "splits", "is_persistent", "has_workspace", "batched")
+PRODUCT = ("m", "n", "k", "batch", "type", "orders", "is_gram")
 _of_tiling = attrgetter(*TILING)
 _of_launch = attrgetter(*(name.removeprefix("is_") for name in LAUNCH))
 
@@ -88,11 +88,10 @@ def _members(candidate: Candidate, devices: dict[DeviceLimits, int]) -> tuple[An
 
 @lru_cache(maxsize=64)  # called for each candidate of a problem
 def _of_product(problem: Problem) -> tuple[Any, ...]:
-    """Return the members that describe the problem. A batch is as one product with the rows of all of them."""
+    """Return the members that describe the problem."""
     orders = tuple(int(along == last) for along, last in zip(problem.contiguous, "knn", strict=True))
-    is_gram = problem.is_gram and not problem.is_batched
-    extents = problem.batch * problem.m, problem.n, problem.k
-    return *extents, TYPES_IN_C.index(problem.dtype_name), orders, is_gram
+    extents = problem.m, problem.n, problem.k, problem.batch
+    return *extents, TYPES_IN_C.index(problem.dtype_name), orders, problem.is_gram
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.compile.core_library import core_library
 
 Times = Sequence[Sequence[float]]
 
-MAGIC, VERSION = b"TSM2PACK", 2
+MAGIC, VERSION = b"TSM2PACK", 3
 ORDERS = {"n": 0, "t": 1}
 UNKNOWN = Tiling(resident=0, tile_m=1, tile_n=0, k_step=0, k_per_pass=0, odd_lines=1.0)
 
@@ -49,7 +49,7 @@ class KernelRecord(ctypes.LittleEndianStructure):
     """struct core_kernel."""
 
     _fields_ = (
-        *((name, ctypes.c_int64) for name in ("m", "n", "k")),
+        *((name, ctypes.c_int64) for name in ("m", "n", "k", "batch")),
         *((name, ctypes.c_double) for name in ("us", "vendor_us")),
         *CoreRates._fields_,
         *((name, ctypes.c_int32) for name in ("resident", "tile_m", "tile_n", "k_step", "k_per_pass")),
@@ -57,6 +57,7 @@ class KernelRecord(ctypes.LittleEndianStructure):
         *((name, ctypes.c_int32) for name in ("is_pipelined", "has_vectors_of_c", "threads", "smem_bytes")),
         *((name, ctypes.c_int32) for name in ("rows_per_block", "columns_per_block", "splits", "flat_splits")),
         *((name, ctypes.c_int32) for name in ("is_persistent", "has_workspace")),
+        *((name, ctypes.c_int32) for name in ("batched", "stages", "matrix_padding")),
         ("device", ctypes.c_uint32),
         ("type", ctypes.c_int32),
         ("orders", ctypes.c_int32 * 3),
@@ -64,7 +65,7 @@ class KernelRecord(ctypes.LittleEndianStructure):
         ("is_gram", ctypes.c_int32),
         *((name, ctypes.c_uint32) for name in ("first_time", "time_count", "first_vendor_time", "vendor_time_count")),
         *((name, ctypes.c_uint32) for name in ("op", "configuration", "l2_state", "entry", "vendor_routine")),
-        *((name, ctypes.c_uint32) for name in ("code", "unused")),
+        *((name, ctypes.c_uint32) for name in ("code",)),
     )
 
 
@@ -106,8 +107,8 @@ class MeasuredKernel:
 
     winner: Winner
     tiling: Tiling | None  # None if the occupancy is not known
-    times: Times = ()  # at other shapes: m, n, k, rows per block, splits, microseconds
-    vendor_times: Times = ()  # of cuBLAS, right results only: m, n, k, microseconds
+    times: Times = ()  # at other shapes: m, n, k, products, rows per block, splits, microseconds
+    vendor_times: Times = ()  # of cuBLAS, right results only: m, n, k, products, microseconds
 
 
 class Texts:
@@ -223,15 +224,18 @@ def _kernel(
     """Return the kernel's record, after adding its times to the tables."""
     first_time, first_vendor_time, w, launch = len(times), len(vendor_times), kernel.winner, kernel.winner.launch
     times += (
-        _record(TimeRecord, m=m, n=n, k=k, us=us, rows_per_block=rows, splits=splits)
-        for m, n, k, rows, splits, us in kernel.times
+        _record(TimeRecord, m=m, n=n, k=k, batch=batch, us=us, rows_per_block=rows, splits=splits)
+        for m, n, k, batch, rows, splits, us in kernel.times
     )
-    vendor_times += (_record(TimeRecord, m=m, n=n, k=k, us=us) for m, n, k, us in kernel.vendor_times)
+    vendor_times += (
+        _record(TimeRecord, m=m, n=n, k=k, batch=batch, us=us) for m, n, k, batch, us in kernel.vendor_times
+    )
     return _record(
         KernelRecord,
         m=w.m,
         n=w.n,
         k=w.k,
+        batch=w.batch,
         us=w.median_us,
         vendor_us=w.vendor_us if w.vendor_us is not None and w.vendor_right else 0.0,
         **asdict(kernel.tiling or UNKNOWN),  # has the record's names
@@ -243,6 +247,9 @@ def _kernel(
         flat_splits=launch.flat_splits,
         is_persistent=launch.persistent,
         has_workspace=launch.has_workspace,
+        batched=launch.batched,
+        stages=launch.stages,
+        matrix_padding=launch.matrix_padding,
         device=device,
         type=TYPES_IN_C.index(w.dtype),
         orders=tuple(ORDERS[order] for order in w.orders),

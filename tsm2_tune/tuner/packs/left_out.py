@@ -50,7 +50,9 @@ def left_out(kernels: Sequence[MeasuredKernel], device_rates: Mapping[str, Devic
             alike[kernel.winner.device, kernel.winner.dtype, kernel.winner.op].append(kernel)
     for group in alike.values():
         core = core_of(group, device_rates)
-        of_shapes = {(w.m, w.n, w.k): w for w in (kernel.winner for kernel in group) if vendor_us(w) is not None}
+        of_shapes = {
+            (w.m, w.n, w.k, w.batch): w for w in (kernel.winner for kernel in group) if vendor_us(w) is not None
+        }
         yield from filter(None, (_left_out(winner, group, core) for winner in of_shapes.values()))
 
 
@@ -60,13 +62,15 @@ def vendor_us(winner: Winner) -> float | None:
 
 
 def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> LeftOut | None:
-    layout = Layout.of_op(winner.dtype, (winner.m, winner.n, winner.k), winner.op)
+    layout = Layout.of_op(winner.dtype, (winner.m, winner.n, winner.k), winner.op, winner.batch)
     record = core_record(*layout, leaves_out_shape=True)
     choice, measured_vendor_us = core.choose(record, winner.device), vendor_us(winner)
     if choice.reason == NO_KERNEL or measured_vendor_us is None or not choice.us or not choice.vendor_us:
         return None
     times = kernels[choice.kernel].times
-    kernel_us = next((us for *at, _, _, us in times if at == [choice.m, choice.n, choice.k]), None)
+    kernel_us = next(
+        (us for *at, _, _, us in times if at == [choice.m, choice.n, choice.k, choice.batch_count]), None
+    )
     if kernel_us is None:
         return None
     return LeftOut(

@@ -69,8 +69,8 @@ def fitted(kernel: MeasuredKernel, device_rates: DeviceRates) -> Tiling:
 def _times(kernel: MeasuredKernel) -> ctypes.Array[CoreTime]:
     """Return the kernel's measured times, first the time at its own shape."""
     w = kernel.winner
-    own = (w.m, w.n, w.k, w.launch.rows_per_block, w.launch.splits, w.median_us)
-    times = [CoreTime(m, n, k, us, rows, splits) for m, n, k, rows, splits, us in (own, *kernel.times)]
+    own = (w.m, w.n, w.k, w.batch, w.launch.rows_per_block, w.launch.splits, w.median_us)
+    times = [CoreTime(m, n, k, batch, us, rows, splits) for m, n, k, batch, rows, splits, us in (own, *kernel.times)]
     return (CoreTime * len(times))(*times)
 
 
