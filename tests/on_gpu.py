@@ -32,12 +32,21 @@ ON_GPU = [
 
 @contextmanager
 def loaded_kernel(
-    gpu: CudaDevice, target: Target, support: str, config: KernelConfig, problem: Problem, binary: str | None = None
+    gpu: CudaDevice,
+    target: Target,
+    support: str,
+    config: KernelConfig,
+    problem: Problem,
+    binary: str | None = None,
+    tuned: Problem | None = None,
 ) -> Iterator[BoundKernel]:
-    """The configuration's kernel, ready to start on operands of the problem; `binary` in place of nvcc's."""
+    """The kernel of the problem `tuned`, or of `problem`, ready to start on operands of `problem`.
+
+    `binary` replaces nvcc's.
+    """
     if needed_bytes(problem) > gpu.limits.memory_bytes:
         pytest.skip(f"{problem.text} does not fit in {gpu.limits.name}")
-    source = render(problem, config)
+    source = render(tuned or problem, config)
     path = binary or compiled(source.text, source.kernel, target.toolchain, source.defines).path
     operands = Operands(gpu, Support(gpu, support, problem.dtype_name), problem, index_bits=problem.index_bits)
     loaded = BoundKernel(gpu, operands, Entry(path, source.kernel, source.launch))
@@ -57,9 +66,10 @@ def verdict(
     problem: Problem,
     checks: tuple[Check, ...] | None = None,
     binary: str | None = None,
+    tuned: Problem | None = None,
 ) -> Verdict:
     """On the problem itself, with the calls of the probes unless others are named."""
-    with loaded_kernel(gpu, target, support, config, problem, binary) as loaded:
+    with loaded_kernel(gpu, target, support, config, problem, binary, tuned) as loaded:
         return verify(gpu, loaded.operands, loaded, seed=11, checks=checks or probe_checks(problem, 1))
 
 

@@ -64,7 +64,7 @@ def test_template_is_right_at_odd_shapes_and_on_its_probes(
     gpu: CudaDevice, target: Target, gpu_support_path: str, config: KernelConfig, case: Problem
 ) -> None:
     for problem in (*odd_problems(config, case), *edge_problems(config, case)):
-        found = verdict(gpu, target, gpu_support_path, config, problem)
+        found = verdict(gpu, target, gpu_support_path, config, problem, tuned=case)
         assert found.correct, f"{problem.text}: {found.detail}"
 
 

@@ -8,6 +8,8 @@ Each part is a process of its own: run as many beside one another as there are c
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import click
 
 from benchmarks.versus_cublas import part_of
@@ -17,6 +19,7 @@ from tsm2_tune.api.parse import family_names
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
+from tsm2_tune.generator.probes import edge_problems
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.tuner.device.cuda import CudaDevice
@@ -31,19 +34,28 @@ from tsm2_tune.tuner.verify.verdict import verify
 SHAPES = ((97, 13, 259), (641, 7, 131))
 
 
-def shapes(config: KernelConfig, case: Problem) -> tuple[tuple[int, int, int], ...]:
-    """Return two shapes of A, B and C, and one larger than a tile of C.
+def problems(config: KernelConfig, case: Problem) -> tuple[Problem, ...]:
+    """Return two problems of odd shapes, and one larger than a tile of C; of a batch, those of its probes.
 
     The last is aligned, so that kernels take their way for whole vectors.
     """
-    launch = family_named(config.family).launch(config, case)
+    family = family_named(config.family)
+    if case.is_batched:
+        return (*edge_problems(config, case), case)
+    launch = family.launch(config, case)
     past = ((launch.rows_per_block + 8, launch.columns_per_block + 8, 136),) if launch.columns_per_block else ()
-    return tuple((n, n, m) if case.is_gram else (m, n, k) for m, n, k in (*SHAPES, *past))
+    shapes = [(n, n, m) if case.is_gram else (m, n, k) for m, n, k in (*SHAPES, *past)]
+    return tuple(replace(case, m=m, n=n, k=k) for m, n, k in shapes)
 
 
-def verdict(gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, problem: Problem) -> Verdict:
-    """Return the verdict on one call. The support kernels, which are slow to load here, are loaded already."""
-    source = render(problem, config)
+def verdict(
+    gpu: CudaDevice, target: Target, support: Support, config: KernelConfig, case: Problem, problem: Problem
+) -> Verdict:
+    """Return the verdict on one call of the case's kernel.
+
+    The support kernels, which are slow to load here, are loaded already.
+    """
+    source = render(case, config)
     binary = compiled(source.text, source.kernel, target.toolchain, source.defines)
     operands = Operands(gpu, support, problem, index_bits=problem.index_bits)
     loaded = BoundKernel(gpu, operands, Entry(binary.path, source.kernel, source.launch))
@@ -68,11 +80,10 @@ def main(part: str, family: str | None) -> None:
     wrong = 0
     cases = [one for one in (*CASES, *GENERAL) if one[0].family in (chosen or (one[0].family,))]
     for config, case in cases[first - 1 :: step]:
-        for shape in shapes(config, case):
-            problem = Problem(*shape, case.dtype_name, case.op)
-            if case.dtype_name not in supports:
-                supports[case.dtype_name] = Support(gpu, path, case.dtype_name)
-            found = verdict(gpu, target, supports[case.dtype_name], config, problem)
+        if case.dtype_name not in supports:
+            supports[case.dtype_name] = Support(gpu, path, case.dtype_name)
+        for problem in problems(config, case):
+            found = verdict(gpu, target, supports[case.dtype_name], config, case, problem)
             wrong += not found.correct
             click.echo(f"{config.text} {problem.text}: {found.detail}")
     for support in supports.values():
