@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 
+from tests.kept_objects import digest_of, keep
 from tsm2_tune.tuner.compile.compiler import Toolchain, cache_folder
+from tsm2_tune.tuner.device.emulator import toolchain as emulator_toolchain
 from tsm2_tune.tuner.device.emulator.preprocess import host_text
 from tsm2_tune.tuner.device.emulator.toolchain import HEADERS, host_toolchain
 
@@ -28,6 +32,7 @@ HEADER = """#ifndef TSM2_HOST_RACES
 AS_OBJECT = ("-O2", "-DTSM2_HOST_LINKED", "-c", "-x", "c++")
 # Kernels need neither, so that they are linked without the C++ compiler's libraries.
 PLAIN = ("-fno-exceptions", "-fno-threadsafe-statics")
+Answers = tuple[str, tuple[str, ...], str, str]  # of a compiler, as the emulator's toolchain asks it
 C_ALONE = ("-nodefaultlibs", "-Wl,-z,defs", "-lm", "-lc", "-lgcc")
 
 
@@ -48,6 +53,22 @@ def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
         if header.exists() or (links(quick) and is_compiled(header, quick)):
             return with_header(quick, header)
     return quick
+
+
+def keep_answers(setattr: Callable[[object, str, object], None]) -> None:
+    """Have what the host's compiler answers read from the folder of headers, if a process of this test run asked."""
+    if FOLDER_VARIABLE in os.environ:
+        folder, ask = Path(os.environ[FOLDER_VARIABLE]), emulator_toolchain._answers
+        setattr(emulator_toolchain, "_answers", partial(kept_answers, folder, ask))
+
+
+def kept_answers(folder: Path, ask: Callable[..., Answers], *facts: object) -> Answers:
+    """Return what `ask` returns for the facts, and keep it in the folder for other processes."""
+    place = folder / f"answers-{digest_of(HEADERS, *facts)}.json"
+    if not place.exists():
+        keep(place, json.dumps(ask(*facts)).encode())
+    version, taken, made, differs = json.loads(place.read_text())
+    return version, tuple(taken), made, differs
 
 
 def quick_host_toolchain() -> Toolchain:

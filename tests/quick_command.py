@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from sqlite3 import Connection, DatabaseError
 
-from tests.quick import quick_host_toolchain
+from tests.quick import keep_answers, quick_host_toolchain
 from tests.quick_worker import serve
 from tsm2_tune.__main__ import main
 from tsm2_tune.api import export, tune
@@ -58,5 +58,6 @@ def make_quick(setattr: Callable[[object, str, object], None]) -> None:
 
 
 if __name__ == "__main__":
+    keep_answers(setattr)
     make_quick(setattr)
     main()

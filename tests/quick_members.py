@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fabricated import plain_sql
+from tests.quick import keep_answers
 from tests.quick_command import make_quick
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.runs import dask_cluster, device_process, fleet
@@ -15,6 +16,7 @@ from tsm2_tune.tuner.worker import child_process
 
 
 def serve(connection: Connection) -> None:
+    keep_answers(setattr)
     make_quick(setattr)
     device_process.serve_device(connection)
 

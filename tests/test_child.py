@@ -24,10 +24,13 @@ import sys, threading
 sys.path[:] = [one for one in sys.path if one]
 main = sys.modules["__main__"]
 import os, tsm2_tune
+from tests.quick import keep_answers
 from tests.quick_command import make_quick
+keep_answers(setattr)
 make_quick(setattr)
 def tune():
-    result = tsm2_tune.tune("40x2x70", device="cpu", db=sys.argv[1], max_trials=1, vendor=False)
+    asked = dict(family="tsm2", max_trials=1, vendor=False)
+    result = tsm2_tune.tune("40x2x70", device="cpu", db=sys.argv[1], **asked)
     return len(result.ended)
 """
 AT_ONCE = f"""{TUNED}
