@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -50,9 +51,18 @@ def quick_toolchain(toolchain: Toolchain, level: str = "-O1") -> Toolchain:
     """The host's compiler with little optimisation, our header compiled before, and a quick linker where one is."""
     for quick in variants(toolchain, level):
         header = header_of(quick)
-        if header.exists() or (links(quick) and is_compiled(header, quick)):
+        if header.exists() or is_made(header, quick):
             return with_header(quick, header)
     return quick
+
+
+def is_made(header: Path, toolchain: Toolchain) -> bool:
+    """Return whether the compiler can make a library and the header, which one process makes and others wait for."""
+    folder = header.parent.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "making").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        return header.exists() or (links(toolchain) and is_compiled(header, toolchain))
 
 
 def keep_answers(setattr: Callable[[object, str, object], None]) -> None:
@@ -118,7 +128,6 @@ def _after(header: str, text: str) -> str:
 def is_compiled(header: Path, toolchain: Toolchain) -> bool:
     """Compile the header and the object beside it, and return whether the compiler could."""
     folder = header.parent
-    folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=folder.parent))
     source = work / header.name
     source.write_text(HEADER.format(HEADERS))
