@@ -258,9 +258,9 @@ def store(path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[TestServer]:
+def server(session_folder: Path) -> Iterator[TestServer]:
     """A PostgreSQL server; skips where there is none."""
-    with running() as server:
+    with running(session_folder / "postgresql") as server:
         yield server
 
 

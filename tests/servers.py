@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import os
 import shutil
@@ -126,8 +127,8 @@ def _programs() -> Path | None:
 
 
 @contextmanager
-def running() -> Iterator[TestServer]:
-    """A server; skips where none can be started."""
+def running(template: Path) -> Iterator[TestServer]:
+    """A server; skips where none can be started. Its data are copied from the template, or the template from them."""
     if why := missing():
         pytest.skip(why)
     programs = _programs()
@@ -137,7 +138,7 @@ def running() -> Iterator[TestServer]:
         if os.getuid() == 0:
             shutil.chown(folder, "nobody")
         server = TestServer(folder, programs)
-        _make_data(server)
+        _make_data(server, template)
         server.start()
         try:
             yield server
@@ -147,18 +148,33 @@ def running() -> Iterator[TestServer]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _make_data(server: TestServer) -> None:
+def _make_data(server: TestServer, template: Path) -> None:
     data = server.folder / "data"
+    with template.with_suffix(".lock").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        if template.exists():
+            _copy(template, data)
+        else:
+            _init(server, data)
+            _copy(data, template)
+    with (data / "postgresql.conf").open("a") as conf:
+        conf.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
+        conf.write(f"unix_socket_directories = '{server.folder}'\n")
+    (data / "pg_hba.conf").write_text(ACCESS)
+
+
+def _copy(folder: Path, to: Path) -> None:
+    """Copy the folder with its owner, who runs the server."""
+    subprocess.run(["cp", "-a", str(folder), str(to)], check=True)
+
+
+def _init(server: TestServer, data: Path) -> None:
     plain = ("-D", str(data), "-U", "postgres", "-A", "trust", "--no-sync", "--encoding=UTF8", "--locale=C")
     if server.run("initdb", *plain, *ENGLISH).returncode != 0:  # the version or the build has no ICU
         shutil.rmtree(data, ignore_errors=True)
         made = server.run("initdb", *plain)
         if made.returncode != 0:
             raise OSError(made.stdout)
-    with (data / "postgresql.conf").open("a") as file:
-        file.writelines(f"{name} = {value}\n" for name, value in SETTINGS.items())
-        file.write(f"unix_socket_directories = '{server.folder}'\n")
-    (data / "pg_hba.conf").write_text(ACCESS)
 
 
 def wait_until(is_so: Callable[[], bool], seconds: float = 60) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.command import run
@@ -109,8 +111,8 @@ def test_an_older_schema_needs_the_owner(address: str, of_other: str) -> None:
     assert asked(address, "SELECT schema_version FROM tsm2_tune") == [(24,)]
 
 
-def test_a_standby_is_a_problem() -> None:
-    with running() as own:
+def test_a_standby_is_a_problem(session_folder: Path) -> None:
+    with running(session_folder / "postgresql") as own:
         address = own.new()
         store_one(address)
         own.stop()
