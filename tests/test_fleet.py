@@ -174,6 +174,7 @@ def test_a_signal_counts_the_trials_that_a_lost_server_cannot_store(
 
 PROGRAM = """
 import os, signal, sys
+from tests.quick import keep_answers
 from tests.quick_members import quick_members
 from tests.test_fleet import pretended, tuned
 from tsm2_tune.tuner.runs import fleet
@@ -181,6 +182,7 @@ class Last(fleet.RemoteExecutor):
     def __init__(self, *arguments, **named):
         super().__init__(*arguments, **named)
         os.kill(os.getpid(), signal.SIGKILL)
+keep_answers(setattr)
 quick_members(setattr)
 if sys.argv[2] == "at once":
     fleet.RemoteExecutor = Last
