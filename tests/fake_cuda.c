@@ -17,7 +17,8 @@ static char text[1 << 22];
 static size_t written;
 static char device[256] = "NVIDIA H200", failing[64];
 static int failure, major_version = 9, minor_version = 0;
-static unsigned long long free_bytes = 1 << 30, allocations, first_stream_id, capturing;
+static unsigned long long free_bytes = 1 << 30, allocations, first_stream_id, capturing, known_pointer;
+static int memory_type; /* of the known pointer: 1 on the host, 2 on the device */
 static size_t sizes[1 << 12];
 static _Thread_local int capture_mode; /* 2: relaxed */
 static _Thread_local void *contexts[16] = {(void *)0xC0};
@@ -60,10 +61,11 @@ void fake_give_back(void *memory)
 
 void fake_note(const char *line) { note("%s\n", line); }
 const char *fake_log(void) { return text; }
-void fake_reset(void) { written = 0, text[0] = '\0', failing[0] = '\0', free_bytes = 1 << 30, capturing = first_stream_id = 0; }
+void fake_reset(void) { written = 0, text[0] = '\0', failing[0] = '\0', free_bytes = 1 << 30, capturing = first_stream_id = known_pointer = 0; }
 void fake_fail(const char *name, int result) { snprintf(failing, sizeof failing, "%s", name), failure = result; }
 void fake_memory(unsigned long long bytes) { free_bytes = bytes; }
 void fake_capture(unsigned long long stream) { capturing = stream; }
+void fake_memory_type(unsigned long long address, int type) { known_pointer = address, memory_type = type; }
 void fake_stream_ids(unsigned long long first) { first_stream_id = first; }
 void fake_context(unsigned long long context) { contexts[depth] = (void *)context; }
 void fake_device(const char *name, int major, int minor)
@@ -183,12 +185,20 @@ int cuFuncSetAttribute(void *function, int attribute, int value)
     return function == NULL;
 }
 
+/* The last word of a kernel's name may be the number of its parameters. */
+static int parameters_of(const char *kernel)
+{
+    int count = 13;
+    sscanf(kernel, "%*40s %*d %*40s %d", &count);
+    return count;
+}
+
 int cuLaunchKernel(void *function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y,
                    unsigned block_z, unsigned smem_bytes, void *stream, void **parameters, void **extra)
 {
     char line[1024] = "";
     NEEDS_CONTEXT("cuLaunchKernel")
-    for (int i = 0; i < 13; ++i) {
+    for (int i = 0; i < parameters_of(function); ++i) {
         strcat(line, " ");
         for (int byte = 0; byte < 16; ++byte)
             sprintf(line + strlen(line), "%02x", ((unsigned char *)parameters[i])[byte]);
@@ -228,6 +238,14 @@ int cuMemFree_v2(pointer address)
     pthread_mutex_unlock(&lock);
     note("free %zu\n", bytes);
     return 0;
+}
+
+/* Memory that it has not allocated is not known. */
+int cuPointerGetAttribute(void *value, int attribute, pointer address)
+{
+    NEEDS_CONTEXT("cuPointerGetAttribute")
+    *(int *)value = memory_type;
+    return attribute != 2 || known_pointer == 0 || address != known_pointer;
 }
 
 int cuMemsetD32Async(pointer address, unsigned value, size_t words, void *stream)

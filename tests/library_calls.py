@@ -133,17 +133,30 @@ def problems_of_all() -> list[Problem]:
 def fabricated_library(
     folder: Path, *trials: tuple[TuningRun, Trial], known: Known = NOTHING_KNOWN, found: Winners | None = None
 ) -> Path:
-    """A library of the trials' winners, whose binaries are names: first letters of the digest, and width."""
+    """A library of the trials' winners, whose binaries are names: first letters of the digest, width, architecture,
+    and of kernels of batches the number of parameters."""
     rows, sources = found or winners(folder, *trials)
     keys = {
         (row.source_digest, bits, f"sm_{row.compute_capability.replace('.', '').replace('90', '90a')}")
         for row in rows
         for bits in INDEX_BITS
     }
-    cubins = {(digest, bits, arch): f"{digest[:8]} {bits} {arch}\0".encode() for digest, bits, arch in sorted(keys)}
+    launches = {row.source_digest: sources[row.trial_id].launch for row in rows}
+    cubins = {key: _binary(*key, launches[key[0]]) for key in sorted(keys)}
     path = folder / "libtsm2.so"
     path.write_bytes(library_bytes([(row, sources[row.trial_id]) for row in rows], cubins, path.name, known))
     return path
+
+
+def _binary(digest: str, bits: int, architecture: str, launch: Launch) -> bytes:
+    number = f" {parameters_of(launch)}" if launch.batched else ""
+    return f"{digest[:8]} {bits} {architecture}{number}\0".encode()
+
+
+def parameters_of(launch: Launch) -> int:
+    """Return the number of a kernel's parameters."""
+    of_workspace = OF_WORKSPACE * (1 + bool(launch.batched)) * launch.has_workspace
+    return PLAIN_ARGUMENTS - OF_WORKSPACE + of_workspace + OF_BATCH * bool(launch.batched)
 
 
 # In a process with a driver that writes down its calls
@@ -156,6 +169,23 @@ def recording_process(folder: Path) -> Iterator[InProcess]:
     with pytest.MonkeyPatch.context() as patch, ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         patch.setenv("LD_LIBRARY_PATH", path)  # before the pool's first call starts the process
         yield lambda function, *arguments: pool.submit(function, *arguments).result(120)
+
+
+ARGUMENT_DIGITS = 32  # hexadecimal digits of an argument in the driver's log
+PLAIN_ARGUMENTS, OF_WORKSPACE, OF_BATCH = (
+    13,
+    2,
+    4,
+)  # of a single product; the workspace's, and its strides; of a batch
+
+
+def kinds_of(count: int, bits: int, sum_type: str) -> list[np.dtype[Any]]:
+    """Return the types of so many arguments. Behind a single product's are the batch and its strides."""
+    index, factor, pointer, wide = np.dtype(f"i{bits // 8}"), np.dtype(sum_type), np.dtype("u8"), np.dtype("i8")
+    operand = [pointer, index]
+    has_workspace = count != PLAIN_ARGUMENTS - OF_WORKSPACE + OF_BATCH
+    kinds = [index] * 3 + [factor, *operand, *operand, factor, *operand] + [pointer] * OF_WORKSPACE * has_workspace
+    return kinds if count == PLAIN_ARGUMENTS else [*kinds, np.dtype("i4"), *[wide] * (count - len(kinds) - 1)]
 
 
 @dataclass(frozen=True)
@@ -171,18 +201,20 @@ class Started:
 
     @classmethod
     def of(cls, line: str) -> Started:
-        words = line.split(" ", 22)
+        words = line.split(" ")
         numbers = [int(word) for word in words[1:9]]
-        return cls(
-            numbers[:3], numbers[3:6], numbers[6], numbers[7], [bytes.fromhex(one) for one in words[9:22]], words[22]
-        )
+        count = sum(len(word) == ARGUMENT_DIGITS for word in words[9:])
+        arguments = [bytes.fromhex(one) for one in words[9 : 9 + count]]
+        return cls(numbers[:3], numbers[3:6], numbers[6], numbers[7], arguments, " ".join(words[9 + count :]))
 
     def values(self, bits: int, sum_type: str) -> list[Any]:
-        """m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, partials, counters."""
-        index, factor, pointer = np.dtype(f"i{bits // 8}"), np.dtype(sum_type), np.dtype("u8")
-        operand = [pointer, index]
-        kinds = [index] * 3 + [factor, *operand, *operand, factor, *operand, pointer, pointer]
-        return [np.frombuffer(raw, kind, 1)[0].item() for raw, kind in zip(self.arguments, kinds, strict=True)]
+        """m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, partials, counters; of a batch also what `kinds_of` adds."""
+        return [value.item() for value in self.typed(bits, sum_type)]
+
+    def typed(self, bits: int, sum_type: str) -> list[np.generic]:
+        """Return the values as the kernel's types."""
+        kinds = kinds_of(len(self.arguments), bits, sum_type)
+        return [np.frombuffer(raw, kind, 1)[0] for raw, kind in zip(self.arguments, kinds, strict=True)]
 
 
 @dataclass

@@ -138,7 +138,7 @@ class TestTuned:
     def test_a_module_leaves_batches_out(self, tuned: Path, tmp_path: Path) -> None:
         done = run("export", "--db", str(tuned), "-o", str(tmp_path / "kernels.py"))
         assert done.exit_code == 0
-        assert "left out: 1 batch of products, since modules and libraries compute single products" in done.stderr
+        assert "left out: 1 batch of products, since modules compute single products" in done.stderr
         done = run("export", "--shapes", "300*4x4x4", "--db", str(tuned), "-o", str(tmp_path / "kernels.py"))
         assert done.exit_code == 2
         assert "only batches match, such as 300*4x4x4:f32" in done.stderr

@@ -18,7 +18,6 @@ from tsm2_tune.tuner.compile.shared_objects import as_c, c_texts, shared_object
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.export.cubin_verification import Unverified, verified_cubins
 from tsm2_tune.tuner.export.cubins import key_of
-from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import of_single_products
 from tsm2_tune.tuner.export.measured_times import Known, known_of
 from tsm2_tune.tuner.export.module import Cubins, measured_kernel
 from tsm2_tune.tuner.export.tables import facts
@@ -72,8 +71,7 @@ def export_library(
     path, files = Path(output), _files(output)
     for file in files.values():
         refuse_database(file, store.path)
-    every = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    rows = of_single_products(every, tell)
+    rows = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
     if rows and not any(row.compute_capability for row in rows):
         raise InputError(
             f"nothing to export: {store.path} has only winners of the host for what was asked, and a library"

@@ -10,6 +10,7 @@ typedef void *cu_context, *cu_module, *cu_function, *cu_stream;
 typedef unsigned long long cu_pointer; /* CUdeviceptr */
 
 enum { CU_OUT_OF_MEMORY = 2, CU_MAX_DYNAMIC_SHARED_SIZE_BYTES = 8 };
+enum { CU_INVALID_VALUE = 1, CU_MEMORY_TYPE = 2, CU_MEMORY_OF_HOST = 1 };
 enum { CU_COMPUTE_CAPABILITY_MAJOR = 75, CU_COMPUTE_CAPABILITY_MINOR = 76 };
 enum { LEGACY_STREAM = 1 }; /* and 0: handles that stand for the default stream */
 enum { CU_CAPTURE_RELAXED = 2 }; /* in which a thread may load and allocate while streams are captured into graphs */
@@ -34,6 +35,7 @@ enum { CU_CAPTURE_RELAXED = 2 }; /* in which a thread may load and allocate whil
        unsigned block_z, unsigned smem_bytes, cu_stream stream, void **parameters, void **extra))                    \
     X(allocate, "cuMemAlloc_v2", (cu_pointer *address, size_t bytes))                                                \
     X(release, "cuMemFree_v2", (cu_pointer address))                                                                 \
+    X(pointer_attribute, "cuPointerGetAttribute", (void *value, int attribute, cu_pointer address))                  \
     X(set_words, "cuMemsetD32Async", (cu_pointer address, unsigned value, size_t words, cu_stream stream))           \
     X(set_lines, "cuMemsetD2D8Async",                                                                                \
       (cu_pointer address, size_t pitch, unsigned char value, size_t width, size_t height, cu_stream stream))        \

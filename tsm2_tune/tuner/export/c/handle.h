@@ -29,8 +29,9 @@ struct kernels {
 };
 
 /* An entry of the cache of choices. */
+enum { SINGLE_KEY_WORDS = 4, KEY_WORDS = 11 }; /* the other words, strides and leading dimensions, are those of a batch */
 struct cached_choice {
-    int64_t key[4];
+    int64_t key[KEY_WORDS];
     struct core_choice choice; /* CORE_NO_KERNEL: the entry is free */
 };
 
@@ -69,8 +70,30 @@ tsm2_status leave(tsm2_handle handle, int has_entered, tsm2_status status);
 /* Check operations, extents and leading dimensions as BLAS does. Errors have the argument's position. */
 tsm2_status check_shapes(tsm2_handle handle, const struct call *call);
 
+/* Check that the strides of a batch with elements are none that are negative, and that its matrices of C do not overlap:
+   they lie one after another, or the columns of all lie side by side in each column of one matrix. */
+tsm2_status check_strides(tsm2_handle handle, const struct call *call);
+
 /* Check that no factor or matrix is NULL, and that each is aligned to an element. The product has elements. */
 tsm2_status check_addresses(tsm2_handle handle, const struct call *call);
+
+/* pointers.c */
+
+/* Set the matrices and strides of a call, whose shapes are checked and have elements, from arrays of pointers. They are
+   read only if they are in host memory. */
+tsm2_status read_pointers(tsm2_handle handle, struct call *call, const void *const A[], const void *const B[],
+                          void *const C[]);
+
+/* gemm.c */
+
+/* Start the product of a call, after checking it. */
+tsm2_status multiply(tsm2_handle handle, const struct call *call);
+
+/* Find the kernel that a call would start, without starting it. */
+tsm2_status ask(tsm2_handle handle, const struct call *call, struct core_choice *choice);
+
+/* Refuse a launch that is larger than CUDA allows. */
+tsm2_status check_launch(tsm2_handle handle, const struct core_choice *choice);
 
 /* load.c */
 

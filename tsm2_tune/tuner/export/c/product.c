@@ -15,6 +15,7 @@ static void set_ld(int64_t ld[CORE_ORDERS], int64_t rows, int64_t columns, int64
 static int is_gram(const struct call *call, const struct core_product *product)
 {
     return call->A == call->B && product->m == product->n &&
+           product->strides[CORE_A] == product->strides[CORE_B] &&
            product->ld[CORE_A][CORE_COLUMN_MAJOR] == product->ld[CORE_B][CORE_ROW_MAJOR] &&
            product->ld[CORE_A][CORE_ROW_MAJOR] == product->ld[CORE_B][CORE_COLUMN_MAJOR];
 }
@@ -27,7 +28,12 @@ struct core_product product_of(const struct call *call)
     struct core_product product;
     memset(&product, 0, sizeof product);
     product.m = m, product.n = n, product.k = k;
-    product.batch_count = 1;
+    product.batch_count = call->batch_count;
+    if (call->batch_count > 1) {
+        product.strides[CORE_A] = call->stride_a;
+        product.strides[CORE_B] = call->stride_b;
+        product.strides[CORE_C] = call->stride_c;
+    }
     product.type = (int32_t)call->type;
     set_ld(product.ld[CORE_A], across_a ? k : m, across_a ? m : k, call->lda, across_a);
     set_ld(product.ld[CORE_B], across_b ? n : k, across_b ? k : n, call->ldb, across_b);
@@ -38,11 +44,11 @@ struct core_product product_of(const struct call *call)
     return product;
 }
 
-/* Whether no kernel before this one has its type and op. */
+/* Whether no kernel of single products before this one has its type and op. */
 static int is_first_of_op(const struct core_pack *pack, uint32_t at)
 {
     for (uint32_t i = 0; i < at; ++i)
-        if (pack->kernels[i].type == pack->kernels[at].type &&
+        if (pack->kernels[i].type == pack->kernels[at].type && pack->kernels[i].batched == CORE_SINGLE &&
             strcmp(core_text(pack, pack->kernels[i].op), core_text(pack, pack->kernels[at].op)) == 0)
             return 0;
     return 1;
@@ -62,9 +68,16 @@ void describe_lack(const struct core_pack *pack, const struct call *call, char *
     const char letters[] = {'n', 't', is_complex ? 'c' : 't'};
     const char op[] = {letters[call->transa], letters[call->transb], '\0'};
     int found = 0;
+    if (call->batch_count > 1) {
+        snprintf(text, bytes, "no %s kernel for op %s in this library computes %lld*%lldx%lldx%lld: tune that shape and"
+                 " export again", names[call->type], op, (long long)call->batch_count, (long long)call->m,
+                 (long long)call->n, (long long)call->k);
+        return;
+    }
     snprintf(text, bytes, "no %s kernel for op %s is in this library, only for ", names[call->type], op);
     for (uint32_t at = 0; at < pack->header->kernel_count; ++at)
-        if (pack->kernels[at].type == (int)call->type && is_first_of_op(pack, at)) {
+        if (pack->kernels[at].type == (int)call->type && pack->kernels[at].batched == CORE_SINGLE &&
+            is_first_of_op(pack, at)) {
             add(text, bytes, found++ ? ", " : "");
             add(text, bytes, core_text(pack, pack->kernels[at].op));
         }

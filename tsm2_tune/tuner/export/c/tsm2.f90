@@ -157,6 +157,159 @@ module tsm2
             integer(c_int64_t), value :: m, n, k, lda, ldb, ldc
             real(c_float), intent(in) :: alpha, beta
         end function
+
+        integer(c_int) function tsm2_gemm_f32_strided_batched(handle, transa, transb, m, n, k, alpha, A, lda, &
+                                                              stride_a, B, ldb, stride_b, beta, C, ldc, stride_c, &
+                                                              batch_count) bind(c)
+            import :: c_float, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B, C
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            real(c_float), intent(in) :: alpha, beta
+        end function
+
+        integer(c_int) function tsm2_gemm_f64_strided_batched(handle, transa, transb, m, n, k, alpha, A, lda, &
+                                                              stride_a, B, ldb, stride_b, beta, C, ldc, stride_c, &
+                                                              batch_count) bind(c)
+            import :: c_double, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B, C
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            real(c_double), intent(in) :: alpha, beta
+        end function
+
+        integer(c_int) function tsm2_gemm_c64_strided_batched(handle, transa, transb, m, n, k, alpha, A, lda, &
+                                                              stride_a, B, ldb, stride_b, beta, C, ldc, stride_c, &
+                                                              batch_count) bind(c)
+            import :: c_float_complex, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B, C
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            complex(c_float_complex), intent(in) :: alpha, beta
+        end function
+
+        integer(c_int) function tsm2_gemm_c128_strided_batched(handle, transa, transb, m, n, k, alpha, A, lda, &
+                                                               stride_a, B, ldb, stride_b, beta, C, ldc, stride_c, &
+                                                               batch_count) bind(c)
+            import :: c_double_complex, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B, C
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            complex(c_double_complex), intent(in) :: alpha, beta
+        end function
+
+        integer(c_int) function tsm2_gemm_bf16_strided_batched(handle, transa, transb, m, n, k, alpha, A, lda, &
+                                                               stride_a, B, ldb, stride_b, beta, C, ldc, stride_c, &
+                                                               batch_count) bind(c)
+            import :: c_float, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B, C
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            real(c_float), intent(in) :: alpha, beta
+        end function
+
+        integer(c_int) function tsm2_gemm_f16_strided_batched(handle, transa, transb, m, n, k, alpha, A, lda, &
+                                                              stride_a, B, ldb, stride_b, beta, C, ldc, stride_c, &
+                                                              batch_count) bind(c)
+            import :: c_float, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B, C
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            real(c_float), intent(in) :: alpha, beta
+        end function
+
+        ! A, B and C are arrays of the addresses of matrices; the arrays are in host memory.
+        integer(c_int) function tsm2_gemm_f32_batched(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, &
+                                                      C, ldc, batch_count) bind(c)
+            import :: c_float, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc, batch_count
+            real(c_float), intent(in) :: alpha, beta
+            type(c_ptr), intent(in) :: A(*), B(*), C(*)
+        end function
+
+        integer(c_int) function tsm2_gemm_f64_batched(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, &
+                                                      C, ldc, batch_count) bind(c)
+            import :: c_double, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc, batch_count
+            real(c_double), intent(in) :: alpha, beta
+            type(c_ptr), intent(in) :: A(*), B(*), C(*)
+        end function
+
+        integer(c_int) function tsm2_gemm_c64_batched(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, &
+                                                      C, ldc, batch_count) bind(c)
+            import :: c_float_complex, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc, batch_count
+            complex(c_float_complex), intent(in) :: alpha, beta
+            type(c_ptr), intent(in) :: A(*), B(*), C(*)
+        end function
+
+        integer(c_int) function tsm2_gemm_c128_batched(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, &
+                                                       C, ldc, batch_count) bind(c)
+            import :: c_double_complex, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc, batch_count
+            complex(c_double_complex), intent(in) :: alpha, beta
+            type(c_ptr), intent(in) :: A(*), B(*), C(*)
+        end function
+
+        integer(c_int) function tsm2_gemm_bf16_batched(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, &
+                                                       C, ldc, batch_count) bind(c)
+            import :: c_float, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc, batch_count
+            real(c_float), intent(in) :: alpha, beta
+            type(c_ptr), intent(in) :: A(*), B(*), C(*)
+        end function
+
+        integer(c_int) function tsm2_gemm_f16_batched(handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, &
+                                                      C, ldc, batch_count) bind(c)
+            import :: c_float, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle
+            integer(c_int), value :: transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, ldb, ldc, batch_count
+            real(c_float), intent(in) :: alpha, beta
+            type(c_ptr), intent(in) :: A(*), B(*), C(*)
+        end function
+
+        integer(c_int) function tsm2_choice_strided_batched(handle, element_type, transa, transb, m, n, k, A, lda, &
+                                                            stride_a, B, ldb, stride_b, ldc, stride_c, batch_count, &
+                                                            text, bytes) bind(c)
+            import :: c_char, c_int, c_int64_t, c_ptr, c_size_t
+            type(c_ptr), value :: handle, A, B
+            integer(c_int), value :: element_type, transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            character(kind=c_char), intent(out) :: text(*)
+            integer(c_size_t), value :: bytes
+        end function
+
+        integer(c_int) function tsm2_compare_strided_batched(handle, element_type, transa, transb, m, n, k, A, lda, &
+                                                             stride_a, B, ldb, stride_b, ldc, stride_c, batch_count, &
+                                                             us, cublas_us, is_slower) bind(c)
+            import :: c_double, c_int, c_int64_t, c_ptr
+            type(c_ptr), value :: handle, A, B
+            integer(c_int), value :: element_type, transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            real(c_double), intent(out) :: us, cublas_us
+            integer(c_int), intent(out) :: is_slower
+        end function
+
+        integer(c_int) function tsm2_workspace_size_strided_batched(handle, element_type, transa, transb, m, n, k, &
+                                                                    A, lda, stride_a, B, ldb, stride_b, ldc, &
+                                                                    stride_c, batch_count, bytes) bind(c)
+            import :: c_int, c_int64_t, c_ptr, c_size_t
+            type(c_ptr), value :: handle, A, B
+            integer(c_int), value :: element_type, transa, transb
+            integer(c_int64_t), value :: m, n, k, lda, stride_a, ldb, stride_b, ldc, stride_c, batch_count
+            integer(c_size_t), intent(out) :: bytes
+        end function
     end interface
 
 contains

@@ -39,7 +39,7 @@
 extern "C" {
 #endif
 
-#define TSM2_INTERFACE 2 /* version of this header; a larger one only adds functions */
+#define TSM2_INTERFACE 3 /* version of this header; a larger one only adds functions */
 
 typedef struct tsm2_state *tsm2_handle;
 typedef void *tsm2_stream; /* a cudaStream_t or CUstream */
@@ -136,6 +136,78 @@ tsm2_status tsm2_gemm_f16(tsm2_handle handle, tsm2_operation transa, tsm2_operat
                           int64_t k, const float *alpha, const void *A, int64_t lda, const void *B, int64_t ldb,
                           const float *beta, void *C, int64_t ldc);
 
+/* Start a batch: `batch_count` products of the same extents, operations, leading dimensions and factors, with the
+   arguments of cublasSgemmStridedBatched. Matrix i of A begins at A + i * stride_a, in elements, and so on. A stride of A
+   or B may be 0, so that all products have one matrix. No stride is negative. Matrices of C must not overlap: each
+   begins behind the last element of the one before, or the columns of all of them lie side by side in the columns of one
+   matrix (stride_c is at least m, and ldc at least (batch_count - 1) * stride_c + m). A batch_count of 0 does nothing; for
+   1 the strides do not count.
+
+   If all products have one B and the rows of A and of C follow one another, or all have one A and the columns of B and
+   of C do, the batch is one product, and gets the kernel of that. Other batches are computed by kernels that were tuned
+   for batches (--shapes 500000*8x8x8). TSM2_NOT_SUPPORTED: no kernel of this library computes the batch; call
+   cublasSgemmStridedBatched, which has the same arguments. A kernel that splits k has a workspace for each product. */
+tsm2_status tsm2_gemm_f32_strided_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                          int64_t n, int64_t k, const float *alpha, const float *A, int64_t lda,
+                                          int64_t stride_a, const float *B, int64_t ldb, int64_t stride_b,
+                                          const float *beta, float *C, int64_t ldc, int64_t stride_c,
+                                          int64_t batch_count);
+tsm2_status tsm2_gemm_f64_strided_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                          int64_t n, int64_t k, const double *alpha, const double *A, int64_t lda,
+                                          int64_t stride_a, const double *B, int64_t ldb, int64_t stride_b,
+                                          const double *beta, double *C, int64_t ldc, int64_t stride_c,
+                                          int64_t batch_count);
+tsm2_status tsm2_gemm_c64_strided_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                          int64_t n, int64_t k, const void *alpha, const void *A, int64_t lda,
+                                          int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,
+                                          const void *beta, void *C, int64_t ldc, int64_t stride_c,
+                                          int64_t batch_count);
+tsm2_status tsm2_gemm_c128_strided_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                           int64_t n, int64_t k, const void *alpha, const void *A, int64_t lda,
+                                           int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,
+                                           const void *beta, void *C, int64_t ldc, int64_t stride_c,
+                                           int64_t batch_count);
+tsm2_status tsm2_gemm_bf16_strided_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                           int64_t n, int64_t k, const float *alpha, const void *A, int64_t lda,
+                                           int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,
+                                           const float *beta, void *C, int64_t ldc, int64_t stride_c,
+                                           int64_t batch_count);
+tsm2_status tsm2_gemm_f16_strided_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                          int64_t n, int64_t k, const float *alpha, const void *A, int64_t lda,
+                                          int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,
+                                          const float *beta, void *C, int64_t ldc, int64_t stride_c,
+                                          int64_t batch_count);
+
+/* Start a batch whose matrices are given by three arrays of batch_count pointers, as in cublasSgemmBatched. The arrays are
+   read before the function returns, and only in memory of the host: an array in device memory, where cuBLAS wants it,
+   cannot be read without waiting for the GPU. The matrices of each array have to be equally far apart, in ascending order
+   or all the same one; then the call is one of tsm2_gemm_f32_strided_batched. TSM2_NOT_SUPPORTED: an array is in device
+   memory, its matrices are not equally far apart, or no kernel computes the batch; call cublasSgemmBatched. */
+tsm2_status tsm2_gemm_f32_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                  int64_t n, int64_t k, const float *alpha, const float *const A[], int64_t lda,
+                                  const float *const B[], int64_t ldb, const float *beta, float *const C[],
+                                  int64_t ldc, int64_t batch_count);
+tsm2_status tsm2_gemm_f64_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                  int64_t n, int64_t k, const double *alpha, const double *const A[], int64_t lda,
+                                  const double *const B[], int64_t ldb, const double *beta, double *const C[],
+                                  int64_t ldc, int64_t batch_count);
+tsm2_status tsm2_gemm_c64_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                  int64_t n, int64_t k, const void *alpha, const void *const A[], int64_t lda,
+                                  const void *const B[], int64_t ldb, const void *beta, void *const C[], int64_t ldc,
+                                  int64_t batch_count);
+tsm2_status tsm2_gemm_c128_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                   int64_t n, int64_t k, const void *alpha, const void *const A[], int64_t lda,
+                                   const void *const B[], int64_t ldb, const void *beta, void *const C[], int64_t ldc,
+                                   int64_t batch_count);
+tsm2_status tsm2_gemm_bf16_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                   int64_t n, int64_t k, const float *alpha, const void *const A[], int64_t lda,
+                                   const void *const B[], int64_t ldb, const float *beta, void *const C[], int64_t ldc,
+                                   int64_t batch_count);
+tsm2_status tsm2_gemm_f16_batched(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
+                                  int64_t n, int64_t k, const float *alpha, const void *const A[], int64_t lda,
+                                  const void *const B[], int64_t ldb, const float *beta, void *const C[], int64_t ldc,
+                                  int64_t batch_count);
+
 /* Write to `text` which kernel such a product gets, with its measured or predicted time. The text is cut to `bytes`, its
    terminating 0 included. Only the addresses of A and B matter. Whether the kernel has a binary for this GPU is not
    checked: without one gemm returns TSM2_NOT_SUPPORTED. */
@@ -153,6 +225,22 @@ tsm2_status tsm2_compare(tsm2_handle handle, tsm2_type type, tsm2_operation tran
 tsm2_status tsm2_workspace_size(tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb,
                                 int64_t m, int64_t n, int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb,
                                 int64_t ldc, size_t *bytes);
+
+/* The same for a batch with strides. */
+tsm2_status tsm2_choice_strided_batched(tsm2_handle handle, tsm2_type type, tsm2_operation transa,
+                                        tsm2_operation transb, int64_t m, int64_t n, int64_t k, const void *A,
+                                        int64_t lda, int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,
+                                        int64_t ldc, int64_t stride_c, int64_t batch_count, char *text, size_t bytes);
+tsm2_status tsm2_compare_strided_batched(tsm2_handle handle, tsm2_type type, tsm2_operation transa,
+                                         tsm2_operation transb, int64_t m, int64_t n, int64_t k, const void *A,
+                                         int64_t lda, int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,
+                                         int64_t ldc, int64_t stride_c, int64_t batch_count, double *us,
+                                         double *cublas_us, int *is_slower);
+tsm2_status tsm2_workspace_size_strided_batched(tsm2_handle handle, tsm2_type type, tsm2_operation transa,
+                                                tsm2_operation transb, int64_t m, int64_t n, int64_t k, const void *A,
+                                                int64_t lda, int64_t stride_a, const void *B, int64_t ldb,
+                                                int64_t stride_b, int64_t ldc, int64_t stride_c, int64_t batch_count,
+                                                size_t *bytes);
 
 #ifdef __cplusplus
 }

@@ -39,13 +39,13 @@ def of_single_products(rows: Sequence[BestRow], tell: Callable[[str], None]) -> 
     found = [row for row in rows if not row.problem.is_batched]
     if rows and not found:
         raise InputError(
-            f"only batches match, such as {rows[0].problem.text}, and modules and libraries compute single products:"
-            " name another shape; export --format csv has batches too"
+            f"only batches match, such as {rows[0].problem.text}, and modules compute single products: name another"
+            " shape; export --format library and csv have batches too"
         )
     if count := len(rows) - len(found):
         tell(
-            f"left out: {count} batch{'es' if count > 1 else ''} of products, since modules and libraries compute"
-            " single products; the other formats have them"
+            f"left out: {count} batch{'es' if count > 1 else ''} of products, since modules compute single products;"
+            " the other formats have them"
         )
     return found
 
@@ -71,12 +71,13 @@ def verified_in_full(store: Store, tell: Callable[[str], None], rows: Sequence[B
 def with_between(store: Store, tell: Callable[[str], None], winners: Sequence[BestRow]) -> list[BestRow]:
     """Return the winners, then rows of the kernels that `rows_between` adds for shapes between the winners' shapes.
 
-    The added kernels depend on all stored winners of the same element types and ops, not only on `winners`. Kernels
-    that were not verified in full are excluded, and `tell` is called with the number of excluded kernels.
+    The added kernels depend on all stored winners of the same element types and ops, not only on `winners`. They
+    compute single products. Kernels that were not verified in full are excluded, and `tell` is called with the number
+    of excluded kernels.
     """
-    kinds = {(row.device, row.cache, row.dtype, row.op) for row in winners}
-    given = {(row.device, row.cache, row.problem) for row in winners}
-    every = list(winners)
+    every = [row for row in winners if not row.problem.is_batched]
+    kinds = {(row.device, row.cache, row.dtype, row.op) for row in every}
+    given = {(row.device, row.cache, row.problem) for row in every}
     for cache in sorted({row.cache for row in winners}):
         known = {(device, problem) for device, state, problem in given if state == cache}
         every += (row for row in store.best(cache=Cache(cache), omit=known) if not row.problem.is_batched)

@@ -1,0 +1,221 @@
+"""Batches of products, as an exported C library is asked for them, and their emulated kernels."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from tests.calls import FACTORS, SIZES, TYPES, Call
+from tests.library_calls import OPERATIONS, SUCCESS, Handle, Record, Started, driver
+from tsm2_tune.tuner.device.emulator.entry_point import EntryPoint
+from tsm2_tune.tuner.device.emulator.limits import host_limits
+
+Kernels = Mapping[str, tuple[str, str, int]]  # first letters of a digest -> binary, name and number of parameters
+Array = np.ndarray[Any, np.dtype[Any]]
+GUARD = 64  # elements before and behind the matrices, which nothing may write
+WORKSPACE_BYTES = 1 << 20
+ASCENDING = ("", "", "")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A batch of calls; the call's addresses are those of the first product."""
+
+    call: Call
+    count: int
+    strides: tuple[int, int, int]  # elements
+    arrays: tuple[str, ...] = ()  # by three arrays of pointers, each ASCENDING or with a change of `array_of`
+
+    @property
+    def extents(self) -> list[tuple[int, int]]:
+        """Rows and columns of A, B and C in memory."""
+        shapes = zip(self.call.shapes, (*self.call.ops, "N"), strict=True)
+        return [shape if op == "N" else shape[::-1] for shape, op in shapes]
+
+
+def of_shape(
+    dtype: str,
+    ops: str,
+    count: int,
+    m: int,
+    n: int,
+    k: int,
+    *,
+    gap: int = 0,
+    pad: int = 0,
+    shared: str = "",
+    **named: Any,
+) -> Batch:
+    """A batch whose matrices follow one another, `gap` elements between them and `pad` between columns."""
+    plain = Call(dtype, ops, m, n, k, **named)
+    lda, ldb, ldc = (ld + pad for ld in plain.leading)
+    call = replace(plain, lda=lda, ldb=ldb, ldc=ldc)
+    spans = [
+        ld * columns + gap for ld, (_, columns) in zip(call.leading, Batch(call, 1, (0, 0, 0)).extents, strict=True)
+    ]
+    a, b, c = (0 if name in shared else span for name, span in zip("ABC", spans, strict=True))
+    return Batch(call, count, (a, b, c))
+
+
+def array_of(address: int, count: int, stride_bytes: int, change: str) -> Any:
+    """Return an array of pointers to matrices. A change is none (NULL), or:
+
+    unequal, descending, odd (not whole elements), on device and pinned (where the driver says that the array is).
+    """
+    addresses = [address + i * (stride_bytes + (change == "odd")) for i in range(count)]
+    if change == "unequal":
+        addresses[-1] += 64
+    found = (ctypes.c_void_p * max(count, 1))(*addresses[:: -1 if change == "descending" else 1])
+    if change in ("on device", "pinned"):
+        kind = 2 if change == "on device" else 1
+        ctypes.CDLL("libcuda.so.1").fake_memory_type(ctypes.c_ulonglong(ctypes.addressof(found)), kind)
+    return None if change == "none" else found
+
+
+class BatchHandle(Handle):
+    """A handle that is asked for batches."""
+
+    def _of_batch(self, batch: Batch) -> list[Any]:
+        """Return operations, extents, and for A, B and C the address, leading dimension and stride."""
+        call = batch.call
+        operations = [OPERATIONS.index(letter) for letter in call.ops]
+        extents = [ctypes.c_int64(extent) for extent in (call.m, call.n, call.k)]
+        matrices = [
+            [ctypes.c_void_p(at), ctypes.c_int64(ld), ctypes.c_int64(stride)]
+            for at, ld, stride in zip((call.a, call.b, call.c), call.leading, batch.strides, strict=True)
+        ]
+        return [[*operations, *extents], *matrices]
+
+    def gemm_batched(self, batch: Batch) -> int:
+        call, count = batch.call, ctypes.c_int64(batch.count)
+        shape, a, b, c = self._of_batch(batch)
+        factors = [np.array([factor]) for factor in call.factors]
+        alpha, beta = (ctypes.c_void_p(factor.ctypes.data) for factor in factors)
+        name = f"tsm2_gemm_{call.dtype}"
+        if not batch.arrays:
+            routine = getattr(self.library, f"{name}_strided_batched")
+            return int(routine(self.handle, *shape, alpha, *a, *b, beta, *c, count))
+        given = [
+            array_of(at, batch.count, stride * SIZES[call.dtype], change)
+            for at, stride, change in zip((call.a, call.b, call.c), batch.strides, batch.arrays, strict=True)
+        ]
+        routine = getattr(self.library, f"{name}_batched")
+        return int(routine(self.handle, *shape, alpha, given[0], a[1], given[1], b[1], beta, given[2], c[1], count))
+
+    def _asked_of(self, batch: Batch) -> list[Any]:
+        shape, a, b, c = self._of_batch(batch)
+        return [self.handle, TYPES.index(batch.call.dtype), *shape, *a, *b, *c[1:], ctypes.c_int64(batch.count)]
+
+    def choice_of(self, batch: Batch) -> tuple[int, str]:
+        text = ctypes.create_string_buffer(1024)
+        status = self.library.tsm2_choice_strided_batched(*self._asked_of(batch), text, ctypes.c_size_t(1024))
+        return status, text.value.decode()
+
+    def workspace_of(self, batch: Batch) -> int:
+        size = ctypes.c_size_t()
+        status = self.library.tsm2_workspace_size_strided_batched(*self._asked_of(batch), ctypes.byref(size))
+        assert status == SUCCESS, self.error
+        return size.value
+
+    def compare_of(self, batch: Batch) -> tuple[int, float, float, bool]:
+        us, vendor_us, is_slower = ctypes.c_double(), ctypes.c_double(), ctypes.c_int(-1)
+        told = ctypes.byref(us), ctypes.byref(vendor_us), ctypes.byref(is_slower)
+        found = self.library.tsm2_compare_strided_batched(*self._asked_of(batch), *told)
+        return int(found), us.value, vendor_us.value, bool(is_slower.value)
+
+
+def play_batches(path: str, steps: Sequence[Any]) -> Record:
+    """Do the steps with a new handle: a Batch or a Call is computed, others as in library_calls.play."""
+    fake = driver()
+    fake.fake_memory_type(ctypes.c_ulonglong(0), 0)
+    handle = BatchHandle(path)
+    assert handle.created == SUCCESS
+    record = Record([])
+    for step in steps:
+        if isinstance(step, Batch | Call):
+            record.statuses.append(handle.gemm_batched(step) if isinstance(step, Batch) else handle.gemm(step))
+            record.errors.append(handle.error)
+        elif step[0].startswith("fake_"):
+            getattr(fake, step[0])(*step[1:])
+        else:
+            found = getattr(handle, step[0])(*step[1:])
+            record.values.setdefault(step[0], []).append((found, handle.error))
+    record.log = fake.fake_log().decode(errors="replace").splitlines()
+    handle.destroy()
+    return record
+
+
+# Exact results of emulated kernels
+
+
+def view(flat: Array, extents: tuple[int, int], ld: int, stride: int, count: int) -> Array:
+    """Return the column-major matrices of a batch in memory, as an array of products, rows and columns."""
+    steps = [step * flat.itemsize for step in (stride, 1, ld)]
+    return np.lib.stride_tricks.as_strided(flat[GUARD:], (count, *extents), steps)
+
+
+def operands(batch: Batch) -> tuple[list[Array], list[Array]]:
+    """Return memory with whole numbers for A, B and C, and the matrices in it."""
+    rng, flats, views = np.random.default_rng(1), list[Array](), list[Array]()
+    for extents, ld, stride in zip(batch.extents, batch.call.leading, batch.strides, strict=True):
+        elements = stride * max(batch.count - 1, 0) + ld * extents[1] + 2 * GUARD
+        flats.append(rng.integers(-3, 4, elements).astype(FACTORS[batch.call.dtype]))
+        views.append(view(flats[-1], extents, ld, stride, batch.count))
+    return flats, views
+
+
+def run_emulated(line: str, kernels: Kernels, dtype: str) -> str | None:
+    """Run a launch that the driver wrote down. Return what was wrong with it."""
+    started = Started.of(line)
+    binary, name, count = kernels[started.binary.split()[0]]
+    entry = EntryPoint(binary, name, host_limits())
+    arguments = started.typed(32, np.dtype(FACTORS[dtype]).str)[:count]  # a single product's workspace may be ignored
+    blocks, splits, products = started.grid
+    launch: dict[str, Any] = {
+        "blocks": blocks, "splits": splits, "products": products, "threads": started.block[0],
+        "smem_bytes": started.smem_bytes,
+    }  # fmt: skip
+    entry.check(arguments, **launch)
+    return entry.fault(arguments, seed=1, **launch)
+
+
+def wrong_results(path: str, kernels: Kernels, batches: Sequence[Batch]) -> list[str]:
+    """Compute each batch by the library and the emulated kernel that it launches. Return what was wrong."""
+    fake, found = driver(), list[str]()
+    handle = BatchHandle(path)
+    assert handle.created == SUCCESS
+    room = np.zeros(WORKSPACE_BYTES + 16, np.uint8)
+    assert handle.set_workspace(-(-room.ctypes.data // 16) * 16, WORKSPACE_BYTES) == SUCCESS
+    for batch in batches:
+        flats, (a, b, c) = operands(batch)
+        at = [flat.ctypes.data + GUARD * flat.itemsize for flat in flats]
+        call = replace(batch.call, a=at[0], b=at[1], c=at[2])
+        alpha, beta = call.factors
+        x, y = (one if op == "N" else one.swapaxes(1, 2) for one, op in zip((a, b), call.ops, strict=True))
+        before = [flat.copy() for flat in flats]
+        whole = before[2]
+        view(whole, batch.extents[2], call.leading[2], batch.strides[2], batch.count)[...] = (
+            alpha * (x @ y) + beta * c
+        )
+        if beta == 0:
+            c[...] = np.nan  # which is not read
+        fake.fake_reset()
+        status = handle.gemm_batched(replace(batch, call=call))
+        launches = [line for line in fake.fake_log().decode(errors="replace").splitlines() if line[:7] == "launch "]
+        if status != SUCCESS or len(launches) != (batch.count > 0):
+            found.append(f"{batch}: status {status}, {len(launches)} launches: {handle.error}")
+            continue
+        found += (
+            f"{batch}: {fault}" for fault in (run_emulated(one, kernels, call.dtype) for one in launches) if fault
+        )
+        found += (
+            f"{batch}: {name} is wrong"
+            for name, flat, expected in zip("ABC", flats, before, strict=True)
+            if flat.tobytes() != expected.tobytes()
+        )
+    handle.destroy()
+    return found
