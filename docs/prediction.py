@@ -175,7 +175,7 @@ class Example:
         self.values |= {f"own_{name}": own[name] for name in ("m", "n", "k", "loading_blocks", "busy_blocks")}
         self.values = self._at(SHAPE, launch.rows_per_block, launch.splits, (*SHAPE_TERMS, *BODY_TERMS))
         evaluate(VENDOR_TERMS, self.values)
-        own_time = (w.m, w.n, w.k, w.launch.rows_per_block, w.launch.splits, w.median_us)
+        own_time = (w.m, w.n, w.k, w.batch, w.launch.rows_per_block, w.launch.splits, w.median_us)
         self.points = [self._point(*map(float, one)) for one in (own_time, *self.kernel.times)]
         self.vendor_points = [self._vendor_point(*map(float, one)) for one in self._vendor_times(kernels.kernels)]
         for prefix, points in (("", self.points), ("vendor_", self.vendor_points)):
@@ -184,7 +184,7 @@ class Example:
         self.values["distances"] = [one["distance"] for one in self.points]
         evaluate((*MEASURED_TERMS, *CHOICE_TERMS), self.values)
         times = (CoreTime * len(self.points))(
-            *(CoreTime(*map(int, one["shape"]), 0.0, *map(int, one["launch"])) for one in self.points)
+            *(CoreTime(*map(int, one["shape"]), 1, 0.0, *map(int, one["launch"])) for one in self.points)
         )
         for one, us in zip(self.points, core.rates_us(self.number, times), strict=True):
             check(one["rates_us"], us)
@@ -208,13 +208,15 @@ class Example:
         lengths = (m, m if self._has_vectors_of_c else k)
         return any(length * bytes_ % vector_bytes != 0 for length in lengths)
 
-    def _point(self, m: float, n: float, k: float, rows: float, splits: float, us: float) -> Values:
+    def _point(self, m: float, n: float, k: float, batch: float, rows: float, splits: float, us: float) -> Values:
         """Return the ratio of the measured to the predicted time at a measured shape, and its weight."""
+        assert batch == 1, "the product is no batch"
         there = self._at((m, n, k), rows, splits, (*SHAPE_TERMS, *BODY_TERMS))
         return {"launch": (rows, splits), **self._ratio(there, us, there["rates_us"], self.values["rates_us"])}
 
-    def _vendor_point(self, m: float, n: float, k: float, us: float) -> Values:
+    def _vendor_point(self, m: float, n: float, k: float, batch: float, us: float) -> Values:
         """Return the same of cuBLAS at a shape."""
+        assert batch == 1, "the product is no batch"
         there = self._at((m, n, k), 1, 1, (*SHAPE_TERMS, *BODY_TERMS))
         there["has_odd_lines"] = any(length * there["element_bytes"] % VECTOR_BYTES != 0 for length in (m, k))
         evaluate(VENDOR_TERMS, there)
@@ -239,12 +241,12 @@ class Example:
         }  # fmt: skip
 
     def _vendor_times(self, kernels: Sequence[MeasuredKernel]) -> Iterator[Sequence[float]]:
-        """Yield m, n, k and microseconds of cuBLAS beside the kernels of this type and these orders."""
+        """Yield m, n, k, products and microseconds of cuBLAS beside the kernels of this type and these orders."""
         for one in kernels:
             w, own = one.winner, self.match.winner
             if (w.dtype, w.orders, w.conjugates, w.is_gram) == (own.dtype, own.orders, own.conjugates, own.is_gram):
                 if w.vendor_us is not None and w.vendor_right:
-                    yield w.m, w.n, w.k, w.vendor_us
+                    yield w.m, w.n, w.k, w.batch, w.vendor_us
                 yield from one.vendor_times
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tsm2_tune.generator.tiling import Tiling
 from tsm2_tune.runtime.choice.choose import core_record
 from tsm2_tune.runtime.choice.core import Core, CoreTime
-from tsm2_tune.runtime.choice.launch import Launch
+from tsm2_tune.runtime.choice.launch import SHARED, Launch
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 
@@ -30,9 +30,9 @@ def measured(
     of_vendor = (vendor_us, vendor_right, "cublasSgemm", 130100, None)
     of_trial = (GPU, "9.0", "", "", "", "f32", op, *shape, batch, "tsm2", us, 0.0, 0.0, "clean", *of_vendor, "", "")
     times = [(*at, batch, launch.rows_per_block, launch.splits, its_us) for at, its_us in others]
-    return MeasuredKernel(
-        Winner(*of_trial, launch), tiling, times, [(*at, batch, its_us) for at, its_us in vendor_times]
-    )
+    vendor = [(*at, batch, its_us) for at, its_us in vendor_times]
+    in_smem = (2, 0) if launch.batched == SHARED else (0, 0)
+    return MeasuredKernel(Winner(*of_trial, launch), tiling, times, vendor, in_smem)
 
 
 def pair(us_there: float = US / 2, *, op: str = "nn", there: Shape = THERE) -> list[MeasuredKernel]:

@@ -130,15 +130,16 @@ class TestTuned:
         said("import", str(text), "--db", str(again))
         of_both = [json.loads(said("best", "--db", str(one), "--json"))["best"] for one in (tuned, again)]
         facts = [[(one["batch"], one["config"], one["median_us"]) for one in found] for found in of_both]
+        assert {(one["stale"], one["verified_in_full"]) for found in of_both for one in found} == {(False, True)}
         assert facts[0] == facts[1]
         table = tmp_path / "winners.md"
         run("export", "--db", str(tuned), "-o", str(table))
         assert "| 300 |" in table.read_text()
 
-    def test_a_module_leaves_batches_out(self, tuned: Path, tmp_path: Path) -> None:
-        done = run("export", "--db", str(tuned), "-o", str(tmp_path / "kernels.py"))
-        assert done.exit_code == 0
-        assert "left out: 1 batch of products, since modules compute single products" in done.stderr
-        done = run("export", "--shapes", "300*4x4x4", "--db", str(tuned), "-o", str(tmp_path / "kernels.py"))
+    def test_fewer_kernels_for_all_shapes_leave_batches_out(self, tuned: Path, tmp_path: Path) -> None:
+        within = ("export", "--within", "5%", "--no-measure", "-o", str(tmp_path / "kernels.py"), "--db", str(tuned))
+        done = run(*within)
+        assert "left out: 1 batch of products, since --within compares kernels of single products" in done.stderr
+        done = run(*within, "--shapes", "300*4x4x4")
         assert done.exit_code == 2
         assert "only batches match, such as 300*4x4x4:f32" in done.stderr

@@ -29,7 +29,7 @@ pytestmark = [
 ORDERS = ("n", "t")
 PLAIN = (Tiling(6, 128, 0, 0, 0, 1.0), Launch(128, 128, 4096))
 EACH = (Tiling(6, 128, 0, 64, 0, 1.0), Launch(128, 128, 4096, splits=2, batched=ONE_EACH))
-IN_BLOCKS = Launch(128, 1, 16384, splits=8 * SMS, persistent=True, batched=SHARED, stages=2)
+IN_BLOCKS = Launch(128, 1, 16384, splits=8 * SMS, persistent=True, batched=SHARED)
 SHARING = (Tiling(8, 1, 0, 0, 0, 1.0), IN_BLOCKS)
 SINGLE = measured(PLAIN, (100_000, 8, 8), 20.0)
 BATCH_EACH = measured(EACH, (100, 8, 640), 20.0, batch=500)
@@ -123,7 +123,7 @@ def test_shared_memory_holds_the_products_that_the_family_computes(
     config = SmallConfig(128, kilobytes, 2, 2, stages, padding, 2, 16)
     own = Problem(8, 8, 8, dtype, batch=1000)
     winner = replace(BATCH_SHARED.winner, dtype=dtype, batch=1000, launch=family.launch(config, own))
-    one = core(MeasuredKernel(winner, None))
+    one = core(MeasuredKernel(winner, None, matrices_in_smem=family.matrices_in_smem(config, own)))
     sizes, found = (1, 2, 5, 8, 13, 16, 21, 24, 29, 32, 40, 64, 150), set[bool]()
     for m, n, k in product(sizes, sizes, (1, 4, 8, 16, 31, 64)):
         asked = Problem(m, n, k, dtype, batch=3)

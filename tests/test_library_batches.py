@@ -34,7 +34,7 @@ from tsm2_tune.tuner.compile.compiler import Toolchain
 SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,min_blocks=2,blocks=5"
 EACH = "stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3"
 LAYOUTS = {"f32": ("NN", "TN", "NT", "TT"), "f64": ("NN", "TT")}
-IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED, stages=2)
+IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED)
 IN_Z = replace(PLAIN, splits=2, columns_per_block=4, batched=ONE_EACH)
 STRIDED = of_shape("f32", "NN", 3, 6, 2, 3)
 BY_POINTERS = replace(STRIDED, arrays=ASCENDING)
@@ -113,7 +113,7 @@ class TestResults:
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> str:
     """A library of a kernel for single products, and of batches one that shares them and one with a workspace."""
-    trials = [tried(Problem(6, 2, 3, "f32")), tried(Problem(8, 8, 8, "f32", "nn", 9), IN_BLOCKS)]
+    trials = [tried(Problem(6, 2, 3, "f32")), tried(Problem(8, 8, 8, "f32", "nn", 9), IN_BLOCKS, config=spelt(SMALL))]
     trials.append(tried(Problem(500, 8, 8, "f32", "tn", 9), IN_Z))
     return str(fabricated_library(tmp_path_factory.mktemp("batches"), *trials))
 

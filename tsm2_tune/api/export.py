@@ -167,7 +167,8 @@ class _Export:
         """Return a function that selects the rows to export from a device's winners."""
         if self.within is not None:
             options = Options(vendor=True, budget_seconds=None)
-            return Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
+            fewest = Fewest(store, self.within, options, self.measure, self._note if self.wait else None, self.tell)
+            return lambda winners: fewest(exports.of_single_products(winners, self._note))
         if self.format not in PACKS:
             return list
         return partial(self._verified, store)

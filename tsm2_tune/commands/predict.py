@@ -106,7 +106,7 @@ def _facts(one: Choice | NoChoice) -> dict[str, Any]:
         one.vendor_us,
         one.ratio,
         match.is_tuned,
-        "x".join(map(str, one.measured_at)),
+        f"{one.measured_batch}*" * (one.measured_batch > 1) + "x".join(map(str, one.measured_at)),
         one.distance,
         match.winner.cache,
         "vendor" if one.is_vendor_chosen else match.winner.config,

@@ -70,12 +70,14 @@ def gemm(
     With beta = 0 each element of `out` becomes the smaller one of its old value and the new minimum. A sum that is
     NaN is ignored.
 
-    a is m x k, b is k x n, out is m x n. All have the same element type and are on the same device. Each is
-    column-major or row-major, with any leading dimension; a vector counts as both. A 1-d a is a row, a 1-d b is a
-    column, and `out` is then a vector. With conj_a or conj_b, the complex conjugate of a or b is multiplied; the
-    kernel conjugates the elements. A PyTorch tensor with its conjugate bit set is read as the conjugate of its
-    memory. Products of 16-bit numbers are summed in float32, which is also the type of alpha and beta. `math`, one of
-    MATHS, selects kernels with that arithmetic; calls without `math` never use these kernels.
+    a is m x k, b is k x n, out is m x n. Arrays with more dimensions are batches of matrices: their dimensions before
+    the last two broadcast, as in numpy.matmul, and all products are computed by one launch. All have the same element
+    type and are on the same device. Each is column-major or row-major, with any leading dimension; a vector counts as
+    both. A 1-d a is a row, a 1-d b is a column, and `out` is then a vector, or a batch of vectors. With conj_a or
+    conj_b, the complex conjugate of a or b is multiplied; the kernel conjugates the elements. A PyTorch tensor with
+    its conjugate bit set is read as the conjugate of its memory. Products of 16-bit numbers are summed in float32,
+    which is also the type of alpha and beta. `math`, one of MATHS, selects kernels with that arithmetic; calls
+    without `math` never use these kernels.
 
     The kernel is one that was tuned for these storage orders. If the shape was tuned, the fastest kernel for that
     shape runs. Otherwise the kernel with the least predicted time runs, with a grid that suits the shape. If a and b
@@ -84,6 +86,11 @@ def gemm(
     may run on the same memory. If there is no such kernel either, PyTorch and CuPy compute the product of their
     arrays. With arrays of other libraries, or with fallback="error", the call raises instead. If an extent is 0, the
     arrays' own library computes the product.
+
+    A batch is computed by a kernel that was tuned for batches. If one matrix a or b is multiplied by all matrices of
+    the other operand, and these make up one long matrix with a leading dimension, as contiguous ones do, the batch is
+    one product and may be computed as such. If several dimensions of a batch cannot be one dimension with a stride of
+    each array, there is no kernel. If there are no products, `out` does not change.
 
     With measure=True the first product with these shapes and layouts times the best kernels and PyTorch's or CuPy's
     own product with its current settings, as `plan` does. The fastest of them computes this product and all later
@@ -99,9 +106,9 @@ def gemm(
     Without `out` the allocator of a's library returns a new array: column-major if a kernel for a and b writes
     column-major results, else row-major. If beta is 0, or infinite for minplus, `out` is not read.
 
-    `out` must not share memory with a or b. Arrays whose elements cannot be read directly from memory raise
-    TypeError: masked arrays; PyTorch tensors of a subclass, sparse, nested, quantised, with the negative bit, or
-    requiring a gradient unless torch.no_grad() is set; and an `out` with the conjugate bit.
+    `out` must not share memory with a or b, nor its matrices with each other. Arrays whose elements cannot be read
+    directly from memory raise TypeError: masked arrays; PyTorch tensors of a subclass, sparse, nested, quantised,
+    with the negative bit, or requiring a gradient unless torch.no_grad() is set; and an `out` with the conjugate bit.
 
     On a GPU the call only launches the product. `stream` is a stream of PyCUDA, CuPy, PyTorch or Numba, or a CUstream
     handle. If `stream` is None, the product runs on the current stream of out's library, or of a's library if there
@@ -136,6 +143,8 @@ def gemm(
             return done
     product = Product.of(a, b, out, conjugates=(conj_a, conj_b), math=math)
     alpha, beta = checked_factors(product, alpha, beta)
+    if product.batch == 0 and product.out is not None:
+        return product.out.array
     if not (product.on_host or 0 in product.shape or reads_operands(alpha, math)):
         handle = stream_of(product, stream)
         await_all(product, stream, handle)
@@ -270,7 +279,7 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
     """Return the kernel chosen for the product, or a Vendor with the reason why the arrays' library computes it."""
     if fallback not in ("vendor", "error"):
         raise ValueError(f"fallback: expected 'vendor' or 'error', got {fallback!r}")
-    if 0 in product.shape:
+    if 0 in product.shape or product.batch == 0:
         return Vendor("an extent is 0")
     check_place(product)
     falls_back = fallback == "vendor" and product.math is None and product.library in ("torch", "cupy")
@@ -291,7 +300,8 @@ def chosen_or_vendor(product: Product, fallback: str) -> Match | Vendor:
         if not falls_back:
             raise
         reason = str(error)
-    log.debug("%s %s: %s", "x".join(map(str, product.shape)), product.name, chosen := Vendor(reason))
+    count = f"{product.batch}*" * (product.batch > 1)
+    log.debug("%s%s %s: %s", count, "x".join(map(str, product.shape)), product.name, chosen := Vendor(reason))
     return chosen
 
 
@@ -350,5 +360,5 @@ def _remember(library: str, a: Any, b: Any, out: Any, plan: Plan | tuple[int, ..
         pycuda_look_up(sys.modules["pycuda.gpuarray"])(a, b, out, asked, plan)
     else:
         return
-    if isinstance(plan, Plan):
+    if isinstance(plan, Plan) and len(a.shape) < 3 and len(b.shape) < 3:  # the launcher starts no batches
         teach(a, b, out, plan, asked)

@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.runtime.arrays.batches import new_permuted
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import text_of
-from tsm2_tune.runtime.launch_plan import made_order
+from tsm2_tune.runtime.launch_plan import made_order, made_strides
 from tsm2_tune.runtime.zero_alpha import reads_operands
 
 
 def multiply_on_host(product: Product, match: Match, alpha: complex, beta: complex) -> Any:
     """Run the matched kernel on the CPU and return `out`, a new array if the product has none."""
     if product.out is None:
-        order: Any = made_order(match)
-        product = product.with_out(np.empty(product.out_shape, product.dtype, order=order))
+        product = product.with_out(_new_out(product, match))
     if not match.grid[0]:
         raise ValueError(
             f"a product of {product.shape[0]}x{product.shape[1]} has too many tiles: compute it in parts"
@@ -36,6 +36,9 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
     if match.workspace_bytes is not None:
         partials, counters = match.workspace_bytes
         arguments += [_aligned(partials, product.sum_dtype), np.zeros(counters // 4, np.uint32)]
+    if match.launch.batched:
+        strides = match.strides if match.workspace_bytes is None else (*match.strides, *match.workspace_strides)
+        arguments += [np.int32(match.batch), *map(np.int64, strides)]
     try:
         from tsm2_tune.tuner.device.emulator import run_on_host
     except ImportError as error:
@@ -50,11 +53,25 @@ def multiply_on_host(product: Product, match: Match, alpha: complex, beta: compl
         arguments,
         blocks=blocks,
         splits=splits,
+        products=match.products_of_grid,
         threads=match.launch.threads,
         smem_bytes=match.launch.smem_bytes,
     )
     assert product.out is not None
     return product.out.array
+
+
+def _new_out(product: Product, match: Match) -> Any:
+    """Return a new array for the result."""
+    if not product.products:
+        order: Any = made_order(match)
+        return np.empty(product.out_shape, product.dtype, order=order)
+    return new_permuted(
+        product.out_shape,
+        made_strides(product, match),
+        lambda extents: np.empty(extents, product.dtype),
+        lambda array, dimensions: array.transpose(dimensions),
+    )
 
 
 def _aligned(size_bytes: int, dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:

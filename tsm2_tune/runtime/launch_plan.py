@@ -13,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
+from tsm2_tune.runtime.arrays.batches import packed_strides
 from tsm2_tune.runtime.arrays.libraries import at_stream
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.arrays.protocols import Array
-from tsm2_tune.runtime.choice.winners import Match, Vendor
+from tsm2_tune.runtime.choice.winners import MERGED_COLUMNS, MERGED_ROWS, Match, Vendor
 from tsm2_tune.runtime.cuda.cubins import lock
 from tsm2_tune.runtime.cuda.driver import (
     LEGACY_STREAM,
@@ -30,7 +31,7 @@ from tsm2_tune.runtime.cuda.workspace import legacy_key, workspace_for, workspac
 from tsm2_tune.runtime.elements import OF_ELEMENT, UNITS
 
 # Layout of a slot: a CUlaunchConfig, which ends with the stream and no attributes; the addresses of a, b and out; the
-# other arguments, 16 bytes each; pointers to all arguments in the kernel's order.
+# other arguments, 16 bytes each; pointers to all arguments in the kernel's order; arguments of a batch, 8 bytes each.
 STREAM, STREAM_AND_ADDRESSES = struct.Struct("Q"), struct.Struct("Q16x3Q")
 STREAM_AT = 32  # bytes into the slot
 ADDRESSES_AT = (56, 64, 72)  # of a, b and out
@@ -45,7 +46,9 @@ PLACES = {  # whether transposed -> byte offset of each kernel argument in the s
 }
 ALPHA_AT, BETA_AT, WORKSPACE_AT = AT["alpha"], AT["beta"], AT["partials"]
 POINTERS_AT = ARGUMENTS_AT + len(AT) * ARGUMENT_BYTES
-BUFFER = ctypes.c_char * (POINTERS_AT + len(IN_ORDER) * 8)
+# Arguments of a batch: number of products; strides of the kernel's A, B and C, and of the two parts of a workspace.
+BATCH_AT, BATCH = POINTERS_AT + (len(IN_ORDER) + 6) * 8, struct.Struct("i4x5q")
+BUFFER = ctypes.c_char * (BATCH_AT + BATCH.size)
 WORKSPACE = struct.Struct("Q8xQ")
 SCALARS = {"f": "f12xf12x", "d": "d8xd8x", "F": "2f8x2f8x", "D": "4d"}  # accumulator type -> alpha and beta
 FACTORS = {kind: struct.Struct(both) for kind, both in SCALARS.items()}
@@ -68,7 +71,11 @@ class Slot:
         first = ctypes.addressof(self.buffer)
         pointers = [first + place for place in plan.places]
         scalars = plan.scalars(None, None)
-        WHOLE[plan.scalar_type].pack_into(self.buffer, 0, *plan.head, *plan.shape, *scalars, *plan.leading, *pointers)
+        head = (*plan.head, *plan.shape, *scalars, *plan.leading)
+        WHOLE[plan.scalar_type].pack_into(self.buffer, 0, *head, *pointers[: len(IN_ORDER)])
+        if plan.batch is not None:
+            struct.pack_into(f"{len(pointers)}Q", self.buffer, POINTERS_AT, *pointers)
+            BATCH.pack_into(self.buffer, BATCH_AT, *plan.batch)
         self.config, self.parameters = ctypes.byref(self.buffer), ctypes.byref(self.buffer, POINTERS_AT)
         self.alpha: complex | None = None
         self.beta: complex | None = None
@@ -83,7 +90,7 @@ class Plan:
     """A product's loaded kernel and its launch configuration, to be launched with any addresses, alpha and beta."""
 
     __slots__ = (
-        "alignment_mask", "checked_addresses", "context", "context_number", "function", "head", "is_complex",
+        "alignment_mask", "batch", "checked_addresses", "context", "context_number", "function", "head", "is_complex",
         "kernel", "kernel_launch", "largest", "leading", "legacy", "match", "needed_bytes", "ordinal", "out_order",
         "out_shape", "out_strides", "places", "scalar_type", "shape", "slots", "spans", "units",
     )  # fmt: skip
@@ -103,20 +110,30 @@ class Plan:
         self.shape, self.leading = match.extents, match.leading
         self.units = UNITS.get(product.math or "", (1, 0))
         self.places = PLACES[match.is_transposed]
+        # Arguments of a kernel of batches; None for any other kernel.
+        self.batch = (match.batch, *match.strides, *match.workspace_strides) if match.launch.batched else None
+        if self.batch is not None:
+            count = len(IN_ORDER) if launch.has_workspace else len(IN_ORDER) - 2
+            of_batch = tuple(range(BATCH_AT, BATCH_AT + BATCH.size, 8))
+            self.places = self.places[:count] + of_batch[: 6 if launch.has_workspace else 4]
+            self.places += (BATCH_AT,) * (len(IN_ORDER) - len(self.places))  # not read
         # This fails if the current context is not the kernel's; `launch` then makes the kernel's current and retries.
         self.kernel_launch = cuda().cuLaunchKernelEx
         if not match.grid[0]:
             m, n, _ = self.shape
             raise ValueError(f"a product of {m}x{n} has more tiles than a launch has blocks: compute it in parts")
-        self.head = (*match.grid, 1, launch.threads, 1, 1, launch.smem_bytes)
+        self.head = (*match.grid, match.products_of_grid, launch.threads, 1, 1, launch.smem_bytes)
         self.needed_bytes = match.workspace_bytes
         self.scalar_type, self.is_complex, self.alignment_mask = OF_ELEMENT[product.a.element]
         self.largest = LARGEST[self.scalar_type]
         self.spans = tuple([x.span_bytes for x in product.given])
         # Of a, b and out of the last call that passed the checks of alignment and overlap.
         self.checked_addresses: tuple[int, int, int] | None = None
-        self.out_shape, self.out_order = product.out_shape, made_order(match)
-        self.out_strides = element_strides(self.out_shape, self.out_order)
+        self.out_shape, self.out_strides, self.out_order = product.out_shape, made_strides(product, match), ""
+        if product.products:
+            self.out_order = "C" if self.out_strides == packed_strides(self.out_shape, 1) else ""
+        else:
+            self.out_order = made_order(match)
         self.slots = [Slot(self)]
 
     def start(
@@ -308,8 +325,18 @@ def made_order(match: Match) -> str:
     return "F" if (match.winner.orders[2] == "n") != match.is_transposed else "C"
 
 
-def element_strides(shape: tuple[int, ...], order: str) -> tuple[int, ...]:
-    """Return the strides, in elements, of a contiguous array in NumPy's order "F" or "C"."""
-    if len(shape) == 1:
-        return (1,)
-    return (1, shape[0]) if order == "F" else (shape[1], 1)
+def made_strides(product: Product, match: Match) -> tuple[int, ...]:
+    """Return the strides, in elements, of a new `out` for the matched kernel.
+
+    Its matrices are contiguous, unless the kernel computes a batch as one product: that product's C is.
+    """
+    (m, n, _), is_column_major = product.shape, made_order(match) == "F"
+    count, is_of_rows = product.batch, match.merged == MERGED_ROWS
+    if is_column_major:
+        down, across, step = 1, m * count if is_of_rows else m, m if is_of_rows else m * n
+    else:
+        is_of_columns = match.merged == MERGED_COLUMNS
+        down, across, step = n * count if is_of_columns else n, 1, n if is_of_columns else m * n
+    if product.a.is_vector or product.b.is_vector:
+        return (*packed_strides(product.products, m * n), 1)
+    return (*packed_strides(product.products, step), down, across)

@@ -245,7 +245,7 @@ def cupy_starter(cupy: Any) -> Starter:
     empty, current_device = cupy.empty, cupy.cuda.runtime.getDevice
 
     def new_out(plan: Plan, a: Any, on: int) -> tuple[Any, int]:
-        if on != current_device():
+        if on != current_device() or not plan.out_order:
             return None, 0
         out = empty(plan.out_shape, a.dtype, order=plan.out_order)
         return out, out.data.ptr

@@ -23,7 +23,7 @@ from tsm2_tune.runtime.cuda.driver import (
     stream_handle,
 )
 from tsm2_tune.runtime.elements import UNITS
-from tsm2_tune.runtime.launch_plan import Plan, element_strides, made_order
+from tsm2_tune.runtime.launch_plan import Plan, made_order, made_strides
 from tsm2_tune.runtime.plan_cache import keep_plan, plans
 
 
@@ -102,11 +102,11 @@ def prepare_launch(product: Product, found: Match, stream: Any, *, is_kept: bool
     handle = stream_of(product, stream)
     if product.out is None:
         order = made_order(found)
-        strides = element_strides(product.out_shape, order)
+        strides = made_strides(product, found)
         with at_stream(product.a.array, handle):
             array = new_array(product.a.array, product.out_shape, strides, order)
         if array is None:
-            array = new_gpu_array(context, ordinal, product, order)
+            array = new_gpu_array(context, ordinal, product, strides, order)
         product = product.with_out(array)
         if product.given[2].read_only:
             raise TypeError(f"a: a {type(array).__name__} creates no writable array: pass out")

@@ -5,6 +5,9 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import numpy as np
+
+from tsm2_tune.runtime.arrays.batches import one_stride
 from tsm2_tune.runtime.arrays.libraries import at_stream, vendors_product
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.cuda.driver import ask_driver, current_context, home
@@ -44,12 +47,18 @@ def scaled(product: Product, beta: Any, stream: int) -> Any:
 
 
 def _zero(product: Product, stream: int) -> None:
-    """Write zeros into `out`, but not into the padding that its leading dimension leaves."""
+    """Write zeros into `out`, but not into the padding that its leading dimension and strides leave."""
     matrix = product.given[2]
     order, ld = matrix.order
     lines, elements = (matrix.columns, matrix.rows) if order == "n" else (matrix.rows, matrix.columns)
     size = matrix.dtype.itemsize
+    offsets = [
+        sum(one * step for one, step in zip(at, matrix.steps, strict=True)) for at in np.ndindex(matrix.products)
+    ]
+    if one_stride(matrix.products, [matrix.steps]) == (ld * size * lines,):  # all lines are equally far apart
+        lines, offsets = lines * len(offsets), [0]
     pitch, width, height = (ctypes.c_size_t(x) for x in (ld * size, elements * size, lines))
-    place = ctypes.c_uint64(matrix.address), pitch, ctypes.c_ubyte(0), width, height
     with current_context(home(matrix)[0]):
-        ask_driver("cuMemsetD2D8Async", *place, ctypes.c_void_p(stream))
+        for offset in offsets:
+            place = ctypes.c_uint64(matrix.address + offset), pitch, ctypes.c_ubyte(0), width, height
+            ask_driver("cuMemsetD2D8Async", *place, ctypes.c_void_p(stream))

@@ -106,6 +106,13 @@ class Family(ABC, Generic[C]):
             has_vectors_of_c=self.has_vectors_of_c,
         )
 
+    def matrices_in_smem(self, config: C, problem: Problem) -> tuple[int, int]:
+        """Return the copies of a product's A and B in shared memory, and the elements after each matrix there.
+
+        Both are 0 unless the blocks of the kernel share a batch: they need room for whole products.
+        """
+        return 0, 0
+
     def has(self, config: C, problem: Problem) -> bool:
         """Return whether the space has the configuration before any rule drops some.
 

@@ -242,9 +242,11 @@ class Small(Family[SmallConfig]):
 
     def launch(self, config: SmallConfig, problem: Problem) -> Launch:
         return Launch(
-            config.threads, 1, config.kilobytes * 1024, splits=config.blocks, persistent=True, batched=SHARED,
-            stages=config.stages, matrix_padding=config.padding * vector_elements(problem),
-        )  # fmt: skip
+            config.threads, 1, config.kilobytes * 1024, splits=config.blocks, persistent=True, batched=SHARED
+        )
+
+    def matrices_in_smem(self, config: SmallConfig, problem: Problem) -> tuple[int, int]:
+        return config.stages, config.padding * vector_elements(problem)
 
     def traffic(self, config: SmallConfig, problem: Problem) -> Traffic:
         return Traffic(problem.read_bytes, problem.written_bytes)

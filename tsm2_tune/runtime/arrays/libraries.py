@@ -6,6 +6,7 @@ library, so the functions find the library in sys.modules.
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any, TypeGuard, cast
 
 import numpy as np
 
+from tsm2_tune.runtime.arrays.batches import common_extents, new_permuted
 from tsm2_tune.runtime.arrays.dlpack import dlpack_interface, speaks_dlpack
 from tsm2_tune.runtime.arrays.protocols import Array, CupyArray, StandardArray, Tensor
 from tsm2_tune.runtime.elements import DTYPES
@@ -32,6 +34,7 @@ def _is_of(kind: type, library: str, name: str) -> bool:
 
 # module of a library -> name of its array type
 NAMES_OF_ARRAYS = {"torch": "Tensor", "cupy": "ndarray", "jax": "Array", "pycuda.gpuarray": "GPUArray"}
+NUMBA = ("numba.cuda.cudadrv.devicearray", "DeviceNDArray")
 _libraries: dict[type, str] = {}  # type of array -> result of `library_of`
 
 
@@ -192,14 +195,32 @@ def new_array(array: Array, shape: tuple[int, ...], strides: tuple[int, ...], or
     """Return a new uninitialised array of the same library, element type and device; None for an unknown library.
 
     `order` is "F" for column-major or "C" for row-major. `strides`, in elements, must describe the same layout:
-    PyTorch reads `strides`, and other libraries read `order`. Raise TypeError for a JAX array, because only JAX may
-    write JAX arrays.
+    PyTorch reads `strides`, and other libraries read `order`. For arrays of more dimensions all read `strides`, which
+    must be those of a contiguous array with permuted dimensions. Raise TypeError for a JAX array, because only JAX
+    may write JAX arrays.
     """
     if is_torchs(array):
         return sys.modules["torch"].empty_strided(shape, strides, dtype=array.dtype, device=array.device)
+    if len(shape) > 2 and not _is_of(type(array), *NUMBA):
+        return new_permuted(shape, strides, lambda extents: _new_array(array, extents, "C"), _permuted)
+    if len(shape) > 2:
+        of_bytes = tuple(np.dtype(cast(Any, array).dtype).itemsize * stride for stride in strides)
+        return sys.modules["numba.cuda"].device_array(shape, array.dtype, strides=of_bytes)
+    return _new_array(array, shape, order)
+
+
+def _permuted(array: Any, dimensions: tuple[int, ...]) -> Any:
+    """Return the array with permuted dimensions, in the same memory."""
+    if is_cupys(array):
+        return cast(Any, array).transpose(dimensions)
+    return array.__array_namespace__().permute_dims(array, dimensions)
+
+
+def _new_array(array: Array, shape: tuple[int, ...], order: str) -> Any:
+    """Return a new array of a library other than PyTorch, as new_array does."""
     if is_cupys(array):
         return sys.modules["cupy"].empty(shape, array.dtype, order=order)
-    if _is_of(type(array), "numba.cuda.cudadrv.devicearray", "DeviceNDArray"):
+    if _is_of(type(array), *NUMBA):
         return sys.modules["numba.cuda"].device_array(shape, array.dtype, order=order)
     if is_jaxs(array):
         raise TypeError("a: only JAX can write JAX's arrays: call this module's jax.matmul, or pass out")
@@ -265,7 +286,7 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
     Return None if a is an array of another library.
     """
     if alpha == 0:  # as in BLAS, NaNs in a and b must not get into out: multiply with k = 0
-        a, b = a[..., :0], b[:0]
+        a, b = a[..., :0], b[:0] if b.ndim < 3 else b[..., :0, :]
     a, b = (x.conj() if conjugated else x for x, conjugated in zip((a, b), conjugates, strict=True))
     if is_torchs(a):
         return _torchs_product(a, b, out, alpha, beta)
@@ -273,7 +294,7 @@ def vendors_product(a: Any, b: Any, out: Any, alpha: complex, beta: complex, con
     if library is None:
         return None
     if alpha == 1 and beta == 0:
-        if out is not None and a.ndim == b.ndim == 2:
+        if out is not None and a.ndim > 1 and b.ndim > 1:
             return library.matmul(a, b, out=out)
         return _put(library.matmul(a, b), out)
     if a.dtype != np.float16:
@@ -302,6 +323,8 @@ def _torchs_product(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, be
 
 def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
     torch, are_matrices = sys.modules["torch"], a.ndim == b.ndim == 2
+    if a.ndim > 2 or b.ndim > 2:
+        return _torchs_batch(a, b, out, alpha, beta)
     if alpha == 1 and beta == 0 and not (are_matrices and out is not None):
         return _put(torch.matmul(a, b), out)
     rows, columns = (a if a.ndim == 2 else a[None, :]), (b if b.ndim == 2 else b[:, None])
@@ -311,6 +334,21 @@ def _by_torch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: co
     matrix = out if are_matrices else out.reshape(rows.shape[0], columns.shape[1])  # a view
     torch.addmm(matrix, rows, columns, beta=beta, alpha=alpha, out=matrix)
     return out
+
+
+def _torchs_batch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta: complex) -> Any:
+    torch = sys.modules["torch"]
+    if alpha == 1 and beta == 0:
+        return torch.matmul(a, b) if out is None else torch.matmul(a, b, out=out)
+    rows, columns = (a if a.ndim > 1 else a[None, :]), (b if b.ndim > 1 else b[:, None])
+    products = common_extents(tuple(rows.shape[:-2]), tuple(columns.shape[:-2]))
+    count, matrix = math.prod(products), (rows.shape[-2], columns.shape[-1])
+    batches = [
+        cast(Any, x).expand(*products, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (rows, columns)
+    ]  # copied if it is not one dimension
+    shape = (*products, *matrix[a.ndim == 1 : 2 - (b.ndim == 1)])
+    old = a.new_zeros(()) if out is None else out.reshape(count, *matrix)
+    return _put(torch.baddbmm(old, *batches, beta=beta, alpha=alpha).reshape(shape), out)
 
 
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -10,6 +11,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from tsm2_tune.runtime.arrays.batches import (
+    broadcast_strides,
+    common_extents,
+    has_nested_strides,
+    one_stride,
+    span_bytes,
+    split_array,
+)
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import check_tensor, device_interface, library_of, tensor_memory
 from tsm2_tune.runtime.arrays.protocols import Array
@@ -22,9 +31,9 @@ MOST_WORK = 1_000_000  # most steps of np.shares_memory: some milliseconds
 
 @dataclass(slots=True)  # not frozen, which would double the time of the constructor
 class Matrix:
-    """A matrix in memory: its address, shape, element type and leading dimensions.
+    """A matrix in memory, or those of a batch: address, shape, element type and leading dimensions.
 
-    Its columns or its rows are contiguous, or both.
+    The columns or the rows of a matrix are contiguous, or both.
     """
 
     name: str
@@ -44,13 +53,16 @@ class Matrix:
     library: str = ""  # the array's library, as `library_of` names it
     by_dlpack: bool = False  # whether the matrix was read through DLPack
     home: tuple[int, int] | None = None  # the result of `driver.home`, once it was called
+    products: tuple[int, ...] = ()  # the array's dimensions before those of a matrix; (): it is no batch
+    steps: tuple[int, ...] = ()  # bytes from a matrix to the next one along each of these dimensions
 
     @classmethod
-    def of(cls, name: str, array: Any, *, vector: str = "") -> Matrix:
+    def of(cls, name: str, array: Any, *, vector: str = "", dimensions: int | None = None) -> Matrix:
         """Return the array as a matrix. A 1-d array becomes a row or a column, according to `vector`.
 
-        With vector="" raise ValueError for a 1-d array. Raise TypeError or ValueError for an array that no kernel can
-        read. `name` is the argument's name, for errors.
+        With vector="" raise ValueError for a 1-d array. The dimensions before the last two are those of a batch; if
+        `dimensions` is given, there are as many, and the rest is a matrix or a vector. Raise TypeError or ValueError
+        for an array that no kernel can read. `name` is the argument's name, for errors.
         """
         library, memory, on_host, read_only, stream, is_conjugate = library_of(array), None, False, False, None, False
         if library == "torch":
@@ -80,37 +92,38 @@ class Matrix:
                 element, dtype = _type_of(typestr, name)
             shape, strides, stream = tuple(interface["shape"]), interface.get("strides"), interface.get("stream")
             address, read_only = interface["data"]
-        size, is_vector = dtype.itemsize, len(shape) == 1 and vector != ""
-        if len(shape) != 2 - is_vector or (strides is not None and len(strides) != len(shape)):
-            what = "a matrix or a vector" if vector else "a matrix"
-            raise ValueError(f"{name}: expected {what}, got the shape {tuple(shape)}")
-        if is_vector:
-            shape, strides = _as_matrix(shape, strides or (size,), vector)
-        if address == 0 and 0 not in shape:
+        size = dtype.itemsize
+        products, steps, shape, strides, is_vector = split_array(name, shape, strides, size, vector, dimensions)
+        if address == 0 and 0 not in shape and 0 not in products:
             raise TypeError(f"{name}: it has no memory of its own: pass {name}.clone()")
         if address % size:
             raise ValueError(f"{name}: its address is not a multiple of {size} bytes")
         rows, columns = shape
-        strides = strides or (columns * size, size)  # None: row-major, without padding
-        ld, span_bytes = leading_dimensions(name, shape, strides, size)
+        ld, of_matrix = leading_dimensions(name, shape, strides, size)
         return cls(
             name, array, on_host, address, rows, columns, ld, element, dtype, read_only, stream, is_conjugate,
-            span_bytes, is_vector, library, library != "torch" and speaks_dlpack(array),
+            span_bytes(products, steps, of_matrix) if products else of_matrix, is_vector, library,
+            library != "torch" and speaks_dlpack(array), None, products, steps,
         )  # fmt: skip
 
     @property
     def span(self) -> np.ndarray[Any, Any]:
         """A NumPy array with the matrix's addresses and strides, for np.shares_memory. Never read its elements."""
-        order, ld = self.order
-        one, line = self.dtype.itemsize, ld * self.dtype.itemsize
         interface = {
             "version": 3,
-            "shape": (self.rows, self.columns),
+            "shape": (*self.products, self.rows, self.columns),
             "typestr": self.dtype.str,
             "data": (self.address, True),
-            "strides": (one, line) if order == "n" else (line, one),
+            "strides": (*self.steps, *self.strides),
         }
         return np.asarray(SimpleNamespace(__array_interface__=interface))
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """The bytes from an element to the next one below and to the right."""
+        order, ld = self.order
+        one, line = self.dtype.itemsize, ld * self.dtype.itemsize
+        return (one, line) if order == "n" else (line, one)
 
     @property
     def order(self) -> tuple[str, int]:
@@ -169,14 +182,6 @@ def _type_of(typestr: str, name: str) -> tuple[str, np.dtype[Any]]:
     return dtype_name(dtype, name), dtype
 
 
-def _as_matrix(
-    shape: tuple[int, ...], strides: tuple[int, ...], vector: str
-) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return the 2-d shape and strides of a vector, read as a "row" or a "column"."""
-    (elements,), (step,) = shape, strides
-    return ((1, elements), (step * elements, step)) if vector == "row" else ((elements, 1), (step, step * elements))
-
-
 def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize: int) -> tuple[tuple[int, int], int]:
     """Return the leading dimensions in elements: as column-major and as row-major, 0 if it does not have that order.
 
@@ -231,7 +236,10 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
 
 @dataclass(slots=True)  # not frozen: see Matrix
 class Product:
-    """The matrices a, b and out of one call. `Product.of` raises an error if no kernel can multiply them."""
+    """The matrices a, b and out of one call. `Product.of` raises an error if no kernel can multiply them.
+
+    A batch is several products of one shape.
+    """
 
     a: Matrix
     b: Matrix
@@ -240,6 +248,10 @@ class Product:
     math: str | None = None
     given: tuple[Matrix, ...] = field(init=False)  # a, b and, if the call has it, out
     shape: tuple[int, int, int] = field(init=False)  # the extents m, n and k
+    products: tuple[int, ...] = field(init=False, default=())  # the extents of a batch, as those of out; () without
+    batch: int = field(init=False, default=1)  # number of products
+    # Elements from a product's a, b and out to the next product's. None: the batch has no such strides.
+    strides: tuple[int, int, int] | None = field(init=False, default=(0, 0, 0))
     on_host: bool = field(init=False)
     library: str = field(init=False)  # the library of all arrays; "" if it is unknown or they have several
 
@@ -249,6 +261,19 @@ class Product:
         self.shape, self.on_host = (a.rows, b.columns, a.columns), a.on_host
         is_one = a.library == b.library and (out is None or out.library == a.library)
         self.library = a.library if is_one else ""
+        if a.products or b.products:
+            self._set_batch()
+
+    def _set_batch(self) -> None:
+        """Set the batch. Raise ValueError if the dimensions do not broadcast."""
+        self.products = common_extents(self.a.products, self.b.products)
+        self.batch = math.prod(self.products)
+        steps = [broadcast_strides(x.products, x.steps, self.products) for x in (self.a, self.b)]
+        if self.out is not None and self.out.products == self.products:
+            steps.append(self.out.steps)
+        found = one_stride(self.products, steps)
+        of_each = None if found is None else [step // self.dtype.itemsize for step in found]
+        self.strides = None if of_each is None else (of_each[0], of_each[1], of_each[2] if len(of_each) > 2 else 0)
 
     @classmethod
     def of(
@@ -263,7 +288,8 @@ class Product:
         if of_a.is_vector and of_b.is_vector:
             raise ValueError("a and b: two vectors: pass one of them as a matrix, such as a[None, :]")
         vector = "column" if of_b.is_vector else "row" if of_a.is_vector else ""
-        of_out = None if out is None else Matrix.of("out", out, vector=vector)
+        dimensions = max(len(of_a.products), len(of_b.products))
+        of_out = None if out is None else Matrix.of("out", out, vector=vector, dimensions=dimensions)
         if OF_ELEMENT[of_a.element][1]:
             conjugates = bool(conjugates[0]) != of_a.is_conjugate, bool(conjugates[1]) != of_b.is_conjugate
         else:
@@ -300,20 +326,23 @@ class Product:
 
     @property
     def out_shape(self) -> tuple[int, ...]:
-        """The shape of a new `out`: (m, n), or 1-d if a or b is a vector."""
+        """The shape of a new `out`: (m, n), or (m,) or (n,) if b or a is a vector; before it that of a batch."""
         m, n, _ = self.shape
-        return (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
+        of_one = (m,) if self.b.is_vector else (n,) if self.a.is_vector else (m, n)
+        return self.products + of_one if self.products else of_one
 
     @property
     def is_gram(self) -> bool:
         """Whether b is the transpose of a, in the same memory."""
         if self.a.address != self.b.address or self.b.columns != self.a.rows:
             return False
-        return self.b.ld == self.a.ld[::-1]
+        is_one = not self.products or (self.strides is not None and self.strides[0] == self.strides[1])
+        return is_one and self.b.ld == self.a.ld[::-1]
 
     def with_out(self, array: Array) -> Product:
         """Return a copy of the product with this array as `out`."""
-        out = Matrix.of("out", array, vector="column" if self.b.is_vector else "row")
+        vector = "column" if self.b.is_vector else "row"
+        out = Matrix.of("out", array, vector=vector, dimensions=len(self.products))
         return Product(self.a, self.b, out, self.conjugates, self.math)
 
     def transposed(self) -> Product:
@@ -332,6 +361,8 @@ class Product:
             raise ValueError(f"b: expected {a.columns} rows, as a has columns, got {b.rows}x{b.columns}")
         if out is not None and (out.rows, out.columns) != (a.rows, b.columns):
             raise ValueError(f"out: expected {a.rows}x{b.columns}, got {out.rows}x{out.columns}")
+        if out is not None and out.products != self.products:
+            raise ValueError(f"out: expected the leading dimensions {self.products}, got {out.products}")
 
     def _check_writable(self, out: Matrix) -> None:
         if out.read_only:
@@ -341,8 +372,11 @@ class Product:
             raise TypeError(
                 "out: its conjugate bit is set, and no kernel writes conjugates: pass a tensor without it"
             )
-        if 0 in self.shape:
+        if 0 in self.shape or self.batch == 0:
             return
+        extents, strides = (*out.products, out.rows, out.columns), (*out.steps, *out.strides)
+        if out.products and not has_nested_strides(extents, strides, self.dtype.itemsize):
+            raise ValueError("out: its matrices overlap: pass an out in which each has memory of its own")
         end = out.address + out.span_bytes
         for matrix in (self.a, self.b):
             apart = end <= matrix.address or matrix.address + matrix.span_bytes <= out.address

@@ -119,10 +119,20 @@ def core_record(
 
 
 def record_of(product: Product) -> bytes:
-    """Return the product as a packed struct core_product."""
+    """Return the product as a packed struct core_product.
+
+    Raise ValueError for a batch with several dimensions that are not one dimension of each array.
+    """
     a, b, out = product.a, product.b, product.out
     leading = (a.ld, b.ld) if out is None else (a.ld, b.ld, out.ld)
-    return core_record(product.name, product.shape, leading, product.conjugates, product.is_gram)
+    if product.strides is None:
+        raise ValueError(
+            f"the leading dimensions {product.products} are not one dimension of each array, with one stride: pass"
+            " contiguous copies"
+        )
+    return core_record(
+        product.name, product.shape, leading, product.conjugates, product.is_gram, product.batch, product.strides
+    )
 
 
 class Chooser:
@@ -201,10 +211,19 @@ class Chooser:
 
     def _no_kernel(self, layout: Layout, *, on_host: bool) -> LookupError | ValueError:
         """Return the error for a product that no kernel computes."""
-        tuned = [w for w in self.winners if w.dtype == layout.name and w.on_host == on_host]
+        of_type = [w for w in self.winners if w.dtype == layout.name and w.on_host == on_host]
+        tuned = [w for w in of_type if (w.batch > 1) == (layout.batch > 1)]
         if not tuned:
+            kind = f" of {'batches' if layout.batch > 1 else 'single products'}" if of_type else ""
             place = "a host" if on_host else "a GPU"
-            return LookupError(f"no {layout.name} kernel tuned on {place} is in this module: tune and export one")
+            return LookupError(
+                f"no {layout.name} kernel{kind} tuned on {place} is in this module: tune and export one"
+            )
+        if layout.batch > 1 and any(_has_layout(w, layout) for w in tuned):
+            return ValueError(
+                f"no kernel of this module computes {layout.text}: its products are too many or too large for the"
+                " kernels of batches"
+            )
         given = {
             name: " or ".join(ORDERS[letter] for letter in letters)
             for name, letters in zip(NAMES, layout.orders, strict=False)
@@ -300,11 +319,14 @@ def check_place(product: Product) -> None:
 def _is_tuned_for(w: Winner, layout: Layout, device: str | None) -> bool:
     """Return whether the winner was tuned on this device for exactly this product."""
     is_here = w.on_host if device is None else w.device == device
+    is_of_shape = (w.dtype, w.m, w.n, w.k, w.batch) == (layout.name, *layout.shape, layout.batch)
+    return is_here and is_of_shape and _has_layout(w, layout)
+
+
+def _has_layout(w: Winner, layout: Layout) -> bool:
+    """Return whether the winner's kernel computes products of these storage orders and conjugates."""
     has_orders = all(order in orders for order, orders in zip(w.orders, layout.orders, strict=False))
-    tuned_for = (w.dtype, w.conjugates, (w.m, w.n, w.k), w.batch)
-    asked = (layout.name, layout.conjugates, layout.shape, layout.batch)
-    is_computed = tuned_for == asked and (layout.is_gram or not w.is_gram)
-    return is_here and has_orders and is_computed
+    return has_orders and w.conjugates == layout.conjugates and (layout.is_gram or not w.is_gram)
 
 
 def _workspace_bytes(winner: Winner) -> tuple[int, int] | None:

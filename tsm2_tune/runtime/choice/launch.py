@@ -41,8 +41,6 @@ class Launch:
     persistent: bool = False  # the grid has `splits` blocks
     lone_split: bool = False  # the kernel has a workspace, though it is launched with one split
     batched: int = 0  # SHARED or ONE_EACH for a kernel of batches; 0 for one of single products
-    stages: int = 0  # if it is SHARED: copies of A and B in shared memory, which holds C too; else 0
-    matrix_padding: int = 0  # if it is SHARED: elements after each matrix in shared memory; else 0
 
     def with_splits(self, splits: int) -> Launch:
         """Return the launch with another number of splits. The kernel must have a workspace, or be SHARED."""
@@ -55,13 +53,13 @@ class Launch:
         assert splits == self.splits or self.has_workspace or self.batched == SHARED
         return Launch(  # `replace` takes longer
             self.threads, rows_per_block, self.smem_bytes, self.columns_per_block, splits, self.flat_splits,
-            self.persistent, splits == 1 and self.has_workspace, self.batched, self.stages, self.matrix_padding,
+            self.persistent, splits == 1 and self.has_workspace, self.batched,
         )  # fmt: skip
 
     @property
     def as_rendered(self) -> dict[str, int]:
         """A dict of field -> value, without the fields that follow from the CUDA code."""
-        of_code = ("lone_split", "batched", "stages", "matrix_padding")
+        of_code = ("lone_split", "batched")
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in of_code}
 
     @property

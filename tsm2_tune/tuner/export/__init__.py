@@ -31,6 +31,7 @@ __all__ = [
     "export_library",
     "export_text",
     "export_trials",
+    "of_single_products",
     "refuse_database",
     "refuse_output",
     "refuse_unwritable",
@@ -108,8 +109,6 @@ def export(
     generates, and ToolMissing if a compiler is missing that the core or the launcher needs.
     """
     rows: Sequence[BestRow] = [row for row in store.best(device=device, cache=cache) if chosen(row.problem)]
-    if format_name == "module":
-        rows = of_single_products(rows, tell)
     compiled: bytes | None = None
     if rows and format_name == "module":  # missing tools are told before what may take long
         core_library()

@@ -16,6 +16,7 @@ MODULES = (
     "choice/launch",
     "choice/winners",
     "arrays/dlpack",
+    "arrays/batches",
     "arrays/libraries",
     "arrays/matrices",
     "cuda/driver",

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import KernelConfig
+from tsm2_tune.generator.config import SHARED, KernelConfig
 from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.space.candidate import Candidate
 from tsm2_tune.tuner.device.lock import device_lock
@@ -119,6 +119,8 @@ def chosen_candidate(target: Target, choice: Choice) -> Candidate:
         raise InputError(f"{choice.match.winner.config} is not a kernel of this version: tune again")
     tile_rows = family_named(own.family).launch(own, problem).rows_per_block // int(own.tunables.get("row_tiles", 1))
     exact = {"splits": launch.splits, "row_tiles": max(1, launch.rows_per_block // tile_rows)}
+    if launch.batched == SHARED:
+        exact = {"blocks": launch.splits}
     modules = replace(own, **{name: value for name, value in exact.items() if name in own.launch_tunables()})
     same = [one for one in (modules, *launches(own)) if one.kernel_text == own.kernel_text]
 

@@ -12,9 +12,11 @@ from itertools import groupby
 from typing import Any
 
 from tsm2_tune import __version__
+from tsm2_tune.generator.families import family_named, parse_config
 from tsm2_tune.generator.render import OF_LITERALS, filled
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.runtime.choice.core import platform_name
+from tsm2_tune.runtime.choice.launch import SHARED
 from tsm2_tune.runtime.choice.winners import Winner
 from tsm2_tune.runtime.module_data import Place
 from tsm2_tune.tuner.compile.core_library import core_binary, core_texts
@@ -163,7 +165,9 @@ def measured_kernel(row: BestRow, source: KernelSource, known: Known) -> Measure
     )
     tiling, rates = known.tilings.get(row.trial_id), known.rates.get(row.device)
     times, vendor_times = known.elsewhere.get(row.trial_id, ()), known.vendor.get(row.trial_id, ())
-    found = MeasuredKernel(winner, tiling, times, vendor_times)
+    config = parse_config(row.config) if source.launch.batched == SHARED else None
+    in_smem = (0, 0) if config is None else family_named(config.family).matrices_in_smem(config, row.problem)
+    found = MeasuredKernel(winner, tiling, times, vendor_times, in_smem)
     return found if tiling is None or rates is None else replace(found, tiling=fitted(found, rates))
 
 

@@ -9,7 +9,7 @@ from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.runtime.elements import SAME
-from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import of_single_products, verified_in_full, with_between
+from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import verified_in_full, with_between
 from tsm2_tune.tuner.export.measured_times import VendorElsewhere, known_of, vendor_elsewhere
 from tsm2_tune.tuner.export.module import measured_kernel
 from tsm2_tune.tuner.packs.core_pack import MeasuredKernel
@@ -33,7 +33,7 @@ def exported_kernels(
     """
     transposes = [transposed(problem) for problem in problems if SAME not in problem.op]
     kinds = {(problem.dtype_name, problem.op) for problem in (*problems, *transposes)}
-    every = of_single_products(store.best(device=device), tell)
+    every = store.best(device=device)
     rows = [row for row in every if not kinds or (row.dtype, row.op) in kinds]
     if not rows:
         place = str(store.path)

@@ -104,7 +104,7 @@ def sample(
     tuned = dict[Part, list[Problem]]()
     for kernel in kernels.kernels:
         w = kernel.winner
-        problem = Problem(w.m, w.n, w.k, w.dtype, w.op)
+        problem = Problem(w.m, w.n, w.k, w.dtype, w.op, w.batch)
         tuned.setdefault(part_of(problem), []).append(problem)
     found = {}
     for kind, dtype in parts:

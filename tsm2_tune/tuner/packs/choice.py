@@ -31,6 +31,7 @@ class Choice:
     is_vendor_chosen: bool  # whether the module would call cuBLAS
     vendor_us: float | None  # time of cuBLAS or cuBLASLt, whichever is faster, measured or predicted
     measured_at: Shape  # the nearest shape (m, n, k) at which the kernel was measured
+    measured_batch: int  # its number of products
     distance: float  # distance to measured_at; 0 if the problem's own shape was measured
 
     @property
@@ -39,7 +40,7 @@ class Choice:
         two matrices.
         """
         m, n, k = self.match.extents
-        return Problem(m, n, k, self.asked.dtype_name, self.match.winner.op)
+        return Problem(m, n, k, self.asked.dtype_name, self.match.winner.op, self.match.batch)
 
     @property
     def ratio(self) -> float | None:
@@ -135,9 +136,7 @@ def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, plac
 
     `place` is the name of the database from which the kernels come.
     """
-    if asked.is_batched:
-        return NoChoice(asked, f"a module computes no batches yet, such as {asked.text}: best shows tuned ones")
-    record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op).record
+    record = Layout.of_op(asked.dtype_name, (asked.m, asked.n, asked.k), asked.op, asked.batch).record
     try:
         match = kernels.chooser.match(record, device)
     except (LookupError, ValueError):
@@ -148,4 +147,6 @@ def choice_of(kernels: ExportedKernels, device: str | None, asked: Problem, plac
     reason = str(Vendor(str(match)) if match.is_vendor_chosen else match)
     m, n, k = match.measured_at
     measured_at = (n, m, k) if match.is_transposed else (m, n, k)
-    return Choice(asked, match, reason, match.is_vendor_chosen, vendor_us, measured_at, match.distance)
+    return Choice(
+        asked, match, reason, match.is_vendor_chosen, vendor_us, measured_at, match.measured_batch, match.distance
+    )

@@ -109,6 +109,8 @@ class MeasuredKernel:
     tiling: Tiling | None  # None if the occupancy is not known
     times: Times = ()  # at other shapes: m, n, k, products, rows per block, splits, microseconds
     vendor_times: Times = ()  # of cuBLAS, right results only: m, n, k, products, microseconds
+    # If the kernel's blocks share a batch: copies of A and B in shared memory, and elements after each matrix there.
+    matrices_in_smem: tuple[int, int] = (0, 0)
 
 
 class Texts:
@@ -248,8 +250,8 @@ def _kernel(
         is_persistent=launch.persistent,
         has_workspace=launch.has_workspace,
         batched=launch.batched,
-        stages=launch.stages,
-        matrix_padding=launch.matrix_padding,
+        stages=kernel.matrices_in_smem[0],
+        matrix_padding=kernel.matrices_in_smem[1],
         device=device,
         type=TYPES_IN_C.index(w.dtype),
         orders=tuple(ORDERS[order] for order in w.orders),

@@ -29,21 +29,25 @@ def run_on_host(
     *,
     blocks: int,
     splits: int = 1,
+    products: int = 1,
     threads: int,
     smem_bytes: int = 0,
 ) -> None:
-    """Compile the CUDA text for the CPU, and run its kernel on a grid of `blocks` in x and `splits` in y.
+    """Compile the CUDA text for the CPU, and run its kernel on a grid.
 
-    An array is passed to the kernel as its address. Every other argument is a NumPy scalar of the parameter's type. A
-    second call with the same text does not compile again. Any thread may call this function.
+    The grid has `blocks` in x, `splits` in y and `products` in z. An array is passed to the kernel as its address.
+    Every other argument is a NumPy scalar of the parameter's type. A second call with the same text does not compile
+    again. Any thread may call this function.
 
     Raise DeviceError if the text does not compile, LaunchFailed if the arguments or the launch do not fit the kernel,
     KernelFault if the kernel faults, ToolMissing if there is no compiler.
     """
     values = [np.uint64(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     entry = _entry_point(text, kernel, defines)
-    entry.check(values, blocks=blocks, splits=splits, products=1, threads=threads, smem_bytes=smem_bytes)
-    fault = entry.fault(values, blocks=blocks, splits=splits, threads=threads, smem_bytes=smem_bytes)
+    entry.check(values, blocks=blocks, splits=splits, products=products, threads=threads, smem_bytes=smem_bytes)
+    fault = entry.fault(
+        values, blocks=blocks, splits=splits, products=products, threads=threads, smem_bytes=smem_bytes
+    )
     if fault is not None:
         raise KernelFault(fault)
 

@@ -39,13 +39,13 @@ def of_single_products(rows: Sequence[BestRow], tell: Callable[[str], None]) -> 
     found = [row for row in rows if not row.problem.is_batched]
     if rows and not found:
         raise InputError(
-            f"only batches match, such as {rows[0].problem.text}, and modules compute single products: name another"
-            " shape; export --format library and csv have batches too"
+            f"only batches match, such as {rows[0].problem.text}, and --within compares kernels of single products:"
+            " name another shape, or export without --within"
         )
     if count := len(rows) - len(found):
         tell(
-            f"left out: {count} batch{'es' if count > 1 else ''} of products, since modules compute single products;"
-            " the other formats have them"
+            f"left out: {count} batch{'es' if count > 1 else ''} of products, since --within compares kernels of single"
+            " products"
         )
     return found
 
