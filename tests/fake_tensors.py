@@ -233,6 +233,11 @@ class Cupy(SimpleNamespace):
         told = {"shape": shape, "strides": strides, "dtype": dtype, "data": data, "ndim": len(shape)}
         super().__init__(**told, __cuda_array_interface__=interface, number=number, _c_contiguous=steps == row_major)
 
+    def transpose(self, dimensions: tuple[int, ...]) -> Cupy:
+        interface = self.__cuda_array_interface__
+        shape, strides = (tuple(interface[name][one] for one in dimensions) for name in ("shape", "strides"))
+        return Cupy(device_array(shape, strides, at=self.data.ptr, typestr=interface["typestr"]), self.number)
+
     @property
     def device(self) -> Any:
         return sys.modules["cupy"].device(self.number)

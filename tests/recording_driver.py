@@ -18,6 +18,7 @@ class RecordingDriver:
     """CUDA's driver as far as the module calls it: every array belongs to context 0xC0 of a GPU, or to `owner`."""
 
     bits = 32  # of the index that launches are read with
+    has_batches = False  # whether launches are read as those of kernels of batches
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -209,7 +210,8 @@ class RecordingDriver:
         *shape, smem_bytes = (ctypes.c_uint * 7).from_address(config)
         stream = ctypes.c_void_p.from_address(config + 32)
         assert (ctypes.c_uint64 * 2).from_address(config + 40)[:] == [0, 0]  # no attributes
-        pointers = (ctypes.c_void_p * (13 if self.workspaces else 11)).from_address(parameters)
+        count = (13 if self.workspaces else 11) + self.has_batches * (6 if self.workspaces else 4)
+        pointers = (ctypes.c_void_p * count).from_address(parameters)
         index = ctypes.c_int32 if self.bits == 32 else ctypes.c_int64
         scalar, address = ctypes.c_float, ctypes.c_uint64
         types = [index, index, index, scalar, address, index, address, index, scalar, address, index]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tsm2_tune.runtime.arrays import libraries
 from tsm2_tune.runtime.arrays.libraries import vendors_product
 
 SHAPES = [((5, 7), (7, 3)), ((7,), (7, 3)), ((5, 7), (7,)), ((7,), (7,))]
@@ -104,3 +107,62 @@ def test_tensors_of_16_bits_are_rounded_once() -> None:
         out = torch.ones(a.shape[:1] + b.shape[1:], dtype=torch.bfloat16)
         vendors_product(a, b, out, 3, -1, PLAIN)
         assert out.flatten()[0] == torch.tensor(2 + 3 * 2.0**-8).to(torch.bfloat16) != 2
+
+
+# Batches
+
+
+class Tensor(np.ndarray[Any, Any]):
+    """An array with the methods of a tensor that batches need."""
+
+    def expand(self, *shape: int) -> Any:
+        return np.broadcast_to(self, shape, subok=True)
+
+    def new_zeros(self, shape: tuple[int, ...]) -> Any:
+        return np.zeros(shape, self.dtype).view(Tensor)
+
+
+def baddbmm(old: Any, a: Any, b: Any, *, beta: float, alpha: float) -> Any:
+    assert a.ndim == b.ndim == 3
+    assert a.shape[0] == b.shape[0]
+    product = alpha * (a @ b)
+    return product if beta == 0 else product + beta * old
+
+
+@pytest.fixture(params=["numpy", "torch"])
+def as_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that makes an array NumPy's or a tensor."""
+    if request.param == "numpy":
+        return np.array
+    torch = SimpleNamespace(Tensor=Tensor, matmul=np.matmul, baddbmm=baddbmm)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(libraries, "_libraries", {})
+    return lambda array: np.array(array).view(Tensor)
+
+
+BATCHES = [
+    ((6, 5, 7), (6, 7, 3)),
+    ((2, 3, 5, 7), (3, 7, 3)),
+    ((6, 5, 7), (7, 3)),
+    ((5, 7), (6, 7, 3)),
+    ((6, 5, 7), (7,)),
+    ((7,), (6, 7, 3)),
+    ((0, 5, 7), (7, 3)),
+]
+
+
+@pytest.mark.parametrize("factors", [*FACTORS, (0, 2), (0, 0)])
+@pytest.mark.parametrize("shapes", BATCHES)
+def test_batches_are_as_numpys(as_library: Any, shapes: Any, factors: tuple[float, float]) -> None:
+    a, b, out = operands(shapes, np.float32)
+    alpha, beta = factors
+    expected = exact(a, b, out, alpha, beta)
+    if alpha == 0:  # neither is read
+        a[...] = b[...] = np.nan
+    a, b, held = map(as_library, (a, b, out))
+    assert vendors_product(a, b, held, alpha, beta, PLAIN) is held
+    np.testing.assert_allclose(held, expected, rtol=1e-4, atol=1e-4)
+    if beta == 0:
+        made = vendors_product(a, b, None, alpha, 0, PLAIN)
+        assert made.shape == expected.shape
+        np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)

@@ -73,7 +73,8 @@ def new_permuted(
     """
     falling = sorted(range(len(strides)), key=lambda one: -strides[one])
     made = new_row_major(tuple(extents[one] for one in falling))
-    return None if made is None else permuted(made, tuple(map(falling.index, range(len(falling)))))
+    dimensions = tuple(map(falling.index, range(len(falling))))
+    return made if made is None or dimensions == tuple(range(len(falling))) else permuted(made, dimensions)
 
 
 def split_array(

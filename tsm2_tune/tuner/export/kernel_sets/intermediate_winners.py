@@ -44,8 +44,8 @@ def of_single_products(rows: Sequence[BestRow], tell: Callable[[str], None]) -> 
         )
     if count := len(rows) - len(found):
         tell(
-            f"left out: {count} batch{'es' if count > 1 else ''} of products, since --within compares kernels of single"
-            " products"
+            f"left out: {count} batch{'es' if count > 1 else ''} of products, since --within compares kernels of"
+            " single products"
         )
     return found
 
