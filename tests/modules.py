@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 
 from tests.call_log import logged
 from tests.fabricated import device_array, host_run, module_of, split_trial, trial
-from tests.recording_driver import attach, cubin
+from tests.recording_driver import attach, cubin, lent
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
 
@@ -19,11 +21,11 @@ A, B = device_array((6, 3), at=0x1000), device_array((3, 2), at=0x2000)
 OUT = device_array((6, 2), (4, 32), at=0x3000)
 
 
-def recorded(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def recorded(module: ModuleType) -> ModuleType:
     """The module before a driver that records, as `driver`, and what its compiler is asked for, as `compiled`."""
     compiled = list[tuple[str, int, str]]()
     compiled_here = lambda *asked: logged(compiled, asked, cubin())  # noqa: E731
-    attach(module, monkeypatch, compiled_here=compiled_here, compiled=compiled)
+    attach(module, compiled_here=compiled_here, compiled=compiled)
     return module
 
 
@@ -34,9 +36,9 @@ def plain_module(tmp_path: Path) -> ModuleType:
 
 
 @pytest.fixture
-def gpu_module(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def gpu_module(plain_module: ModuleType) -> ModuleType:
     """The same, recording."""
-    return recorded(plain_module, monkeypatch)
+    return recorded(plain_module)
 
 
 def loaded(path: Path, name: str = "never_listed") -> ModuleType:
@@ -68,16 +70,16 @@ def module_of_all(
 
 
 @pytest.fixture
-def module(module_of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def module(module_of_all: ModuleType) -> Iterator[ModuleType]:
     """The module with a driver that records, as `driver`; nothing is compiled.
 
     The module logs its choices, so that Python makes them: the launcher starts repeated calls only.
     """
-    monkeypatch.setattr(module_of_all.log, "isEnabledFor", lambda level: True)
     module_of_all.plans.clear()
     module_of_all.starters.clear()
-    attach(module_of_all, monkeypatch, cubin_of=cubin)
-    return module_of_all
+    with lent(module_of_all) as module:
+        attach(module, cubin_of=cubin, log=logging.Logger("tests", logging.DEBUG))
+        yield module
 
 
 def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[int | None, list[str]]:
@@ -88,12 +90,12 @@ def launched_on(module: ModuleType, *arrays: Any, stream: Any = None) -> tuple[i
 
 
 @pytest.fixture
-def losing(tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def losing(tmp_path: Path, torch: Any) -> ModuleType:
     """A module of a winner that took 500 us, where the vendor took 400; and what PyTorch was asked, as `asked`."""
     slower: dict[str, Any] = {"cublas_us": 400.0, "cublas_right": 1, "cublas_routine": "cublasSgemm"}
     asked = list[Any]()
     module = module_of(tmp_path, Problem(4, 4, 4, "f32"), **slower)
-    attach(module, monkeypatch, asked=asked)
+    attach(module, asked=asked)
     torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b, alpha, beta), out)
     return module
 
@@ -106,11 +108,12 @@ def module_of_two(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 
 @pytest.fixture
-def overridable(module_of_two: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    attach(module_of_two, monkeypatch, cubin_of=cubin, _overrides=module_of_two.Overrides())
+def overridable(module_of_two: ModuleType, torch: Any) -> Iterator[ModuleType]:
     for table in (module_of_two.plans, module_of_two._functions):
         table.clear()
-    return module_of_two
+    with lent(module_of_two) as module:
+        attach(module, cubin_of=cubin, _overrides=module.Overrides())
+        yield module
 
 
 def launched_values(overridable: ModuleType) -> list[Any]:

@@ -174,20 +174,18 @@ class Loading(Driver):
         return 0
 
 
-def before_a_driver(module: ModuleType, patch: pytest.MonkeyPatch) -> None:
+def before_a_driver(module: ModuleType) -> None:
     driver = Loading()
     driver.current = 0xAA
-    attach(module, patch, driver, cubin_of=lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
+    attach(module, driver, cubin_of=lambda winner, bits, arch: f"{winner.digest} {bits} {arch}".encode())
 
 
 @pytest.fixture
-def both_modules(
-    tmp_path: Path, torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch
-) -> tuple[ModuleType, ModuleType]:
+def both_modules(tmp_path: Path, torch: Any, cupy: Any) -> tuple[ModuleType, ModuleType]:
     """Modules of winners of everything, each before a driver of its own."""
     made = modules_of_everything(tmp_path, 1)
     for module in made:
-        before_a_driver(module, monkeypatch)
+        before_a_driver(module)
     return made
 
 

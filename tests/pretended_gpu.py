@@ -7,16 +7,14 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import pytest
 
 from tests.recording_driver import RecordingDriver, attach, cubin
 
 
-def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDriver:
+def pretend(module: ModuleType) -> RecordingDriver:
     """Let the module take PyTorch's tensors of the CPU for those of a GPU, and override what computes them there."""
     driver = attach(
         module,
-        monkeypatch,
         KEY_OF_GPUS="CPU",
         home=lambda matrix: (0xC0, 0),
         cubin_of=cubin,
@@ -24,13 +22,13 @@ def pretend(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> RecordingDri
         current_stream=lambda array: 0,
         tensor_memory=lambda tensor: memory(module, tensor),
     )
-    compute(module, monkeypatch)
+    compute(module)
     for table in (module.plans, module.starters):
         table.clear()
     return driver
 
 
-def compute(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def compute(module: ModuleType) -> list[int]:
     """Let NumPy compute the module's products. Return the log of their streams."""
     streams = list[int]()
 
@@ -38,7 +36,7 @@ def compute(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         streams.append(launch[5])
         computed(plan, *launch)
 
-    monkeypatch.setattr(module.Plan, "start", start)
+    module.Plan.start = start
     return streams
 
 

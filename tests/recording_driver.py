@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
-
-import pytest
 
 from tests.fabricated import GPU
 
@@ -241,16 +240,27 @@ def cubin(*_: object) -> bytes:
     return b"cubin"
 
 
-def attach(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch, driver: RecordingDriver | None = None, **functions: Any
-) -> RecordingDriver:
+def attach(module: ModuleType, driver: RecordingDriver | None = None, **functions: Any) -> RecordingDriver:
     """Put the module before a driver, which it also has as `driver`, and replace functions of the module."""
     driver = driver or RecordingDriver()
-    for name, function in {"cuda": lambda: driver, "driver": driver, **functions}.items():
-        monkeypatch.setattr(module, name, function, raising=False)
+    vars(module).update(cuda=lambda: driver, driver=driver, **functions)
     return driver
 
 
-def recording(module: ModuleType, monkeypatch: pytest.MonkeyPatch, **functions: Any) -> RecordingDriver:
+def recording(module: ModuleType, **functions: Any) -> RecordingDriver:
     """Put the module before a driver that takes any address, and has memory enough."""
-    return attach(module, monkeypatch, AnyAddress(), compiled_here=cubin, **functions)
+    return attach(module, AnyAddress(), compiled_here=cubin, **functions)
+
+
+@contextmanager
+def lent(module: ModuleType) -> Iterator[ModuleType]:
+    """Lend a module that tests share: undo what its borrower replaces of the module and of its classes."""
+    own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
+    before = [(place, dict(vars(place))) for place in (module, *own)]
+    yield module
+    for place, names in before:
+        for name in vars(place).keys() - names:
+            delattr(place, name)
+        for name, value in names.items():
+            if vars(place)[name] is not value:
+                setattr(place, name, value)

@@ -42,7 +42,7 @@ H200 = PROFILES["h200"]
 
 
 def test_device_arrays_are_the_operands(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = recorded(plain_module, monkeypatch)
+    module = recorded(plain_module)
 
     def lying(address: int, rows: int, columns: int, leading: int) -> Any:
         filling = SimpleNamespace(leading_dimension=leading)

@@ -91,7 +91,7 @@ def both_orders(tmp_path: Path) -> ModuleType:
 def test_wide_c_is_computed_transposed_where_predicted_faster(
     both_orders: ModuleType, monkeypatch: pytest.MonkeyPatch, m: int, n: int, op: str
 ) -> None:
-    recording(both_orders, monkeypatch)
+    recording(both_orders)
     a, b, c = (
         device_array(shape, at=number << 40) for number, shape in enumerate(((m, 16), (16, n), (m, n)), start=1)
     )

@@ -18,19 +18,19 @@ from tests.modules import OUT, A, B, loaded, recorded
 class Processes:
     """Fresh copies of one exported module, as processes have them."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.path, self.monkeypatch = folder / "kernels.py", monkeypatch
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "kernels.py"
         self.path.write_text(exported("module", winners(folder, (tuning_run(), trial()))), encoding="utf-8")
 
     def new(self) -> Any:
-        best: Any = recorded(loaded(self.path), self.monkeypatch)
+        best: Any = recorded(loaded(self.path))
         best.driver.free_bytes = 1 << 30  # for what is written between timings
         return best
 
 
 @pytest.fixture
-def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Processes:
-    return Processes(tmp_path, monkeypatch)
+def processes(tmp_path: Path) -> Processes:
+    return Processes(tmp_path)
 
 
 @pytest.fixture
@@ -66,10 +66,9 @@ def test_what_was_found_elsewhere_is_told_and_not_used(processes: Processes, fil
     first = processes.new()
     first.remember(file)
     is_timed(first)
-    for change in ({"IDENTITY": "another"}, {"driver_version": lambda: "580.1 13000"}):
+    for name, value in (("IDENTITY", "another"), ("driver_version", lambda: "580.1 13000")):
         other = processes.new()
-        for name, value in change.items():
-            processes.monkeypatch.setattr(other, name, value)
+        setattr(other, name, value)
         other.remember(file)
         with pytest.warns(RuntimeWarning, match="its choices are for another module, GPU or driver and are not used"):
             assert is_timed(other)

@@ -31,8 +31,8 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module with kernels for OPS in f32 and c64, on a pretended GPU; `streams` are where its products went."""
     module: Any = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS))
-    recording(module, monkeypatch)
-    module.streams = compute(module, monkeypatch)
+    recording(module)
+    module.streams = compute(module)
     return module
 
 
@@ -147,6 +147,6 @@ def test_what_cupy_is_expected_to_be_faster_for_is_its(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cupy: Cupy
 ) -> None:
     module: Any = module_of(tmp_path, Problem(64, 4, 64, "f32", "ttt"), cublas_us=100.0, cublas_right=1)
-    recording(module, monkeypatch)
+    recording(module)
     module.streams = []
     check(module, cupy, numbers((64, 64)), numbers((64, 4)), by_kernel=False)

@@ -28,8 +28,8 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with kernels in f32 and bf16; `streams` are where its products went."""
     kinds = ("f32", "nn"), ("f32", "ttt"), ("bf16", "nn")
     module = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype, op in kinds))
-    recording(module, monkeypatch)
-    module.streams = compute(module, monkeypatch)  # type: ignore[attr-defined]
+    recording(module)
+    module.streams = compute(module)  # type: ignore[attr-defined]
     return module
 
 

@@ -43,15 +43,15 @@ def module(tmp_path_factory: pytest.TempPathFactory, session_cache: None, reques
     problems = [Problem(8, 2, 3, dtype, op.lower()) for dtype, ops in OPS.items() for op in ops]
     problems += [Problem(8, 8, 3, dtype, op) for dtype, op in (("f32", "tx"), ("c64", "cx"))]
     binary = None if request.param == "plain" else launcher_binary()
-    made = module_of(folder, *map(tried, problems), launcher=binary)
+    made: Any = module_of(folder, *map(tried, problems), launcher=binary)
     with pytest.MonkeyPatch.context() as patch:
-        before_a_driver(made, patch)
-        patch.setattr(made.log, "isEnabledFor", lambda level: request.param == "logging")
+        before_a_driver(made)
+        made.log.isEnabledFor = lambda level: request.param == "logging"
         of_function = {
             1 + zlib.crc32(f"{winner.digest} {bits} sm_90a".encode()): (winner, bits)
             for winner, bits in product(made.WINNERS, (32, 64))
         }
-        patch.setattr(made, "of_function", of_function, raising=False)
+        made.of_function = of_function
         for name, library in (("torch", fake_torch()), ("cupy", fake_cupy())):
             patch.setitem(sys.modules, name, library)
         patch.setitem(sys.modules, "pycuda.gpuarray", SimpleNamespace(GPUArray=GPUArray))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_without_a_compiler_tuned_shapes_alone_have_kernels(
         chosen(module)
     with pytest.raises(LookupError, match="no kernel was tuned for"):  # on another GPU
         module.match(512, 8, 256, "f32", "another GPU")
-    recording(module, monkeypatch)
+    recording(module)
     arrays = [device_array(shape, at=at << 40) for at, shape in enumerate(((512, 256), (256, 8), (512, 8)), start=1)]
     assert module.choice(*arrays).is_tuned
     assert module.contenders(module.Product.of(*arrays), GPU)[0].is_tuned
@@ -113,14 +114,12 @@ def test_a_warning_that_is_an_error_is_raised_once(
         assert module.match(512, 8, 256, "f32", GPU).is_tuned
 
 
-def test_without_a_descriptor_the_next_call_tries_again(module: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: Any) -> str:
-        raise OSError(errno.EMFILE, "Too many open files")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "memory_file", full)
-        with pytest.raises(OSError, match="Too many open files"):
-            chosen(module)
+def test_without_a_descriptor_the_next_call_tries_again(module: Any) -> None:
+    file = module.memory_file
+    module.memory_file = Mock(side_effect=OSError(errno.EMFILE, "Too many open files"))
+    with pytest.raises(OSError, match="Too many open files"):
+        chosen(module)
+    module.memory_file = file
     assert not chosen(module).is_tuned
 
 

@@ -76,13 +76,13 @@ def test_a_kernel_is_loaded_once_into_each_context(gpu_module: ModuleType, drive
     assert len(gpu_module.compiled) == 1
 
 
-def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_loads_all_that_products_here_get(tmp_path: Path) -> None:
     """It loads another GPU's kernels only for types that were not tuned here, and no kernels of a host."""
     other = tuning_run("Tesla K40c", compute_capability="3.5")
     tried = [(tuning_run(), "f32"), (other, "f32"), (other, "f64"), (host_run(), "f64")]
     runs, problems = zip(*((run, Problem(4096, 8, 512, dtype)) for run, dtype in tried), strict=True)
     kernels = [trial(problem=one, source=handmade(one, splits=at + 2)) for at, one in enumerate(problems)]
-    module = recorded(module_of(tmp_path, *zip(runs, kernels, strict=True)), monkeypatch)
+    module = recorded(module_of(tmp_path, *zip(runs, kernels, strict=True)))
     module.driver.owner = lambda address: 0xAA  # the context that libraries share
     module.load()
     assert module.driver.calls.count("load") == 4  # two kernels, each with indices of 32 and 64 bits
@@ -92,11 +92,11 @@ def test_load_loads_all_that_products_here_get(tmp_path: Path, monkeypatch: pyte
     assert module.driver.calls.count("load") == 4
 
 
-def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_load_says_what_does_not_load_of_this_gpus_own(tmp_path: Path) -> None:
     for device in (GPU, "Tesla K40c"):
         (tmp_path / device).mkdir()
-        module = recorded(module_of(tmp_path / device, PROBLEM, run=tuning_run(device)), monkeypatch)
-        monkeypatch.setattr(module, "compiled_here", Mock(side_effect=RuntimeError("NVRTC was not found")))
+        module: Any = recorded(module_of(tmp_path / device, PROBLEM, run=tuning_run(device)))
+        module.compiled_here = Mock(side_effect=RuntimeError("NVRTC was not found"))
         refused = pytest.raises(RuntimeError, match="no binary for sm_90a, and NVRTC was not found")
         with refused if device == GPU else nullcontext():
             module.load()
@@ -152,9 +152,9 @@ def test_an_arrays_other_stream_is_waited_for(gpu_module: ModuleType, driver: Re
     assert [call for call in driver.calls if call.startswith("wait")] == ["wait for 77"]
 
 
-def test_much_shared_memory_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_much_shared_memory_is_asked_for(tmp_path: Path) -> None:
     large = replace(source(configuration()), launch=Launch(128, 128, 100_000))
-    module = recorded(module_of(tmp_path, trial(source=large)), monkeypatch)
+    module = recorded(module_of(tmp_path, trial(source=large)))
     module.gemm(A, B, out=OUT)
     assert (module.driver.optin, module.driver.launches[0]["smem"]) == ([100_000], 100_000)
 

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 
 
 @pytest.fixture
-def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
+def real(module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """PyTorch, whose CPU tensors describe their memory as those of a GPU do."""
     described = torch.Tensor.__cuda_array_interface__.fget
 
@@ -41,7 +41,7 @@ def real(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(torch.Tensor, "__cuda_array_interface__", property(interface))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=77))
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 77, raising=False)
-    monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 0))
+    module.home = lambda matrix: (0xC0, 0)
     return torch
 
 
@@ -78,7 +78,7 @@ def real_module(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
 
 @pytest.mark.filterwarnings("ignore")  # warnings of Inductor
 @pytest.mark.parametrize("check", CHECKS | PROGRAMS)
-def test_products_are_pytorchs(real_module: ModuleType, monkeypatch: pytest.MonkeyPatch, check: str) -> None:
-    pretend(real_module, monkeypatch)
+def test_products_are_pytorchs(real_module: ModuleType, check: str) -> None:
+    pretend(real_module)
     torch.set_num_threads(1)  # enough for this size: other tests share the machine
     is_untouched((CHECKS | PROGRAMS)[check], real_module, "cpu")

@@ -29,12 +29,12 @@ def arrays(kind: str, *places: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", ["torch", "cupy", "pycuda"])
-def test_repeated_products_take_the_fast_path(module: ModuleType, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_products_take_the_fast_path(module: ModuleType, kind: str) -> None:
     a, b, out = arrays(kind, 0x1000, 0x2000, 0x3000)
     module.gemm(a, b, out=out)
     if kind != "pycuda":
         module.gemm(a, b)
-    monkeypatch.setattr(module.Product, "of", None)  # called by the checks
+    module.Product.of = None  # called by the checks
     others = arrays(kind, 0x4000, 0x5000, 0x6000)
     assert module.gemm(*others) is others[2]
     assert module.gemm(a, b, out=out, alpha=2, beta=1) is out
@@ -79,9 +79,7 @@ def test_a_primary_context_stays_current_in_a_thread_without_one(module: ModuleT
     assert driver.current is None
 
 
-def test_a_new_context_with_the_handle_of_an_old_one_gets_its_own_kernel(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_context_with_the_handle_of_an_old_one_gets_its_own_kernel(module: ModuleType) -> None:
     module._functions.clear()
     given = arrays("pycuda", 0x1000, 0x2000, 0x3000)
     module.gemm(*given)
@@ -90,7 +88,7 @@ def test_a_new_context_with_the_handle_of_an_old_one_gets_its_own_kernel(
         number._obj.value = 99
         return 0
 
-    monkeypatch.setattr(module.driver, "cuCtxGetId", context_id)
+    module.driver.cuCtxGetId = context_id
     module.gemm(*given)
     module.gemm(*given)
     assert module.driver.calls.count("load") == 2
@@ -189,18 +187,16 @@ def by(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(params=["plain", pytest.param("compiled", marks=pytest.mark.host)])
-def small_module(
-    tmp_path: Path, session_cache: None, by: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> ModuleType:
+def small_module(tmp_path: Path, session_cache: None, by: str, request: pytest.FixtureRequest) -> ModuleType:
     """Return a module of one winner, which is faster than the vendor, or slower."""
     binary = launcher_binary() if request.param == "compiled" else None
     cublas_us = {"kernel": 900.0, "vendor": 100.0}[by]
     problem = Problem(4, 4, 4, "f32")
-    return recorded(module_of(tmp_path, problem, launcher=binary, cublas_us=cublas_us, cublas_right=1), monkeypatch)
+    return recorded(module_of(tmp_path, problem, launcher=binary, cublas_us=cublas_us, cublas_right=1))
 
 
 @pytest.fixture
-def multiplied(cupy: Any, monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+def multiplied(cupy: Any) -> list[tuple[int, int]]:
     """The device and the stream of each of CuPy's own products."""
     found: list[tuple[int, int]] = []
 

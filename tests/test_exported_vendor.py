@@ -21,7 +21,7 @@ def tensors() -> list[Tensor]:
     return [Tensor(f32(at), dtype="torch.float32", ndim=2) for at in (0x1000, 0x2000, 0x3000)]
 
 
-def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType) -> None:
     a, b, out = tensors()
     chosen = losing.choice(a, b, out)
     assert isinstance(chosen, losing.Vendor)
@@ -30,25 +30,23 @@ def test_what_the_vendor_is_faster_at_is_left_to_it(losing: ModuleType, monkeypa
     )
     assert losing.choice(a, b, out, fallback="error").winner.x_cublas == 0.8
     assert losing.gemm(a, b, out=out, alpha=2) is out
-    monkeypatch.setattr(losing.Product, "of", None)  # then by the short way
+    losing.Product.of = None  # then by the short way
     assert losing.gemm(a, b, out=out, beta=1) is out
     assert losing.asked == [(a, b, 2, 0), (a, b, 1, 1)]
 
 
 @pytest.mark.parametrize("is_own", [False, True])
-def test_kernel_that_does_not_compile_is_left_to_the_vendor(
-    tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, is_own: bool
-) -> None:
+def test_kernel_that_does_not_compile_is_left_to_the_vendor(tmp_path: Path, torch: Any, is_own: bool) -> None:
     """This GPU's own was tuned here: that it does not compile is told."""
     tuned_on = tuning_run() if is_own else tuning_run("NVIDIA B200", compute_capability="10.0")
-    module = module_of(tmp_path, Problem(4, 4, 4, "f32"), run=tuned_on)
+    module: Any = module_of(tmp_path, Problem(4, 4, 4, "f32"), run=tuned_on)
     compiled, asked = list[str](), list[Any]()
 
     def compiled_here(text: str, bits: int, arch: str) -> bytes:
         compiled.append(arch)
         raise RuntimeError("NVRTC does not compile it")
 
-    attach(module, monkeypatch, compiled_here=compiled_here)
+    attach(module, compiled_here=compiled_here)
     torch.addmm = lambda c, a, b, *, beta, alpha, out: logged(asked, (a, b), out)
     a, b, out = tensors()
     said = "this module has no binary for sm_90a, and NVRTC does not compile it"
@@ -61,17 +59,15 @@ def test_kernel_that_does_not_compile_is_left_to_the_vendor(
     if not is_own:
         for given in ((a, b, out), (a, b)):
             assert said in module.choice(*given).reason
-        monkeypatch.setattr(module, "why_not_compiled", lambda *_: None)
+        module.why_not_compiled = lambda *_: None
     for given in ((a, b, out), (a, b)):
         assert isinstance(module.choice(*given), module.Match)
 
 
 @pytest.mark.parametrize("has_out", [False, True])
-def test_a_stream_is_the_vendors_too(
-    losing: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, has_out: bool
-) -> None:
+def test_a_stream_is_the_vendors_too(losing: Any, torch: Any, has_out: bool) -> None:
     streams = list[int]()
-    monkeypatch.setattr(losing, "at_stream", lambda array, handle: logged(streams, handle, nullcontext()))
+    losing.at_stream = lambda array, handle: logged(streams, handle, nullcontext())
     torch.stream = 77
     torch.matmul = lambda a, b: logged(losing.asked, (a, b), "made")
     a, b, out = tensors()
@@ -89,10 +85,8 @@ def test_the_vendors_times_count_where_its_answer_was_right(tmp_path: Path, torc
     assert module.match(4, 4, 5, "f32", GPU).is_vendor_chosen == bool(is_right)  # no time can be predicted there
 
 
-def test_without_a_fallback_nothing_is_left_to_the_vendor(
-    losing: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = attach(losing, monkeypatch, cubin_of=cubin)
+def test_without_a_fallback_nothing_is_left_to_the_vendor(losing: ModuleType) -> None:
+    driver = attach(losing, cubin_of=cubin)
     a, b, out = tensors()
     for _ in range(2):
         losing.gemm(a, b, out=out)

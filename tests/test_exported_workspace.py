@@ -26,7 +26,7 @@ from tsm2_tune.generator.problem import Problem
 def split_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A module with such a kernel for column-major matrices of each type, and its driver as `driver`."""
     problems = [Problem(64, 4, 64, dtype_name) for dtype_name in ("f32", "f64")]
-    module = recorded(module_of(tmp_path, *map(split_trial, problems)), monkeypatch)
+    module = recorded(module_of(tmp_path, *map(split_trial, problems)))
     module.driver.workspaces = True
     return module
 

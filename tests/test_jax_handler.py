@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import ModuleType
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 from tests.call_log import logged
 from tests.fabricated import GPU, exported, handmade, imported, trial, tuning_run, winners
 from tests.jax_calls import OVER_FIRST, calls, jax, jnp, numbers
-from tests.recording_driver import RecordingDriver, attach, cubin
+from tests.recording_driver import LAUNCH, RecordingDriver, attach, cubin, lent
 from tsm2_tune.generator.problem import Problem
 
 
@@ -36,12 +35,13 @@ HERE: dict[str, Any] = {"cubin_of": cubin, "PLATFORM_OF_HOST": "none", "_device_
 
 
 @pytest.fixture
-def driver(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Driver:
+def driver(of_gpu: ModuleType) -> Iterator[Driver]:
     driver = Driver()
     driver.current = 0xC0
-    attach(of_gpu, monkeypatch, driver, **HERE, _stream=lambda call: 0x77)
     of_gpu._texts.clear()
-    return driver
+    with lent(of_gpu):
+        attach(of_gpu, driver, **HERE, _stream=lambda call: 0x77)
+        yield driver
 
 
 def launched(of_gpu: ModuleType, driver: Driver, function: Callable[..., Any], *arrays: Any) -> Any:
@@ -94,34 +94,31 @@ def test_a_kernel_is_loaded_once_also_while_xla_captures(of_gpu: ModuleType, dri
     assert not driver.relaxed
 
 
-def test_what_cuda_refuses_is_jaxs_error(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    launch = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_void_p] * 4)(lambda *_: 1)
-    monkeypatch.setattr(driver, "cuLaunchKernelEx", launch)
+def test_what_cuda_refuses_is_jaxs_error(of_gpu: ModuleType, driver: Driver) -> None:
+    driver.cuLaunchKernelEx = LAUNCH(lambda *_: 1)
     with pytest.raises(
         jax.errors.JaxRuntimeError, match=r"INTERNAL: cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE"
     ):
         jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(37, 6), numbers(6, 3)))
 
 
-def test_without_a_stream_xla_is_told(of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    attach(of_gpu, monkeypatch, driver, **HERE)
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL: XLA has no stream here"):
-        jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(36, 6), numbers(6, 3)))
+def test_without_a_stream_xla_is_told(of_gpu: ModuleType) -> None:
+    with lent(of_gpu):
+        attach(of_gpu, Driver(), **HERE)
+        with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL: XLA has no stream here"):
+            jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(36, 6), numbers(6, 3)))
 
 
-def test_what_the_vendor_is_expected_to_be_faster_for_is_jaxs(
-    of_gpu: ModuleType, driver: Driver, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_vendor_is_expected_to_be_faster_for_is_jaxs(of_gpu: Any, driver: Driver) -> None:
     a, b = numbers(41, 6), numbers(6, 3)
     assert calls(of_gpu, of_gpu.jax.matmul, a, b) == 1
     choose = of_gpu.choose
-    monkeypatch.setattr(of_gpu, "choose", lambda *given: replace(choose(*given), is_vendor_chosen=True))
+    of_gpu.choose = lambda *given: replace(choose(*given), is_vendor_chosen=True)
     jax.clear_caches()
     assert calls(of_gpu, of_gpu.jax.matmul, a, b) == 0
 
 
-def test_a_program_for_a_gpu_that_is_not_here_is_jaxs(of_gpu: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_program_for_a_gpu_that_is_not_here_is_jaxs(of_gpu: ModuleType) -> None:
     arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((40, 6), (6, 3))]
     program = jax.export.export(jax.jit(of_gpu.jax.matmul), platforms=["cuda"])(*arrays)
     assert of_gpu.target_of_xla() not in program.mlir_module()

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import logging
 import random
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import ModuleType
 from typing import Any
@@ -19,7 +21,7 @@ from tests.call_log import logged
 from tests.fabricated import exported, handmade, imported, trial, tuning_run, winners
 from tests.fake_tensors import Parameter, Tensor, exchange
 from tests.random_calls import TYPES, Driver, of_cupy, outcome, random_call, tensor
-from tests.recording_driver import attach, cubin
+from tests.recording_driver import attach, cubin, lent
 from tests.threads_on_gpu import in_threads
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.export.launcher_build import launcher_binary
@@ -45,30 +47,33 @@ def pair(tmp_path_factory: pytest.TempPathFactory, binary: bytes) -> tuple[Modul
     return modules[0], modules[1]
 
 
-def ready(module: ModuleType, patch: pytest.MonkeyPatch) -> ModuleType:
-    """Return the module with a driver of its own, as `driver`, and empty caches.
+@contextmanager
+def ready(module: ModuleType) -> Iterator[ModuleType]:
+    """Lend the module with a driver of its own, as `driver`, and empty caches.
 
     It logs its choices, so that Python makes them: the launcher starts repeated calls only.
     """
-    patch.setattr(module.log, "isEnabledFor", lambda level: True)
     for name in ("plans", "starters", "launchers", "workspaces"):
         getattr(module, name).clear()
-    attach(module, patch, Driver(), cubin_of=cubin)
-    return module
+    with lent(module):
+        attach(module, Driver(), cubin_of=cubin, log=logging.Logger("tests", logging.DEBUG))
+        yield module
 
 
 @pytest.fixture
-def plain(pair: tuple[ModuleType, ModuleType], torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return ready(pair[0], monkeypatch)
+def plain(pair: tuple[ModuleType, ModuleType], torch: Any) -> Iterator[ModuleType]:
+    with ready(pair[0]) as module:
+        yield module
 
 
 @pytest.fixture
-def compiled(pair: tuple[ModuleType, ModuleType], torch: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    return ready(pair[1], monkeypatch)
+def compiled(pair: tuple[ModuleType, ModuleType], torch: Any) -> Iterator[ModuleType]:
+    with ready(pair[1]) as module:
+        yield module
 
 
 @pytest.fixture
-def looked(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def looked(compiled: ModuleType) -> list[Any]:
     """The calls that the launcher left to Python."""
     asked = list[Any]()
 
@@ -82,20 +87,15 @@ def looked(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         return start
 
     for name in ("torch_starter", "cupy_starter"):
-        monkeypatch.setattr(compiled, name, partial(starter, getattr(compiled, name)))
+        setattr(compiled, name, partial(starter, getattr(compiled, name)))
     return asked
 
 
 @pytest.fixture
-def long(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def long(compiled: ModuleType) -> list[Any]:
     """The products that took the long way."""
     products, of = list[Any](), compiled.Product.of
-
-    def counting(*arguments: Any, **named: Any) -> Any:
-        products.append(arguments)
-        return of(*arguments, **named)
-
-    monkeypatch.setattr(compiled.Product, "of", counting)
+    compiled.Product.of = lambda *arguments, **named: logged(products, arguments, of(*arguments, **named))
     return products
 
 
@@ -127,12 +127,10 @@ def test_each_call_does_what_it_does_without(
     assert by_launcher > 50
 
 
-def test_a_kernel_that_splits_k_gets_the_workspace_of_now(
-    compiled: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_that_splits_k_gets_the_workspace_of_now(compiled: ModuleType) -> None:
     compiled.driver.current = 0xC0
     by_plan, start = list[int](), compiled.Plan.start
-    monkeypatch.setattr(compiled.Plan, "start", lambda *arguments: logged(by_plan, arguments[6], start(*arguments)))
+    compiled.Plan.start = lambda *arguments: logged(by_plan, arguments[6], start(*arguments))
 
     def workspace_of(m: int) -> list[int]:
         compiled.gemm(
@@ -141,10 +139,7 @@ def test_a_kernel_that_splits_k_gets_the_workspace_of_now(
         arguments = compiled.driver.launches[-1]["arguments"]
         return [int.from_bytes(one[:8], "little") for one in arguments[-2:]]
 
-    first, larger = (
-        workspace_of(6),
-        workspace_of(60),
-    )  # a larger one replaces the first
+    first, larger = workspace_of(6), workspace_of(60)  # a larger one replaces the first
     assert first != larger == workspace_of(6)
     assert by_plan == [0, 0]
     compiled.workspaces[compiled.legacy_key(0xAA)].owners = ()  # memory that is freed by hand

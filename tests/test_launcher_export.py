@@ -33,8 +33,8 @@ def compiled(binary: bytes, tmp_path: Path) -> ModuleType:
     return module_of(tmp_path, trial(), launcher=binary)
 
 
-def loaded(module: ModuleType, patch: pytest.MonkeyPatch, kept: tuple[str, str, str] | None) -> Any:
-    patch.setattr(module, "LAUNCHER", kept)
+def loaded(module: Any, kept: tuple[str, str, str] | None) -> Any:
+    module.LAUNCHER = kept
     module.launcher.cache_clear()
     try:
         return module.launcher()
@@ -50,20 +50,20 @@ def test_one_that_does_not_match_its_digest_is_not_loaded(
     compiled: ModuleType, binary: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place, digest, data = compiled.LAUNCHER
-    assert loaded(compiled, monkeypatch, (place, digest, data)) is not None
+    assert loaded(compiled, (place, digest, data)) is not None
     changed = packed(binary[:-1] + bytes([binary[-1] ^ 1]))[1]
     for wrong in ((digest, changed), ("0" * 64, data), (digest, data[:100]), (digest, "~")):
         with pytest.raises(RuntimeError, match="the compiled launcher does not match its digest: export this module"):
-            loaded(compiled, monkeypatch, (place, *wrong))
+            loaded(compiled, (place, *wrong))
 
 
 def test_one_that_is_not_for_this_python_is_left_alone(compiled: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     place, *rest = compiled.LAUNCHER
-    assert loaded(compiled, monkeypatch, None) is None
-    assert loaded(compiled, monkeypatch, ("linux-other", *rest)) is None
-    assert loaded(compiled, monkeypatch, (place, *packed(b"no shared object"))) is None
+    assert loaded(compiled, None) is None
+    assert loaded(compiled, ("linux-other", *rest)) is None
+    assert loaded(compiled, (place, *packed(b"no shared object"))) is None
     monkeypatch.setattr(sysconfig, "get_config_var", lambda name: int(name == "Py_GIL_DISABLED"))
-    assert loaded(compiled, monkeypatch, (place, *rest)) is None
+    assert loaded(compiled, (place, *rest)) is None
 
 
 # Making the launcher

@@ -58,12 +58,10 @@ def served(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_first_call_does_what_it_does_without(
-    tmp_path: Path, torch: Any, monkeypatch: pytest.MonkeyPatch, seed: int
-) -> None:
+def test_a_first_call_does_what_it_does_without(tmp_path: Path, torch: Any, seed: int) -> None:
     made = modules_of_everything(tmp_path, seed)
     for module in made:
-        before_a_driver(module, monkeypatch)
+        before_a_driver(module)
     count, kinds = served(made, torch, seed, lambda one: one, 0xAA)
     assert count > 40
     assert {dtype for dtype, _ in kinds} == set(TYPES)
@@ -85,9 +83,9 @@ def test_a_first_call_with_arrays_of_cupy_does_what_it_does_without(
     assert {is_made for _, is_made in kinds} == {False, True}
 
 
-def counting_choices(module: ModuleType, patch: pytest.MonkeyPatch) -> list[Any]:
+def counting_choices(module: Any) -> list[Any]:
     asked, choose = list[Any](), module.choose
-    patch.setattr(module, "choose", lambda *arguments: logged(asked, arguments, choose(*arguments)))
+    module.choose = lambda *arguments: logged(asked, arguments, choose(*arguments))
     return asked
 
 
@@ -95,7 +93,7 @@ def test_python_chooses_once_for_each_kernel(
     both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, compiled = both_modules
-    asked = counting_choices(compiled, monkeypatch)
+    asked = counting_choices(compiled)
     for a, b, out in products(compiled, 300):
         assert compiled.gemm(a, b, out=out, fallback="error") is out
     launches = compiled.driver.launches
@@ -103,9 +101,7 @@ def test_python_chooses_once_for_each_kernel(
     assert len(asked) == len({launch["function"] for launch in launches})
 
 
-def test_no_kernel_of_another_context_is_started(
-    both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_kernel_of_another_context_is_started(both_modules: tuple[ModuleType, ModuleType]) -> None:
     """After a reset of the device, handles of kernels are different."""
     _, compiled = both_modules
     made = [products(compiled, 20, dtype) for dtype in ("f32", "f64")]
@@ -132,14 +128,12 @@ def test_no_kernel_of_another_context_is_started(
     assert before.isdisjoint(started(made[0][1:9] + made[1][1:9]))  # which the launcher started itself before
 
 
-def test_a_product_that_is_to_be_timed_is_pythons(
-    both_modules: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _, compiled = both_modules
+def test_a_product_that_is_to_be_timed_is_pythons(both_modules: tuple[ModuleType, ModuleType]) -> None:
+    compiled: Any = both_modules[1]
     made, asked = products(compiled, 40), list[Any]()
     for a, b, out in made[:20]:
         compiled.gemm(a, b, out=out, fallback="error")
-    monkeypatch.setattr(compiled, "by_timing", lambda product, expected, *_: logged(asked, product, expected))
+    compiled.by_timing = lambda product, expected, *_: logged(asked, product, expected)
     for a, b, out in made[20:]:
         compiled.gemm(a, b, out=out, fallback="error", measure=True)
     assert len(asked) == 20

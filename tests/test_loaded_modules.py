@@ -48,7 +48,7 @@ def test_it_need_not_be_among_the_modules(load: Callable[[Path], Any], path: Pat
 
 
 def test_two_copies_work_beside_each_other(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    copies = [recorded(loaded(path, name), monkeypatch) for name in ("one", "other")]
+    copies = [recorded(loaded(path, name)) for name in ("one", "other")]
     for module in copies:
         assert module.gemm(A, B, out=OUT) is OUT
         assert module.choice(A, B, OUT).winner is module.WINNERS[0]
@@ -57,7 +57,7 @@ def test_two_copies_work_beside_each_other(path: Path, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, pickle.dumps])
 def test_a_plan_is_not_copied(again: Callable[[Any], Any], path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module: ModuleType = recorded(loaded(path), monkeypatch)
+    module: ModuleType = recorded(loaded(path))
     plan = module.plan(A, B, OUT)
     with pytest.raises(TypeError, match=r"^a plan belongs to its arrays and to this process, and cannot be copied"):
         again(plan)

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -233,9 +234,9 @@ def test_what_is_no_nvrtc_is_told(tmp_path: Path) -> None:
         compilers.compiled_here(TEXT, 32, "sm_80")
 
 
-def test_what_does_not_compile_is_asked_once(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_does_not_compile_is_asked_once(module: Any) -> None:
     asked = Mock(side_effect=RuntimeError("NVRTC does not compile it"))
-    monkeypatch.setattr(module, "compiled_here", asked)
+    module.compiled_here = asked
     for _ in range(2):
         with pytest.raises(RuntimeError, match="no binary for sm_80, and NVRTC does not compile it"):
             module.cubin_of(module.WINNERS[0], 32, "sm_80")
@@ -282,9 +283,7 @@ def test_an_nvcc_that_makes_no_binary_is_told(
     assert said in str(told.value)
 
 
-def test_an_nvcc_that_cannot_be_started_is_told(
-    nvcc: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_nvcc_that_cannot_be_started_is_told(nvcc: Callable[[str], Path], tmp_path: Path) -> None:
     nvcc("")
     (tmp_path / "nvcc").write_text("#!/nowhere/python\n")
     with pytest.raises(RuntimeError, match=r"nvcc does not compile it \(.*No such file"):

@@ -52,13 +52,11 @@ def test_the_result_is_where_it_is_asked_for(overridable: ModuleType, torch: Any
     assert not hasattr(c, "copied")
 
 
-def test_what_is_added_is_copied_into_a_new_result(
-    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_added_is_copied_into_a_new_result(overridable: Any, torch: Any) -> None:
     (a, b), c, row = factors(), row_major(6, 2, 0x4000), row_major(1, 2, 0x5000)
     with overridable.installed():
         assert torch.table.call("addmm", row, a, b) == OWN  # because the product is small
-        monkeypatch.setattr(overridable, "LONG", 0)
+        overridable.LONG = 0
         for added in (c, row):
             assert torch.table.call("addmm", added, a, b, alpha=3).copied is added
             assert [launched_values(overridable)[at] for at in (3, 8)] == [3.0, 1.0]
@@ -88,11 +86,9 @@ def test_products_of_tf32_are_pytorchs(overridable: ModuleType, torch: Any) -> N
         assert torch.table.call("mm", *factors()) != OWN
 
 
-def test_where_the_vendor_is_expected_to_be_faster_it_is_pytorchs(
-    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_where_the_vendor_is_expected_to_be_faster_it_is_pytorchs(overridable: Any, torch: Any) -> None:
     choose = Mock(return_value=overridable.Vendor("it is faster"))
-    monkeypatch.setattr(overridable, "chosen_or_vendor", choose)
+    overridable.chosen_or_vendor = choose
     with overridable.installed():
         for _ in range(3):
             assert torch.table.call("mm", *factors()) == OWN
@@ -108,10 +104,8 @@ def test_the_vendors_product_is_pytorchs(overridable: ModuleType, torch: Any) ->
         assert torch.table.call("mm", *factors()) != OWN
 
 
-def test_what_cannot_be_loaded_is_pytorchs_and_told_once(
-    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(overridable, "cubin_of", Mock(side_effect=RuntimeError("no compiler")))
+def test_what_cannot_be_loaded_is_pytorchs_and_told_once(overridable: Any, torch: Any) -> None:
+    overridable.cubin_of = Mock(side_effect=RuntimeError("no compiler"))
     with overridable.installed():
         with pytest.warns(RuntimeWarning, match="^left to PyTorch: no compiler"):
             assert torch.table.call("mm", *factors()) == OWN
@@ -123,10 +117,11 @@ def test_without_room_for_a_workspace_it_is_pytorchs_for_now(
     overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     with overridable.installed():
-        with monkeypatch.context() as patch:
-            where = overridable if step == "prepare_launch" else overridable.Plan
-            patch.setattr(where, step, Mock(side_effect=MemoryError))
-            assert torch.table.call("mm", *factors()) == OWN
+        where = overridable if step == "prepare_launch" else overridable.Plan
+        plain = getattr(where, step)
+        setattr(where, step, Mock(side_effect=MemoryError))
+        assert torch.table.call("mm", *factors()) == OWN
+        setattr(where, step, plain)
         assert torch.table.call("mm", *factors()) != OWN
 
 
@@ -245,8 +240,8 @@ def test_an_old_pytorch_is_told(overridable: ModuleType, torch: Any) -> None:
         overridable.install()
 
 
-def test_a_pytorch_without_gpus_is_told(overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overridable, "KEY_OF_GPUS", "XPU")
+def test_a_pytorch_without_gpus_is_told(overridable: Any, torch: Any) -> None:
+    overridable.KEY_OF_GPUS = "XPU"
     with pytest.raises(RuntimeError, match=r"^install: this PyTorch is built for no GPU: no kernel for XPU"):
         overridable.install()
     overridable.uninstall()

@@ -110,11 +110,9 @@ def unusual_summands() -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("name", unusual_summands())
-def test_an_unusual_summand_is_pytorchs(
-    overridable: ModuleType, torch: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_an_unusual_summand_is_pytorchs(overridable: Any, torch: Any, name: str) -> None:
     (a, b), out = factors(), row_major(6, 2, 0x3000)
-    monkeypatch.setattr(overridable, "LONG", 0)  # by which products of this size are too small to add a row to
+    overridable.LONG = 0  # by which products of this size are too small to add a row to
     with overridable.installed():
         assert torch.table.call("addmm.out", unusual_summands()[name], a, b, out=out) == OWN
         assert not hasattr(out, "copied")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from tests.fake_tensors import fake_torch
 from tests.measured_plans.helpers import module_of_all
-from tests.recording_driver import recording
+from tests.recording_driver import lent, recording
 
 
 @pytest.fixture(scope="module")
@@ -20,13 +21,13 @@ def of_all(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Mod
 
 
 @pytest.fixture
-def module(of_all: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def module(of_all: ModuleType) -> Iterator[ModuleType]:
     """The module before a driver that records, as `driver`; every kernel has a binary."""
     for kept in (of_all.plans, of_all.starters, of_all.workspaces, of_all.decided):  # another test's driver
         kept.clear()
-    driver = recording(of_all, monkeypatch, is_compiled=lambda *_: True)
-    driver.workspaces = True
-    return of_all
+    with lent(of_all) as module:
+        recording(module, is_compiled=lambda *_: True).workspaces = True
+        yield module
 
 
 @pytest.fixture

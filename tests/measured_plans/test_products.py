@@ -165,7 +165,7 @@ def test_what_lies_otherwise_is_another_kind(module: ModuleType) -> None:
     assert kind(*arrays(8, 8, 64)) == kinds[0]
 
 
-def test_of_threads_that_begin_at_once_one_times(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_threads_that_begin_at_once_one_times(module: Any) -> None:
     timed: list[Any] = []
 
     def slowly(product: Any, found: Any, *_: Any) -> Any:
@@ -173,7 +173,7 @@ def test_of_threads_that_begin_at_once_one_times(module: ModuleType, monkeypatch
         time.sleep(0.05)
         return found
 
-    monkeypatch.setattr(module, "fastest_way", slowly)
+    module.fastest_way = slowly
     product = module.Product.of(*arrays(), conjugates=(False, False), math=None)
     kernel = module.choice(*arrays(), fallback="error")
 
@@ -181,7 +181,7 @@ def test_of_threads_that_begin_at_once_one_times(module: ModuleType, monkeypatch
     assert timed == [kernel]
 
 
-def test_what_out_holds_is_kept(module: ModuleType, slow: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_out_holds_is_kept(module: Any, slow: SimpleNamespace) -> None:
     kept: list[Any] = []
 
     @contextlib.contextmanager
@@ -189,7 +189,7 @@ def test_what_out_holds_is_kept(module: ModuleType, slow: SimpleNamespace, monke
         kept.append(array)
         yield
 
-    monkeypatch.setattr(module, "preserved", preserved)
+    module.preserved = preserved
     a, b, out = tensors()
     module.gemm(a, b, out=out, beta=1, measure=True)
     assert kept == [out]
@@ -201,22 +201,18 @@ def test_what_out_holds_is_kept(module: ModuleType, slow: SimpleNamespace, monke
 
 
 @pytest.mark.parametrize("what", ["load", "room", "vectors", "no kernel", "nothing"])
-def test_what_cannot_be_timed_is_computed_as_expected(
-    module: ModuleType, torch: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_what_cannot_be_timed_is_computed_as_expected(module: Any, torch: SimpleNamespace, what: str) -> None:
     def fails(*_: Any, **__: Any) -> Any:
         raise {"load": RuntimeError, "room": MemoryError, "no kernel": LookupError}[what]("no")
 
     plain, failing = module.chosen_or_vendor, {"load": "prepare_launch", "room": "fastest_way", "no kernel": "choose"}
     left = module.Vendor("expected to be faster")
     if what in ("load", "room", "vectors"):
-        monkeypatch.setattr(
-            module, "chosen_or_vendor", lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
-        )
+        module.chosen_or_vendor = lambda p, fallback: left if fallback == "vendor" else plain(p, fallback)
     if what == "vectors":
-        monkeypatch.setattr(module, "vendors_of", lambda *_: None)
+        module.vendors_of = lambda *_: None
     elif what in failing:
-        monkeypatch.setattr(module, failing[what], fails)
+        setattr(module, failing[what], fails)
     a, b, out = tensors(M, N, 0) if what == "nothing" else tensors()
     assert module.gemm(a, b, out=out, measure=True) is out
     assert (len(torch.asked), module.driver.launches) == (1, [])

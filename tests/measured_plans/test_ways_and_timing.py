@@ -46,10 +46,8 @@ def test_kernels_for_the_transposed_product_are_ways_too(module: ModuleType) -> 
     assert [values[4], values[6], values[9]] == [2 << 40, 1 << 40, 3 << 40]  # b, a and out
 
 
-def test_only_what_has_a_binary_is_timed_beside_the_one_that_gemm_takes(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "is_compiled", lambda *_: False)
+def test_only_what_has_a_binary_is_timed_beside_the_one_that_gemm_takes(module: Any) -> None:
+    module.is_compiled = lambda *_: False
     given = arrays()
     module.plan(*given, measure=True)
     expected = module.choice(*given, fallback="error").launch
@@ -132,9 +130,9 @@ def test_late_host_is_detected_by_the_preceding_event(module: ModuleType) -> Non
     assert fills == 3 * sum(call == "event on 7" for call in driver.calls) // 2  # an error says nothing of the host
 
 
-def test_a_late_sample_counts_for_nothing(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_sample_counts_for_nothing(module: Any) -> None:
     told = iter([(900.0, 70.0, True), (10.0, 5.0, False), *[(20.0, 9.0, False)] * 6])
-    monkeypatch.setattr(module, "_sample", lambda *_: next(told))
+    module._sample = lambda *_: next(told)
     assert module.times_us([lambda: None], arrays()[0], 0xC0, 0, 0) == ([20.0], [5.0])
 
 
@@ -174,9 +172,7 @@ def test_medians_decide_and_one_bad_sample_of_the_fastest_does_not(module: Modul
     assert timed([10.0] * 7, [12.1] * 2) == pytest.approx([10.0, 12.1])
 
 
-def test_the_arrays_are_waited_for_and_their_context_is_current(
-    module: ModuleType, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_arrays_are_waited_for_and_their_context_is_current(module: Any) -> None:
     """CuPy's arrays state the stream that they are in use on."""
     a, b, out = arrays()
     a.__cuda_array_interface__["stream"] = 21
@@ -187,16 +183,16 @@ def test_the_arrays_are_waited_for_and_their_context_is_current(
     module.plan(*arrays(), measure=True)  # this thread has none
     assert module.driver.pushed == []
     module.driver.devices.clear()
-    monkeypatch.setattr(module, "home", lambda matrix: (0xC0, 3))
+    module.home = lambda matrix: (0xC0, 3)
     module.times_us([lambda: None], a, 0xC0, 3, 7)
     assert module.driver.devices == {3}
     ordinals: list[int] = []
-    monkeypatch.setattr(module, "times_us", lambda starts, *more: logged(ordinals, more[2], ([1.0] * 9, [1.0] * 9)))
+    module.times_us = lambda starts, *more: logged(ordinals, more[2], ([1.0] * 9, [1.0] * 9))
     module.plan(*arrays(), measure=True)
     assert ordinals == [3]
 
 
-def test_one_thread_times_at_a_time(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_times_at_a_time(module: Any) -> None:
     at_once, most = [0], [0]
     plain = module.times_us
 
@@ -207,7 +203,7 @@ def test_one_thread_times_at_a_time(module: ModuleType, monkeypatch: pytest.Monk
         at_once[0] -= 1
         return found
 
-    monkeypatch.setattr(module, "times_us", times)
+    module.times_us = times
     in_threads([lambda: module.plan(*arrays(), measure=True)] * 8)
     assert most == [1]
 
@@ -237,7 +233,7 @@ def test_without_room_to_fill_there_is_a_sentence(module: ModuleType, torch: Sim
 # Failures
 
 
-def test_a_way_that_fails_is_left_out(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_way_that_fails_is_left_out(module: Any) -> None:
     first = module.choice(*arrays(), fallback="error").winner
     plain = module.function_of
 
@@ -246,14 +242,14 @@ def test_a_way_that_fails_is_left_out(module: ModuleType, monkeypatch: pytest.Mo
             raise RuntimeError("no binary")
         return plain(context, number, winner, bits, arch)
 
-    monkeypatch.setattr(module, "function_of", function_of)
+    module.function_of = function_of
     assert module.plan(*arrays(), measure=True).match.winner is first
-    monkeypatch.setattr(module, "_starts", lambda start: False)
+    module._starts = lambda start: False
     assert not module.plan(*arrays(), measure=True).match.is_timed  # the one that gemm takes
 
 
-def test_a_failing_kernel_is_told_when_the_plan_is_made(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "function_of", Mock(side_effect=RuntimeError("no binary of any")))
+def test_a_failing_kernel_is_told_when_the_plan_is_made(module: Any) -> None:
+    module.function_of = Mock(side_effect=RuntimeError("no binary of any"))
     with pytest.raises(RuntimeError, match="no binary of any"):
         module.plan(*arrays(), measure=True)
 
