@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import pytest
 from rich.console import Console
 
-from tests import databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything
+from tests import databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything, short_waits
 from tests.calls import TYPES
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
@@ -46,7 +46,6 @@ from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.measure.timing import Effort
-from tsm2_tune.tuner.results.storage import sqlite
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary
 from tsm2_tune.tuner.verify.bound_kernel import Entry
@@ -57,7 +56,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WITH_FIXTURES = databases, fake_compilers, fake_tensors, modules, packs_of_everything
+WITH_FIXTURES = databases, fake_compilers, fake_tensors, modules, packs_of_everything, short_waits
 FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 
@@ -268,12 +267,6 @@ def server(session_folder: Path) -> Iterator[TestServer]:
 def address(server: TestServer) -> str:
     """A database of the server's that holds nothing."""
     return server.new()
-
-
-@pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A locked database is waited for shortly."""
-    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_SECONDS", 0.05)
 
 
 @pytest.fixture

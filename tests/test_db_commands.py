@@ -18,7 +18,7 @@ from tests.command import run, said
 from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts, half_written
 from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
-from tsm2_tune.tuner.results.maintenance import migration, vacuum
+from tsm2_tune.tuner.results.maintenance import migration
 from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
@@ -170,12 +170,12 @@ def test_a_run_that_stores_meanwhile_loses_nothing(path: Path) -> None:
     assert run("db", "check", "--db", str(path)).exit_code == 0
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.slow
-def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_takes_too_long_keeps_its_gaps(path: Path) -> None:
     with_waste(path)
     plain_sql(path, "INSERT INTO sample WITH RECURSIVE n(i) AS (SELECT 100 UNION ALL SELECT i + 1 FROM n WHERE"
                     " i < 500000) SELECT 1, i, 1.0 FROM n")  # fmt: skip
-    monkeypatch.setattr(vacuum, "MOST_SECONDS", 0.01)
     size = path.stat().st_size
     found = run("db", "vacuum", "--db", str(path))
     assert (found.exit_code, path.stat().st_size) == (0, size)

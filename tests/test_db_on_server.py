@@ -12,7 +12,6 @@ from tests.fabricated import downgrade, trial, tuning_run
 from tests.servers import TestServer, asked
 from tests.tampering import good_database
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.merge import importer
 from tsm2_tune.tuner.results.merge.problem_rows import Writer
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage import schema_versions
@@ -34,6 +33,7 @@ def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -
     assert said("db", "check", "--db", address) == said("db", "check", "--db", back)
 
 
+@pytest.mark.usefixtures("impatient")
 def test_an_import_goes_on_where_the_server_was_restarted(
     server: TestServer, address: str, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,7 +47,6 @@ def test_an_import_goes_on_where_the_server_was_restarted(
         write(writer, device, problem, part, is_new=is_new)
 
     monkeypatch.setattr(Writer, "write", restarted)
-    monkeypatch.setattr(importer, "HOLD_SECONDS", 0)
     assert "added 12 trials" in said("db", "merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
     monkeypatch.setattr(Writer, "write", write)

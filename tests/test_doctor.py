@@ -15,7 +15,6 @@ import pytest
 
 from tests.command import run
 from tests.fake_compilers import NVCC, WRITES, is_gone
-from tsm2_tune.tuner.compile import nvcc as nvcc_compiler
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.doctor import examination, nvidia_smi, software, toolkit
 from tsm2_tune.tuner.doctor.examination import examine
@@ -155,6 +154,7 @@ def test_an_nvcc_that_hangs_is_ended(nvcc: Callable[[str], Path], tmp_path: Path
     assert is_gone(int((tmp_path / "process").read_text()))
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("told", "variable", "remedy"),
     [
@@ -167,7 +167,6 @@ def test_an_nvcc_that_hangs_is_named(
     tool: Tool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: str, variable: str, remedy: str
 ) -> None:
     """From the beginning, or once it has told its version."""
-    monkeypatch.setattr(nvcc_compiler, "ANSWER_SECONDS", 0.2)  # for its dry run
     path = tool("nvcc", f'[ "$1 {told}" = "--version release 13.0" ] && echo {told} && exit; sleep 600')
     if variable:
         monkeypatch.setenv(variable, str(tmp_path / "home"))
@@ -258,11 +257,11 @@ esac"""
     assert "SM 1200 of at most 1980 MHz, lowered by the hardware" in found["clocks"].text
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     "script", ["exit 9", "echo garbage", "kill -KILL $$", pytest.param("sleep 600", marks=pytest.mark.slow)]
 )
-def test_an_nvidia_smi_that_fails_is_a_note(tool: Tool, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi, "ANSWER_SECONDS", 1.0)
+def test_an_nvidia_smi_that_fails_is_a_note(tool: Tool, script: str) -> None:
     tool("nvidia-smi", script)
     found = only(nvidia_smi.nvidia_smi(QUESTION))
     assert (found.name, found.state) == ("nvidia-smi", State.NOTE)

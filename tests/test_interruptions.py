@@ -16,7 +16,7 @@ import pytest
 
 from tests.fake_compilers import WRITE, calls, compiled, fake, is_gone
 from tsm2_tune.errors import ToolMissing
-from tsm2_tune.tuner.compile import command_limits, compiler, failure_cause
+from tsm2_tune.tuner.compile import compiler, failure_cause
 from tsm2_tune.tuner.compile.compiler import Toolchain, kill_running
 from tsm2_tune.tuner.device.emulator.toolchain import host_toolchain
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
@@ -174,11 +174,9 @@ def test_time_in_which_a_compiler_is_stopped_does_not_count(who: tuple[str, str]
     assert answer.compile_seconds < 0.6
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("command", ["sh -c 'kill -STOP $$'", "kill -STOP $$"])
-def test_a_compiler_that_stays_stopped_is_no_verdict(
-    command: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(command_limits, "STILL_SECONDS", 0.3)
+def test_a_compiler_that_stays_stopped_is_no_verdict(command: str, tmp_path: Path) -> None:
     failed = failure(fake(tmp_path, command), limit_seconds=1.0)
     assert failed.outcome is INTERRUPTED
     assert "stopped, and not continued" in failed.detail

@@ -24,7 +24,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs import leases, owners
+from tsm2_tune.tuner.runs import owners
 from tsm2_tune.tuner.runs.leases import DEATHS_UNTIL_QUARANTINE, LEASE_SECONDS, Leases
 
 OTHER = replace(PROBLEM, m=PROBLEM.m + 1)
@@ -260,9 +260,8 @@ def test_invalid_row_is_no_lease(edit: str, ours: Leases, theirs: Leases, path: 
     assert rows(path) == [(ours.owner, None, None, 0)]
 
 
-def test_thread_renews_and_records(store: Store, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(leases, "RENEWAL_SECONDS", 0.05)
+@pytest.mark.usefixtures("impatient")
+def test_thread_renews_and_records(store: Store, path: Path) -> None:
     with store.leases(GPU) as run:
         assert run.take(PROBLEM)
         run.record_current(PROBLEM, C128)

@@ -262,6 +262,7 @@ def test_nvcc_is_asked_for_a_width_and_an_architecture(nvcc: Callable[[str], Pat
         assert called.read_text().startswith(f"-cubin -arch={arch} -std=c++17 -DINDEX_BITS={bits} -o ")
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("does", "said"),
     [
@@ -272,11 +273,8 @@ def test_nvcc_is_asked_for_a_width_and_an_architecture(nvcc: Callable[[str], Pat
         ("import time; time.sleep(60)", "nvcc takes more than 2 s for it"),
     ],
 )
-def test_an_nvcc_that_makes_no_binary_is_told(
-    nvcc: Callable[[str], Path], does: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_nvcc_that_makes_no_binary_is_told(nvcc: Callable[[str], Path], does: str, said: str) -> None:
     nvcc(does)
-    monkeypatch.setattr(compilers, "COMPILE_SECONDS", 2.0)
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, HOPPER)
     assert str(told.value).startswith("NVRTC was not found; /")

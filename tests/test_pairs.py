@@ -21,7 +21,6 @@ from tests.databases import dump
 from tests.kills import asked
 from tests.on_host import ON_HOST
 from tsm2_tune.api.tune import TuningResult
-from tsm2_tune.console import cross_timing
 from tsm2_tune.console.cross_timing import PairProgress
 from tsm2_tune.console.eta import remaining_text
 from tsm2_tune.console.run_progress import changed_text, spent_text
@@ -185,6 +184,7 @@ def test_where_no_bar_tells_a_line_counts_them_now_and_then() -> None:
     assert lines == [f"pairs: {done} of 132, {remaining_text(left)}" for done, left in seconds.items()]
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     attempt = Worker.attempt
 
@@ -192,7 +192,6 @@ def test_a_pair_that_takes_long_is_told(two_kernels: Path, monkeypatch: pytest.M
         time.sleep(0.5)
         return attempt(worker, request, *meanwhile)
 
-    monkeypatch.setattr(cross_timing, "LONG_SECONDS", 0.2)
     monkeypatch.setattr(Worker, "attempt", slow)
     assert re.search(r"^pairs: [01] of 2(; 1 final)?: [a-z' ]+ \(\d+ s\)$", tuned(two_kernels), re.MULTILINE)
 

@@ -19,7 +19,6 @@ from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, trial, t
 from tests.servers import TestServer, asked, wait_until
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results import insert
-from tsm2_tune.tuner.results.storage import retry
 from tsm2_tune.tuner.results.store import Store
 
 ROOT = Path(__file__).parents[1]
@@ -66,12 +65,6 @@ def store(address: str) -> Iterator[Store]:
     """The store in the server's database."""
     with Store.open(address, create=True) as store:
         yield store
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Retry soon after a lost connection, and not for long."""
-    monkeypatch.setattr(retry, "WAITS_SECONDS", (0.01,) * 3)
 
 
 def test_several_at_once_do_everything_once(address: str) -> None:
@@ -165,7 +158,7 @@ def with_a_broken_commit(monkeypatch: pytest.MonkeyPatch, end: Callable[[Connect
 
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_the_answer_to_a_commit_is_lost(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None, is_stored: bool
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, impatient: None, is_stored: bool
 ) -> None:
     """The round is stored once, whether or not the server had committed it."""
     for config in (FIRST, SECOND):
@@ -177,7 +170,7 @@ def test_the_answer_to_a_commit_is_lost(
 
 
 def test_pending_commit_is_checked_once_it_has_ended(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, impatient: None
 ) -> None:
     """The connection breaks while the server commits."""
     for config in (FIRST, SECOND):
@@ -229,7 +222,7 @@ def gone() -> Exception:
 
 @pytest.mark.parametrize("way", ["pg_terminate_backend(pid)", "deadlock"])
 def test_a_transaction_that_the_server_ends_is_made_again(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, quick: None, way: str
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, impatient: None, way: str
 ) -> None:
     import psycopg
 
@@ -249,7 +242,7 @@ def test_a_transaction_that_the_server_ends_is_made_again(
     assert asked(address, "SELECT count(*) FROM trial JOIN measurement ON trial_id = trial.id") == [(1,)]
 
 
-def test_a_server_that_stays_away_is_told(server: TestServer, monkeypatch: pytest.MonkeyPatch, quick: None) -> None:
+def test_a_server_that_stays_away_is_told(server: TestServer, impatient: None) -> None:
     address = server.new()
     with Store.open(address, create=True) as store:
         server.stop()

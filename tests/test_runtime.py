@@ -107,9 +107,9 @@ def test_a_binary_is_there_for_each_width_of_index_and_guarded(tmp_path: Path) -
         module.cubin_of(winner, 32, "sm_90a")
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc")
-def test_how_far_the_compiler_is_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.tuner.export.cubins.NEWS_SECONDS", 0.0)
+def test_how_far_the_compiler_is_is_told(tmp_path: Path) -> None:
     rows, sources = winners(tmp_path, (tuning_run(), trial(problem=PROBLEM, source=handmade(PROBLEM))))
     told: list[str] = []
     cubins, _ = compiled_cubins(rows, sources, told.append)

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from tests.command import run
-from tsm2_tune.api import parse
 from tsm2_tune.api.parse import MOST_SHAPES_BYTES, op_in, problems_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.shapes import MOST_SHAPES, Shape, parse_shapes
@@ -185,9 +184,9 @@ def test_shapes_come_through_a_pipe_or_standard_input(tmp_path: Path) -> None:
         assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.slow
-def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parse, "MOST_SHAPES_SECONDS", 0.2)
+def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
     reads, writes = os.pipe()
     os.write(writes, b"8x8x8\n")

@@ -19,7 +19,6 @@ from tests.on_host import ON_HOST
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.runs import signals
 from tsm2_tune.tuner.runs.signals import Stopped, held, stoppable
 from tsm2_tune.tuner.worker import client as workers
 from tsm2_tune.tuner.worker.child_process import start_child
@@ -81,6 +80,7 @@ def in_weak_reference(work: Callable[[], None]) -> None:
     assert reference() is None
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("swallowing", [in_destructor, in_weak_reference])
 @pytest.mark.parametrize("number", SIGNALS)
@@ -88,7 +88,6 @@ def test_a_signal_that_a_destructor_swallows_ends_the_run(
     number: int, swallowing: Callable[[Callable[[], None]], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Python drops what a destructor, or a callback of a weak reference, raises."""
-    monkeypatch.setattr(signals, "LOOK_SECONDS", 0.01)
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     for _ in range(20):
         deadline, stop = time.monotonic() + 10, None
@@ -103,11 +102,9 @@ def test_a_signal_that_a_destructor_swallows_ends_the_run(
         assert stop.number == number
 
 
+@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("within", [held, nullcontext])
-def test_a_second_ctrl_c_ends_an_end_that_hangs(
-    within: Callable[[], AbstractContextManager[None]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(signals, "LAST_SECONDS", 0.1)
+def test_a_second_ctrl_c_ends_an_end_that_hangs(within: Callable[[], AbstractContextManager[None]]) -> None:
     deadline = time.monotonic() + 10
 
     @contextmanager
