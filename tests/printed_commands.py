@@ -29,6 +29,7 @@ from tests.fabricated import (
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.families.stream_a import StreamADmmaConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.tuner.device import cuda
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import IN_FINALS, Cache, Final, LoadedResources, Outcome, Trial
 
@@ -120,14 +121,19 @@ CHANGING = {  # in every run, version or kernel
 
 
 def replayed(transcript: str) -> str:
-    """Return the transcript's commands with what they print now of the databases, which are made in this folder."""
+    """Return the transcript's commands with what they print now of the databases, which are made in this folder.
+
+    Raise AssertionError if they change a file.
+    """
     for make in (winners, states, audited, sets, rates):
         make()
+    before = {path: path.read_bytes() for path in Path().iterdir()}
     parts = []
     for line in re.findall(r"^\$ tsm2-tune (.*)$", transcript, re.MULTILINE):
         result = run(*shlex.split(line))
         status = f"[status {result.exit_code}]\n" if result.exit_code else ""
         parts.append(f"$ tsm2-tune {line}\n{result.output}{status}")
+    assert {path: path.read_bytes() for path in Path().iterdir()} == before
     text = "\n".join(parts)
     for pattern, name in CHANGING.items():
         text = re.sub(pattern, name, text)
@@ -135,6 +141,7 @@ def replayed(transcript: str) -> str:
 
 
 if __name__ == "__main__":
+    cuda.cuda_device_count = lambda: 0
     for path in FOLDER.glob("*.txt"):
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)

@@ -184,12 +184,6 @@ def test_a_share_is_a_number_up_to_one_or_a_text(share: Any, is_taken: bool, dat
         assert run(*arguments, share).exit_code == (0 if is_taken else 2)
 
 
-def test_no_product_is_worth_more_than_all() -> None:
-    assert "'200%' is no percentage: expected at most 100%, such as 3%" in refused(
-        "record", "--output", "-", "--worth", "200%", "--", "true"
-    )
-
-
 @pytest.mark.parametrize("text", ["1024 x 8 x 64", "1024x8 X64", " 1024 x8x 64 "])
 def test_spaces_may_be_around_an_x(text: str, tmp_path: Path) -> None:
     file = tmp_path / "shapes.txt"

@@ -126,19 +126,6 @@ def test_predict_says_what_an_exported_module_says(tmp_path: Path) -> None:
     assert found["reason"] in (str(match), f"the vendor: {match}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (("--device", "k40c"), "there are no pretuned kernels for 'k40c': name one of h100, h200 with --device"),
-        (("--device", "h10"), "or a database with --db; did you mean h100?"),
-        ((), "no card is named: name one of h100, h200 with --device"),
-        (("--device", "h100", "--math", "minplus"), "has no kernel for"),
-    ],
-)
-def test_predict_says_what_it_lacks(arguments: tuple[str, ...], expected: str) -> None:
-    assert expected in refused("predict", "--shapes", "512x8x512", *arguments)
-
-
 def test_predict_prints_a_row_for_a_problem_without_a_kernel() -> None:
     arguments = ("predict", "--device", "h200", "--op", "tn", "--dtype", "f32,f64", "8x8x10000")
     said = run(*arguments)
@@ -219,13 +206,6 @@ def test_compare_says_what_it_lacks(path: Path, toolchain: object) -> None:
     said = run(*sought, "f32,f64")
     assert (said.exit_code, reason in said.stderr) == (1, True)
     assert said.stdout.splitlines()[2].split()[:2] == ["64x2x64", "f32"]
-
-
-@pytest.mark.usefixtures("no_driver")
-def test_compare_without_a_gpu_names_the_command_that_estimates() -> None:
-    said = refused("compare", "--db", "pretuned:h100", "--shapes", "64x2x64")
-    assert "no GPU here, and times of kernels on the CPU mean nothing: to estimate times without a GPU:" in said
-    assert "tsm2-tune predict --device h100" in said
 
 
 def test_a_kernel_that_the_module_leaves_to_cublas_costs_a_program_nothing() -> None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.command import refused, run
-from tsm2_tune.errors import InputError
+from tests.command import run
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.problem import Problem
@@ -35,34 +34,6 @@ def test_thresholds_are_spelt_by_name() -> None:
     assert parse_thresholds("none") == NONE
     assert parse_thresholds("none, min-reuse=2.5") == NONE | {"min_reuse": 2.5}
     assert parse_thresholds("min-threads-per-sm=512, min_reuse=2.5,") == {"min_threads_per_sm": 512, "min_reuse": 2.5}
-
-
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        (
-            "threads=1",
-            "unknown guideline 'threads': expected one of min-threads-per-sm, min-blocks-per-sm, min-reuse",
-        ),
-        ("none=1", "unknown guideline 'none'"),
-        ("min-reuse=x", "expected a number"),
-        ("min-reuse", "expected a number"),
-        ("min-reuse=\uff11", "min-reuse='\uff11': expected a number"),
-        ("min-reuse=1_0", "min-reuse='1_0': expected a number"),
-        ("min-blocks-per-sm=\uff11", "min-blocks-per-sm='\uff11': expected a whole number"),
-        ("min-reuse=-1", "at least 0"),
-        ("min-reuse=nan", "at least 0"),
-        ("min-reuse=inf", "at least 0"),
-        ("min-blocks-per-sm=1.5", "expected a whole number"),
-        ("min-reuse=1,min_reuse=2", "guideline min_reuse is set twice"),
-        ("min-reuse=1,none", "none removes all thresholds, so it must come first"),
-        ("none,none", "so it must come first"),
-    ],
-)
-def test_what_is_no_threshold_is_refused(text: str, complaint: str) -> None:
-    with pytest.raises(InputError, match=complaint):
-        parse_thresholds(text)
-    refused("space", "--device", "h200", "--guidelines", text)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,7 +15,6 @@ import numpy as np
 import pytest
 
 import tsm2_tune
-from tests.command import refused
 from tests.fabricated import final, vendor_measurement
 from tests.predicted import GPU, PLAIN, RATES, measured, pair
 from tests.simulated import RUN, TODAY, stored_trial
@@ -127,14 +125,6 @@ def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], wor
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.host
-def test_a_host_is_refused_in_a_sentence(tmp_path: Path) -> None:
-    assert refused("pack", "--device", "cpu", "-o", str(tmp_path / "a.jsonl")) == (
-        "Error: `pack` needs a GPU: times of kernels on the CPU mean nothing;"
-        " to estimate times without a GPU: tsm2-tune predict --device h100\n"
-    )
-
-
 def test_kinds_are_told_by_the_extents() -> None:
     assert [kind_of(Problem.parse(f"{shape}:f32")) for shape in ("64x64x6399", "64x64x6400", "65x65x65")] == [
         "R",
@@ -154,7 +144,7 @@ def test_types_are_named_as_for_tuning(tmp_path: Path, dtype: Any) -> None:
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_a_pack_is_tuned_continued_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A device that takes 100 us for each problem, where cuBLAS takes 200."""
-    module, device = sys.modules["tsm2_tune.api.pack"], Target("0", H200, RUN.identity, Toolchain.__new__(Toolchain))
+    device = Target("0", H200, RUN.identity, Toolchain.__new__(Toolchain))
     tuned = list[Problem]()
 
     def tune(batch: Sequence[Problem], *, db: str, **_: object) -> SimpleNamespace:
@@ -168,9 +158,9 @@ def test_a_pack_is_tuned_continued_and_written(tmp_path: Path, monkeypatch: pyte
                 store.add_final(RUN, final((config, 100.0), problem=problem, vendor=vendor), (config.family,), TODAY)
         return SimpleNamespace(targets=(device,), unsolved=(), unfinished=())
 
-    monkeypatch.setattr(module, "targets_of", lambda _: (device,))
-    monkeypatch.setattr(module, "tune", tune)
-    monkeypatch.setattr(module, "batches", lambda *given: islice(batches(*given), 1))
+    doubles = {"targets_of": lambda _: (device,), "tune": tune, "batches": lambda *given: islice(batches(*given), 1)}
+    for name, double in doubles.items():
+        monkeypatch.setattr(f"tsm2_tune.api.pack.{name}", double)
     output = tmp_path / "a.jsonl"
     for problems in (6, 12):
         found = tsm2_tune.pack(output, dtype="f32", only="L")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from tests.simulated import KERNELS, RUN, SHAPES, TARGET, TODAY, stored_trial
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.target import Target
-from tsm2_tune.tuner.export import comparison
 from tsm2_tune.tuner.export.store_kernels import exported_kernels
 from tsm2_tune.tuner.packs.check import MOST_UNTUNED, CheckedPart, CheckedProduct, Place, Sampled, sample
 from tsm2_tune.tuner.results.store import Store
@@ -30,7 +28,6 @@ from tsm2_tune.tuner.search.phase_timer import PhaseTimer
 pytestmark = [pytest.mark.host, pytest.mark.usefixtures("toolchain", "session_cache")]
 
 HERE, OTHER = "NVIDIA H200", "NVIDIA H100 80GB HBM3"
-MODULE = "tsm2_tune.api.pack"
 Times = Callable[[Problem], tuple[float, float]]  # of the kernel and of cuBLAS
 COLUMNS = ["kind", "type", "products", "x", "cuBLAS", "slower", "worst", "left", "to", "cuBLAS", "trust"]
 
@@ -94,10 +91,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> World:
         def left_out(self, problem: Problem) -> VendorLeftOut | None:
             return found.left_out
 
-    monkeypatch.setattr(sys.modules[MODULE], "targets_of", lambda _: found.targets)
-    monkeypatch.setattr(sys.modules[MODULE], "time", found)
-    monkeypatch.setattr(comparison, "time", found)
-    monkeypatch.setattr(comparison, "Tuner", Gpu)
+    doubles = {"api.pack.targets_of": lambda _: found.targets, "api.pack.time": found,
+               "tuner.export.comparison.time": found, "tuner.export.comparison.Tuner": Gpu}  # fmt: skip
+    for name, double in doubles.items():
+        monkeypatch.setattr(f"tsm2_tune.{name}", double)
     return found
 
 
@@ -365,11 +362,3 @@ def test_a_database_of_the_cpu_is_no_pack(path: Path, gpu: World) -> None:
     tsm2_tune.tune("64x2x64", device="cpu", family="tsm2", max_trials=1, pairs=False, db=path)
     with pytest.raises(InputError, match="has no kernel for a GPU"):
         tsm2_tune.check_pack(path)
-
-
-def test_without_an_output_nothing_is_tuned() -> None:
-    assert "Missing option '--output'" in refused("pack")
-
-
-def test_a_check_needs_a_gpu(pack: Path) -> None:
-    assert "`pack` needs a GPU" in refused("pack", "--check", str(pack), "--device", "cpu")

@@ -39,25 +39,17 @@ def database(path: Path) -> str:
     return str(path)
 
 
-def test_a_card_without_the_unit_is_refused() -> None:
-    said = refused("model", "--device", "v100", "--shapes", "64x8x64", "--math", "tf32")
-    assert "v100 has no tensor cores for --math tf32, which need compute capability 8.0 or newer" in said
-
-
 def test_rates_that_nothing_measured_have_their_source() -> None:
     assert "assumed, since nothing was measured" in asked("--device", "cpu", "--shapes", "8x8x8")["rates"]
     here = replace(PROFILES["h200"], name="NVIDIA H200")
     assert data_sheet_text(here) == "driver: 132 multiprocessors at 1980 MHz, 4.81 TB/s"
 
 
-def test_a_database_that_has_no_rates_is_refused(database: str, tmp_path: Path) -> None:
+def test_a_database_that_has_no_rates_is_refused(tmp_path: Path) -> None:
     empty, of_host = database_of(tmp_path / "empty.db"), tmp_path / "host.db"
     database_of(of_host, trial(), run=tuning_run("Some CPU", compute_capability=""))
     for path, device, said in (
-        (database, "a100", f"no trial of the device 'NVIDIA A100-SXM4-80GB' in {database}: it has 'NVIDIA H200'"),
-        (database, "h200", "no peak rate of bf16 on h200"),
         (empty, "h200", "tune first"),
-        (str(tmp_path / "none.db"), "h200", "no database"),
         (str(of_host), "Some CPU", "the limits of the device 'Some CPU' are unknown on this machine: run this on a"),
     ):
         arguments = ("model", "--db", path, "--shapes", "8x8x8", "--dtype", "bf16", "--device", device)

@@ -154,32 +154,6 @@ def test_an_export_names_the_card_of_a_text() -> None:
     )
 
 
-def test_a_missing_text_is_named(tmp_path: Path) -> None:
-    missing = tmp_path / "a.jsonl"
-    assert refused("best", "--db", str(missing)) == f"Error: cannot read {missing}: No such file or directory\n"
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"),
-    [
-        ("h100", "no database h100: did you mean pretuned:h100, "),
-        ("H100.jsonl", "no file H100.jsonl: did you mean pretuned:h100, "),
-        ("pretuned:h20", "unknown 'pretuned:h20': did you mean pretuned:h200, "),
-        ("pretuned", "no database pretuned: did you mean pretuned:h100 or pretuned:h200, "),
-    ],
-)
-def test_a_mistyped_text_is_suggested(name: str, meant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert refused("best", "--db", name) == f"Error: {meant}the pretuned kernels?\n"
-
-
-@pytest.mark.parametrize("command", ["best", "show", "predict 8x8x8"])
-def test_pretuned_of_other_commands_is_suggested(command: str) -> None:
-    expected = "Error: No such option: --pretuned; did you mean --db pretuned:CARD?\n"
-    assert refused(*command.split(), "--pretuned", "h100") == expected
-    assert "did you mean" not in refused("devices", "--pretuned", "h100")
-
-
 @pytest.mark.parametrize(
     ("content", "suffix", "words"),
     [

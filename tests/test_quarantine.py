@@ -236,20 +236,6 @@ def test_what_is_forgiven_is_removed(arguments: tuple[str, ...], left: int, fill
         assert run("quarantine", "--db", str(filled)).output == "no kernel is quarantined\n"
 
 
-@pytest.mark.parametrize(
-    ("digest", "sentence"),
-    [
-        ("0" * 64, "no quarantined kernel 000"),
-        ("abc", "is not a digest: expected at least 8"),
-        ("everything", "is not a digest"),
-    ],
-)
-def test_what_cannot_be_forgiven_is_a_sentence(digest: str, sentence: str, filled: Path) -> None:
-    found = run("quarantine", "--db", str(filled), "--forgive", digest)
-    assert found.exit_code == 2
-    assert sentence in found.output
-
-
 def test_forgiving_all_of_nothing_is_no_error(store: Store, path: Path) -> None:
     with pytest.raises(InputError):
         forgive(store.database, "0" * 8, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.command import refused, run
+from tests.command import run
 from tests.databases import database_of
 from tests.fabricated import GPU, configuration, trial, tuning_run
 from tsm2_tune.api.selection import selected
@@ -57,42 +57,10 @@ def test_only_what_was_asked_for_is_shown(given: tuple[str, ...], found: tuple[P
     assert len(json.loads(exported.output)["best"]) == len(expected)
 
 
-@pytest.mark.parametrize(
-    ("given", "there"),
-    [
-        (("--op", "tn"), "--op nn"),
-        (("--dtype", "c64"), "--dtype f32, f64"),
-        (("--shapes", "8x8x8"), "--shapes 10000000x8x8, 20480x16x20480"),
-        (("--cache", "warm"), "--cache clean"),
-        (("--cache", "warm", "--dtype", "f64"), "--cache clean if the other options stay the same"),
-        (("--dtype", "f64", "--op", "tn"), "--op nn if the other options stay the same"),
-        (
-            ("--dtype", "f64", "--shapes", "1e7x8x8"),
-            "--shapes 20480x16x20480 or --dtype f32 if the other options stay the same",
-        ),
-        (("--dtype", "c64", "--op", "tn"), "--dtype f32, f64 or --op nn"),
-    ],
-)
-@pytest.mark.parametrize("command", [("best",), ("show",), ("export", "--format", "csv", "--output", "-")])
-def test_where_there_is_none_what_there_is_is_named(
-    given: tuple[str, ...], there: str, command: tuple[str, ...], database: str
-) -> None:
-    result = run(*command, "--db", database, *given)
-    assert result.exit_code == 2
-    what = "trial" if command == ("show",) else "winner"
-    assert result.output == f"Error: no {what} of 3 matches: {database} has {there}\n"
-
-
 def test_of_many_only_some_are_named(path: Path) -> None:
     database_of(path, *(trial(500.0, configuration(128), problem=Problem(m, 8, 8, "f32")) for m in range(10, 20)))
     named = ", ".join(f"{m}x8x8" for m in range(10, 18))
     assert f"--shapes {named} and 2 more\n" in run("best", "--db", str(path), "--shapes", "8x8x8").output
-
-
-def test_one_trial_is_not_selected(database: str) -> None:
-    result = run("show", "1", "--dtype", "f32", "--db", database)
-    assert result.exit_code == 2
-    assert "leave them or TRIAL out" in result.output
 
 
 @pytest.mark.parametrize(
@@ -114,11 +82,6 @@ def test_types_ops_and_layouts_are_selected_as_they_are_tuned(asked: dict[str, s
     everything = "f32:ttt f32:ntt f32:nxt f32:nn f32:tn f32:tx c64:jtt c64:jxt c64:nn c64:tx c64:cx tf32:nn"
     which = selected(None, None, asked.get("dtype"), asked.get("op"), layout=asked.get("layout"))
     assert [one for one in everything.split() if Problem.parse(f"8x8x8:{one}") in which] == found.split()
-
-
-@pytest.mark.parametrize("device", ["", "h", "h20", "another"])  # no name, parts of words, and none
-def test_a_device_is_named_by_what_is_of_one_alone(device: str, database: str) -> None:
-    assert f"no trial of the device {device!r}" in refused("best", "--db", database, "--device", device)
 
 
 def test_a_device_that_may_be_several_is_asked_for_by_more(database: str, path: Path) -> None:

@@ -384,13 +384,3 @@ def test_bytes_that_are_no_text_and_too_many(tuned: Path, tmp_path: Path, monkey
     assert "is not as this tsm2-tune writes it" in run("import", str(written)).stderr
     monkeypatch.setattr(text_parser, "MOST_BYTES", 100)
     assert "has more than 100 bytes" in run("import", str(written)).stderr
-
-
-def test_within_is_of_no_text_of_trials(tuned: Path) -> None:
-    said = run("export", "--db", str(tuned), "--format", "trials", "--within", "3%", "--output", "-")
-    assert (said.exit_code, "--within chooses kernels" in said.stderr) == (2, True)
-
-
-def test_a_text_of_nothing_is_refused(tuned: Path) -> None:
-    said = run("export", "--db", str(tuned), "--format", "trials", "--dtype", "f64", "--output", "-")
-    assert (said.exit_code, said.stderr) == (2, f"Error: no winner of 3 matches: {tuned} has --dtype f32\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tests.command import refused, run
+from tests.command import run
 from tsm2_tune.cli import EXAMPLES, main
 from tsm2_tune.commands.errors import Option
 from tsm2_tune.commands.options import Seconds
@@ -23,11 +23,6 @@ def test_alone_it_shows_four_examples_that_parse() -> None:
     result = run()
     assert (result.exit_code, result.output) == (0, f"{EXAMPLES}\n")
     assert result.output.count("\n  tsm2-tune ") == 4
-
-
-@pytest.mark.parametrize("words", [("--shapes", "8x8x8"), ("tune", "--shapes", "8x8x8"), ("8x8x8",)])
-def test_tune_is_a_command_and_what_is_done_without_one(words: tuple[str, ...]) -> None:
-    assert "unknown device 'tpu'" in refused(*words, "--device", "tpu")
 
 
 @pytest.mark.parametrize(
@@ -64,39 +59,20 @@ def test_the_ending_of_a_file_says_the_format(database: str, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "words", [("64x4x64", "8x8x8"), ("64x4x64,8x8x8",), ("64x4x64", "--shapes", "8x8x8"), ("@shapes.txt",)]
-)
-def test_shapes_may_be_arguments(words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("shapes.txt").write_text("64x4x64\n8x8x8\n")
-    found = json.loads(run("space", "--device", "h100", *words, "--json").output)
-    assert [one["problem"] for one in found] == ["64x4x64:f32", "8x8x8:f32"]
-
-
-@pytest.mark.parametrize(
-    ("typed", "hint"),
+    "words",
     [
-        ((), "no database results.db: tune first (tsm2-tune --shapes 20480x16x20480), or name another with --db,"),
-        (("x.db",), "tune first (tsm2-tune --shapes 20480x16x20480 --db x.db), or name another with --db, such as"),
-        (("H100",), "no database H100: did you mean pretuned:h100, the pretuned kernels?"),
+        "64x4x64 8x8x8", "64x4x64,8x8x8", "64x4x64 --shapes 8x8x8", "@shapes.txt",
+        "--shapes 64x4x64 --shapes 8x8x8 --dtype f32 --dtype f64 --json",
     ],
-)
-def test_without_a_database_two_ways_are_named(
-    typed: tuple[str, ...], hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+)  # fmt: skip
+def test_shapes_may_be_arguments_and_lists_are_joined(
+    words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for command in (("best",), ("db", "check"), ("report",)):
-        found = run(*command, *typed)
-        assert (found.exit_code, hint in found.output) == (2, True)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [("show", "99"), ("forget", "99"), ("quarantine", "--forgive", "9f9f9f9f"), ("predict", "--shapes", "9x9x9:c64")],
-)
-def test_a_hint_names_the_database_that_was_given(arguments: tuple[str, ...], database: str) -> None:
-    found = run(*arguments, "--db", database)
-    assert (found.exit_code, found.output.count(f" --db {database} ")) == (2, 1), found.output
+    Path("shapes.txt").write_text("64x4x64\n8x8x8\n")
+    found = json.loads(run("space", "--device", "h100", *words.split(), "--json").output)
+    dtypes = ("f32", "f64") if "f64" in words else ("f32",)
+    assert [one["problem"] for one in found] == [f"{shape}:{one}" for shape in ("64x4x64", "8x8x8") for one in dtypes]
 
 
 @pytest.mark.parametrize("is_own", [True, False])
@@ -109,13 +85,6 @@ def test_a_missing_package_is_installed_by_the_pip_of_this_python(
     python = str(tmp_path / "python") if is_own else sys.executable
     monkeypatch.setattr(sys, "executable", python)
     assert pip_install("a[b]") == f"{'pip' if is_own else f'{python} -m pip'} install 'a[b]'"
-
-
-@pytest.mark.usefixtures("no_driver")
-def test_a_model_without_a_gpu_asks_for_a_card() -> None:
-    found = run("model", "--shapes", "8x8x8")
-    assert (found.exit_code, "name a card with --device (" in found.output) == (2, True)
-    assert run("model", "--shapes", "8x8x8", "--device", "cpu").exit_code == 0
 
 
 # An option given twice
@@ -138,12 +107,6 @@ def test_no_option_drops_a_value_silently() -> None:
     options = [one for command in every_command() for one in command.params if isinstance(one, click.Option)]
     assert len(options) > 100
     assert all(isinstance(one, Option) for one in options)
-
-
-def test_lists_are_joined() -> None:
-    shapes = ("--shapes", "64x4x64", "--shapes", "8x8x8", "--dtype", "f32", "--dtype", "f64")
-    found = json.loads(run("space", "--device", "h100", *shapes, "--json", "--json").output)
-    assert [one["problem"] for one in found] == ["64x4x64:f32", "64x4x64:f64", "8x8x8:f32", "8x8x8:f64"]
 
 
 def test_a_configuration_is_typed_as_best_prints_it() -> None:
