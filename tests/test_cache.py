@@ -259,30 +259,23 @@ def test_folder_removed_before_its_lock_is_made_again(binaries_folder: Path) -> 
             other.join()
 
 
-@pytest.mark.parametrize(("lost", "made"), [(0, True), (3, True), (19, True), (20, False)])
-def test_so_many_folders_are_tried(tmp_path: Path, lost: int, made: bool) -> None:
+GONE, FULL = FileNotFoundError(), OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("error", "lost", "times"), [(GONE, 0, 1), (GONE, 3, 4), (GONE, 19, 20), (GONE, 20, 20), (FULL, 20, 1)]
+)
+def test_so_many_folders_are_tried(tmp_path: Path, error: OSError, lost: int, times: int) -> None:
     asked: list[str] = []
 
     def ask(request: dict[str, str]) -> None:
         asked.append(request["make"])
         if len(asked) <= lost:
-            raise FileNotFoundError
+            raise error
 
-    with nullcontext() if made else pytest.raises(FileNotFoundError):
+    with pytest.raises(type(error)) if lost == 20 else nullcontext():
         assert str(command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)) == asked[-1]
-    assert len({*asked}) == len(asked) == min(lost + 1, 20)
-
-
-def test_a_folder_that_cannot_be_made_is_asked_for_once(tmp_path: Path) -> None:
-    asked: list[str] = []
-
-    def ask(request: dict[str, str]) -> None:
-        asked.append(request["make"])
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(OSError, match="No space left"):
-        command_limits._made(cast(Any, SimpleNamespace(ask=ask)), tmp_path)
-    assert len(asked) == 1
+    assert len({*asked}) == len(asked) == times
 
 
 def test_a_new_folder_is_left_to_who_is_about_to_lock_it(binaries_folder: Path) -> None:

@@ -49,12 +49,6 @@ def test_what_dlpack_describes_is_multiplied(module: ModuleType, told: dict[str,
     np.testing.assert_array_equal(out.held, a.held @ b.held)
 
 
-def test_every_capsule_is_given_back(module: ModuleType) -> None:
-    arrays = [Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
-    module.gemm(arrays[0], arrays[1], out=arrays[2], stream=77)
-    assert [x.given_back for x in arrays] == [len(x.streams) for x in arrays] == [2, 2, 2]
-
-
 def test_a_part_without_strides_and_with_an_offset(module: ModuleType) -> None:
     a, b = Exported(numbers(30, 20), is_dense=True, byte_offset=64), Exported(numbers(40, 3)[::2])
     out = Exported(numbers(30, 3))
@@ -63,11 +57,14 @@ def test_a_part_without_strides_and_with_an_offset(module: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(("stream", "waiting"), [(None, LEGACY), (0, LEGACY), (77, 77)])
-def test_the_products_stream_waits(module: ModuleType, stream: int | None, waiting: int) -> None:
+def test_the_products_stream_waits_and_every_capsule_is_given_back(
+    module: ModuleType, stream: int | None, waiting: int
+) -> None:
     arrays = [Exported(numbers(*shape)) for shape in ((30, 20), (20, 3), (30, 3))]
     module.gemm(arrays[0], arrays[1], out=arrays[2], stream=stream)
     assert module.streams == [stream or 0]
     assert [x.streams[-1] for x in arrays] == 3 * [waiting]
+    assert [x.given_back for x in arrays] == [len(x.streams) for x in arrays] == [2, 2, 2]
 
 
 def test_it_is_the_stream_of_the_library_that_out_is_of(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,14 +88,18 @@ def test_source_and_model_load_no_database() -> None:
     assert "sqlalchemy" not in loaded_modules(run)
 
 
-def test_the_generator_has_no_side_effects_to_offer() -> None:
-    loaded = loaded_modules("import tsm2_tune.generator.space.space, tsm2_tune.generator.render")
-    assert not loaded & {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}
-
-
-def test_a_worker_starts_without_templates_and_families() -> None:
-    loaded = loaded_modules("import tsm2_tune.tuner.worker.client, tsm2_tune.tuner.device.emulator.device")
-    assert not loaded & {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"}
+@pytest.mark.parametrize(
+    ("modules", "others"),
+    [
+        ("generator.space.space generator.render", {"pycuda", "sqlalchemy", "click", "rich", "multiprocessing"}),
+        (
+            "tuner.worker.client tuner.device.emulator.device",
+            {"jinja2", "sqlalchemy", "tsm2_tune.generator.families"},
+        ),
+    ],
+)
+def test_the_generator_and_a_worker_load_little(modules: str, others: set[str]) -> None:
+    assert not loaded_modules(f"import {', '.join(f'tsm2_tune.{one}' for one in modules.split())}") & others
 
 
 def file_of(module: Path) -> Path | None:

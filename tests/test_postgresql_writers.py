@@ -156,34 +156,29 @@ def with_a_broken_commit(monkeypatch: pytest.MonkeyPatch, end: Callable[[Connect
     return left
 
 
-@pytest.mark.parametrize("is_stored", [True, False])
+def break_off(connection: Connection) -> None:
+    """Ask the server to commit, and close the connection."""
+    driver = connection.connection.driver_connection
+    assert driver is not None
+    driver.pgconn.send_query(b"COMMIT")
+    driver.close()
+
+
+ENDS: dict[str, Callable[[Connection], object]] = {
+    "committed": Connection.commit, "not committed": lambda _: None, "committing": break_off
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("end", ENDS)
 def test_the_answer_to_a_commit_is_lost(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, impatient: None, is_stored: bool
+    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, impatient: None, end: str
 ) -> None:
-    """The round is stored once, whether or not the server had committed it."""
+    """The round is stored once, whether the server has committed it, has not, or still does, which is waited for."""
     for config in (FIRST, SECOND):
         store.add_trial(tuning_run(), trial(500.0, config))
-    left = with_a_broken_commit(monkeypatch, Connection.commit if is_stored else lambda _: None)
-    assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
-    assert left == []
-    assert asked(address, ROUNDS) == [(1, 2)]
-
-
-def test_pending_commit_is_checked_once_it_has_ended(
-    address: str, store: Store, monkeypatch: pytest.MonkeyPatch, impatient: None
-) -> None:
-    """The connection breaks while the server commits."""
-    for config in (FIRST, SECOND):
-        store.add_trial(tuning_run(), trial(500.0, config))
-    asked(address, SLOW_COMMIT)
-
-    def breaks(connection: Connection) -> None:
-        driver = connection.connection.driver_connection
-        assert driver is not None
-        driver.pgconn.send_query(b"COMMIT")
-        driver.close()
-
-    left = with_a_broken_commit(monkeypatch, breaks)
+    if end == "committing":
+        asked(address, SLOW_COMMIT)
+    left = with_a_broken_commit(monkeypatch, ENDS[end])
     assert store.add_final(tuning_run(), final((FIRST, 400.0), (SECOND, 410.0)), FAMILIES, BASIS) == 1
     assert left == []
     assert asked(address, ROUNDS) == [(1, 2)]
