@@ -19,7 +19,16 @@ from typing import Any, Protocol
 import pytest
 from rich.console import Console
 
-from tests import databases, fake_compilers, fake_tensors, layers, modules, packs_of_everything, short_waits
+from tests import (
+    databases,
+    fake_compilers,
+    fake_tensors,
+    layers,
+    modules,
+    packs_of_everything,
+    short_waits,
+    standing_in,
+)
 from tests.calls import TYPES
 from tests.fabricated import fake_binary, tuning_run
 from tests.fake_compilers import fake_toolkit
@@ -56,7 +65,7 @@ if hasattr(signal, "SIGHUP"):
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-WITH_FIXTURES = databases, fake_compilers, fake_tensors, modules, packs_of_everything, short_waits
+WITH_FIXTURES = databases, fake_compilers, fake_tensors, modules, packs_of_everything, short_waits, standing_in
 FOLDER = Path(__file__).parent
 ONCE = Effort(min_samples=1, max_samples=1, warm_up_seconds=0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Iterable
 from contextlib import closing
@@ -35,6 +36,18 @@ def facts(path: Path) -> Facts:
     with Database.open(path, create=False) as database, database.transaction() as connection:
         reader = Reader(connection)
         return {place: reader.part(*place) for place in places(connection)}
+
+
+def write_protect(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no connection write the file, as if it were read-only: root writes files of any mode."""
+    connect = sqlite3.connect
+
+    def read_only(name: str, *arguments: Any, **named: Any) -> sqlite3.Connection:
+        name = re.sub(rf"({re.escape(path.name)}\?mode=)rwc?", r"\1ro", name)
+        connection: sqlite3.Connection = connect(name, *arguments, **named)
+        return connection
+
+    monkeypatch.setattr(sqlite3, "connect", read_only)
 
 
 def sources_of(store: Store, rows: Iterable[BestRow]) -> dict[int, KernelSource]:

@@ -138,8 +138,8 @@ class _Version:
 
 def opened(monkeypatch: Any, cublas: FakeLibrary, cublaslt: FakeLibrary) -> None:
     """Have these stand for the libraries."""
-    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublas.library", lambda name: cublas)
-    monkeypatch.setattr("tsm2_tune.tuner.measure.vendor.cublaslt.library", lambda name: cublaslt)
+    for name, library in {"cublas": cublas, "cublaslt": cublaslt}.items():
+        monkeypatch.setattr(f"tsm2_tune.tuner.measure.vendor.{name}.library", lambda _, library=library: library)
 
 
 REAL_OPS = ("nn", "tn", "nt", "tt", "ttt", "nnt", "ntt", "tx", "nxt", "nx", "txt")

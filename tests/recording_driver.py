@@ -257,10 +257,12 @@ def lent(module: ModuleType) -> Iterator[ModuleType]:
     """Lend a module that tests share: undo what its borrower replaces of the module and of its classes."""
     own = [one for one in vars(module).values() if isinstance(one, type) and one.__module__ == module.__name__]
     before = [(place, dict(vars(place))) for place in (module, *own)]
-    yield module
-    for place, names in before:
-        for name in vars(place).keys() - names:
-            delattr(place, name)
-        for name, value in names.items():
-            if vars(place)[name] is not value:
-                setattr(place, name, value)
+    try:
+        yield module
+    finally:
+        for place, names in before:
+            for name in vars(place).keys() - names:
+                delattr(place, name)
+            for name, value in names.items():
+                if vars(place)[name] is not value:
+                    setattr(place, name, value)

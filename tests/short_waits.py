@@ -1,4 +1,4 @@
-"""Limits of time that tests reach, in one place: short enough to wait for, and long enough to come after their cause."""
+"""Limits of time that tests reach: short enough to wait for, and long enough to come after their cause."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 SHORT = {
     "api.parse.MOST_SHAPES_SECONDS": 0.2,
     "console.cross_timing.LONG_SECONDS": 0.2,
-    "runtime.cuda.compilers.COMPILE_SECONDS": 2.0,
     "tuner.compile.command_limits.STILL_SECONDS": 0.3,
     "tuner.compile.nvcc.ANSWER_SECONDS": 0.2,
     "tuner.doctor.nvidia_smi.ANSWER_SECONDS": 1.0,

@@ -135,8 +135,7 @@ def test_a_file_whose_name_has_a_colon_or_an_at_is_a_file(name: str) -> None:
     assert shown_name(name) == name
 
 
-def test_an_import_into_what_is_no_address_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tsm2_tune.api.import_trials.opened", lambda *_: pytest.fail("it was read"))
+def test_an_import_into_what_is_no_address_reads_nothing() -> None:
     assert "is not an address: name the database as" in refused(
-        "import", "pretuned:h100", "--db", "postgresql+psycopg://h:port/x"
+        "import", "missing.jsonl", "--db", "postgresql+psycopg://h:port/x"
     )

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -17,6 +16,7 @@ from tests.command import TUNE, run
 from tests.databases import database_of
 from tests.fabricated import trial
 from tests.processes import python
+from tests.standing_in import Disk
 from tsm2_tune import export
 from tsm2_tune.console import tables
 from tsm2_tune.tuner.compile.environment import program_path
@@ -109,11 +109,9 @@ def test_an_empty_path_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     assert program_path("sh") == shutil.which("sh", path=os.defpath) is not None
 
 
-def test_a_disk_of_no_size_is_not_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_disk_of_no_size_is_not_full(disk: Disk, tmp_path: Path) -> None:
     """Some file systems in user space report a size of 0."""
-    monkeypatch.setattr(
-        os, "statvfs", lambda _: SimpleNamespace(f_blocks=0, f_bavail=0, f_frsize=0, f_files=0, f_favail=0)
-    )
+    disk(f_blocks=0, f_bavail=0, f_frsize=0, f_files=0, f_favail=0)
     refuse_full_disk(tmp_path)
     assert free_bytes_of(tmp_path) is None
     assert storage._of_space("cache", "it", None).state == "ok"

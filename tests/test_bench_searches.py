@@ -24,7 +24,6 @@ from benchmarks import (
 from benchmarks.recorded_spaces import FILE, rows_in, space_of
 from benchmarks.redraw import REGRET
 from benchmarks.regret import WITHIN, fastest, replayed, strategies
-from tests.call_log import logged
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -33,10 +32,10 @@ from tests.fabricated import (
     trial,
     tuning_run,
 )
+from tests.standing_in import Spied
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.render import render
 from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search import loop
@@ -114,10 +113,10 @@ PARENTS = ("--parents", "2", "--gpus-per-node", "2")
 
 @pytest.mark.usefixtures("toolchain", "session_cache")
 def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("MANY", 1000), ("READS", 1), ("ROUNDS", 1), ("OF_PROBLEM", 20)):
-        monkeypatch.setattr(scale_rates, name, value)
-    monkeypatch.setattr(scale_facts, "HOST_SHAPES", ("16x1x16",))
-    monkeypatch.setattr(scale_facts, "HOST_TRIALS", 1)
+    few = {"rates.MANY": 1000, "rates.READS": 1, "rates.ROUNDS": 1, "rates.OF_PROBLEM": 20,
+           "facts.HOST_SHAPES": ("16x1x16",), "facts.HOST_TRIALS": 1}  # fmt: skip
+    for name, value in few.items():
+        monkeypatch.setattr(f"benchmarks.scale_{name}", value)
     output = tmp_path / "rates.json"
     ended = CliRunner().invoke(scale_rates.main, [*PARENTS, "--seconds", "1", "--output", str(output)])
     assert ended.exit_code == 0, ended.output
@@ -131,9 +130,8 @@ def test_rates_of_a_new_file_are_measured(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("devices", [0, 2])
-def test_cost_of_a_parent_is_measured(devices: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    rendered = list[str]()  # by this process
-    monkeypatch.setattr(loop, "render", lambda *of: logged(rendered, of[1].text, render(*of)))
+def test_cost_of_a_parent_is_measured(devices: int, tmp_path: Path, spied: Spied) -> None:
+    rendered = spied(loop, "render")  # by this process
     problem, db = Problem(20480, 16, 20480, "f32"), tmp_path / "results.db"
     found = parent_cost.cost(problem, 20, str(db), devices=devices, rate=100.0)
     assert 0.0 < found.trial_milliseconds < 1000.0

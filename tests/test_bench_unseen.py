@@ -41,7 +41,7 @@ from tsm2_tune.tuner.search.options import Options
 H200 = PROFILES["h200"]
 
 
-def test_device_arrays_are_the_operands(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_arrays_are_the_operands(plain_module: ModuleType) -> None:
     module = recorded(plain_module)
 
     def lying(address: int, rows: int, columns: int, leading: int) -> Any:
@@ -105,9 +105,10 @@ def test_unseen_shapes_are_measured_on_the_host(tmp_path: Path, monkeypatch: pyt
 def test_a_pack_is_tuned_once_and_its_kernels_are_timed_at_both_shapes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pack, "PACK_SHAPES", {"R": ((48, 2, 64), (70, 3, 50))})
-    monkeypatch.setattr(pack, "Options", partial(Options, effort=ONCE, max_trials=2))
-    monkeypatch.setattr(pack, "FINAL", ONCE)
+    quick = {"PACK_SHAPES": {"R": ((48, 2, 64), (70, 3, 50))}, "Options": partial(Options, effort=ONCE, max_trials=2),
+             "FINAL": ONCE}  # fmt: skip
+    for name, value in quick.items():
+        monkeypatch.setattr(pack, name, value)
     monkeypatch.chdir(tmp_path)
     arguments = ("--regime", "R", "--pack-only", "--budget", "60", "--verbose")
     said = asked(*arguments)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from tests.times_between import (
     WINNER,
     Everything,
     measured,
+    predict,
     shape,
     tuned,
 )
@@ -70,10 +72,10 @@ def test_between_too_few_shapes_nothing_is(store: Store) -> None:
     assert {problem for _, problem in device.tried} <= {*few}
 
 
-def test_on_a_host_only_winners_kernels_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_host_only_winners_kernels_are(store: Store) -> None:
     won(store)
-    device = Simulated(store, Everything())
-    monkeypatch.setattr(device.target, "is_host", True)
+    device: Any = Simulated(store, Everything())
+    device.target = SimpleNamespace(**vars(device.target) | {"is_host": True})
     list(CrossTiming(frozenset(TUNED), device, store).events())
     assert device.tried == []
 
@@ -123,7 +125,7 @@ def test_little_gain_is_not_worth_a_kernel(
         )
         return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.intermediate_winners.expected", times)
+    predict(monkeypatch, "intermediate_winners", times)
     assert bool(rows_between(store, winners)) is wanted
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conftest import TryKernel
 from tests.on_host import ON_HOST
+from tests.standing_in import wait_by
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
@@ -56,10 +57,7 @@ def test_what_a_server_was_away_does_not_count(monkeypatch: pytest.MonkeyPatch) 
             raise Lost("away")
         return "kept"
 
-    monkeypatch.setattr(
-        "tsm2_tune.tuner.results.storage.retry.time", SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
-    )
-    monkeypatch.setattr("tsm2_tune.tuner.results.storage.outage.time", SimpleNamespace(monotonic=lambda: now[0]))
+    wait_by(monkeypatch, lambda: now[0], sleep)
     now[0] += 1.0
     assert running.seconds() == pytest.approx(1.0)
     assert until_committed(work) == "kept"

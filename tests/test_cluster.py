@@ -10,8 +10,6 @@ from typing import Any, cast
 
 import pytest
 
-from tests.call_log import logged
-
 pytest.importorskip("distributed", reason="Dask is not installed: pip install 'tsm2-tune[dask]'")
 
 import tsm2_tune
@@ -20,6 +18,7 @@ from tests.dask_cluster import Workers, cluster
 from tests.fabricated import plain_sql
 from tests.quick_members import SHAPES, TRIALS, assert_complete
 from tests.servers import TestServer
+from tests.standing_in import Spied
 from tsm2_tune.errors import DeviceError, InputError, ToolMissing, WorkerError
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.runs import dask_cluster as clusters
@@ -112,15 +111,13 @@ def test_what_is_no_message_ends_its_worker(item: object) -> None:
     assert str(answer.error).startswith("its worker sent no valid message (")
 
 
-def test_workers_need_no_way_to_the_database(
-    server: TestServer, workers: Workers, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_workers_need_no_way_to_the_database(server: TestServer, workers: Workers, spied: Spied) -> None:
     with suppress(Exception):
         server.sql("CREATE ROLE secretive LOGIN SUPERUSER PASSWORD 'hunter2'")
     name = server.new().partition("@/")[2].partition("?")[0]
-    sent = list[str]()
-    monkeypatch.setattr(clusters, "encode", lambda record: logged(sent, text := encode(record), text))
+    records = spied(clusters, "encode")
     assert tuned(server.url(name, "secretive:hunter2"), workers).is_complete
+    sent = [encode(one) for (one,) in records]
     assert len(sent) > 4
     assert not any("hunter2" in one or name in one for one in sent)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.command import TUNE, run
+from tests.standing_in import Disk
 from tsm2_tune.errors import InputError, ToolMissing
 from tsm2_tune.tuner.compile import cache, nvcc
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
@@ -217,16 +218,8 @@ def test_a_compiler_of_c_is_refused_for_kernels(
 
 
 @pytest.mark.host
-def test_a_cache_that_runs_nothing_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = os.statvfs
-
-    def noexec(path: str) -> os.statvfs_result:
-        values = list(real(path))
-        if str(path).startswith(str(tmp_path)):
-            values[8] |= os.ST_NOEXEC
-        return os.statvfs_result([*values, 0])
-
-    monkeypatch.setattr(os, "statvfs", noexec)
+def test_a_cache_that_runs_nothing_is_told(tmp_path: Path, disk: Disk) -> None:
+    disk(tmp_path, f_flag=os.ST_NOEXEC)
     with pytest.raises(InputError, match=r"mounted noexec, .*: set XDG_CACHE_HOME"):
         cache.refuse_noexec()
     found = run(*TUNE, "--db", str(tmp_path / "r.db"))

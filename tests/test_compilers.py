@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.command import TUNE, run
 from tests.fake_compilers import WRITE, calls, compiled, fake
+from tests.standing_in import Disk
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.compile import compiler
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
@@ -111,7 +110,7 @@ def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_
     ],
 )
 def test_a_compiler_on_a_full_disk_says_nothing_about_the_kernel(
-    full: dict[str, int], left: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
+    full: dict[str, int], left: str, disk: Disk, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, toolchain: Toolchain
 ) -> None:
     """A trial would be stored as one that does not compile, and never be tried again."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
@@ -120,8 +119,7 @@ def test_a_compiler_on_a_full_disk_says_nothing_about_the_kernel(
         return compile_text("#error no", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
 
     assert isinstance(compiled(), CompileFailure)
-    roomy = {"f_blocks": 2**30, "f_bavail": 2**30, "f_frsize": 4096, "f_files": 2**30, "f_favail": 2**30}
-    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**{**roomy, **full}))
+    disk(**full)
     with pytest.raises(InputError, match="a compiler failed with " + left):
         compiled()
 

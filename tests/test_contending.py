@@ -30,6 +30,7 @@ from tests.times_between import (
     crossed,
     measured,
     measured_between,
+    predict,
     shape,
     tuned,
 )
@@ -43,7 +44,7 @@ from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.intermediate_shapes import shapes_between
 from tsm2_tune.generator.space.space import SearchSpace
-from tsm2_tune.tuner.export.kernel_sets.near_winners import Contender, contending
+from tsm2_tune.tuner.export.kernel_sets.near_winners import NEARLY, Contender, contending
 from tsm2_tune.tuner.export.measured_times import known_of
 from tsm2_tune.tuner.measure import cross_timing
 from tsm2_tune.tuner.measure.cross_timing import CrossTiming
@@ -91,19 +92,18 @@ def test_of_many_kernels_that_are_nearly_as_fast_the_fastest_contend(
     at = [1 + place / 100 for place in range(len({row.config for row in winners}))]
 
     def times(kernels: Sequence[Any], problems: Sequence[Problem], card: Any) -> Any:
-        us = np.array([[50.0 * at[place]] * len(problems) for place in range(len(kernels))])
+        us = np.array([[least_us * at[place]] * len(problems) for place in range(len(kernels))])
         return us, np.full_like(us, 132)
 
-    monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.near_winners.expected", times)
+    least_us = 50.0
+    predict(monkeypatch, "near_winners", times)
     monkeypatch.setattr("tsm2_tune.tuner.export.kernel_sets.near_winners.MOST_CONTENDING", 3)
     found = list(contenders(store, winners))
     assert {sum(problem == one for _, problem in found) for one in [*SHAPES, *shapes_between(SHAPES)]} == {3}
-    monkeypatch.setattr(
-        "tsm2_tune.tuner.export.kernel_sets.near_winners.NEARLY", 0.505
-    )  # of the winner's 100 us at tuned shapes
+    least_us = 98.5 * NEARLY  # of the winner's 100 us at tuned shapes
     found = list(contenders(store, winners))
     assert {sum(problem == one for _, problem in found) for one in SHAPES} == {2}
-    assert {sum(problem == one for _, problem in found) for one in shapes_between(SHAPES)} == {0}
+    assert {sum(problem == one for _, problem in found) for one in shapes_between(SHAPES)} == {3}
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sqlite3
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -15,7 +14,7 @@ import pytest
 
 import tsm2_tune
 from tests.command import run, said
-from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts, half_written
+from tests.databases import C128, C256, C512, LATE, best, database_of, dump, facts, half_written, write_protect
 from tests.fabricated import PROBLEM, downgrade, plain_sql, trial
 from tests.tampering import good_database, with_waste
 from tsm2_tune.tuner.results.maintenance import migration
@@ -272,14 +271,8 @@ def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkey
 def test_what_cannot_be_written_is_refused(command: str, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path)
-    content, connect = path.read_bytes(), sqlite3.connect
-
-    def read_only(name: str, *arguments: Any, **named: Any) -> sqlite3.Connection:
-        name = name.replace("mode=rwc", "mode=ro").replace("mode=rw", "mode=ro")
-        connection: sqlite3.Connection = connect(name, *arguments, **named)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", read_only)
+    content = path.read_bytes()
+    write_protect(path, monkeypatch)
     found = run("db", command, "--db", str(path))
     assert (found.exit_code, "is read-only" in found.stderr) == (2, True)
     assert path.read_bytes() == content

@@ -49,7 +49,6 @@ def test_an_import_goes_on_where_the_server_was_restarted(
     monkeypatch.setattr(Writer, "write", restarted)
     assert "added 12 trials" in said("db", "merge", str(path), "--db", address)
     assert places[1] == places[2], "what was lost is written again"
-    monkeypatch.setattr(Writer, "write", write)
     said("db", "merge", str(path), "--db", str(tmp_path / "other.db"))
     assert facts(tmp_path / "other.db") == facts(place_of(address))  # type: ignore[arg-type]
 

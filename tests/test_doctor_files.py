@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from tests.databases import database_of
+from tests.standing_in import Disk
 from tsm2_tune.tuner.compile import cache as binaries
 from tsm2_tune.tuner.doctor import storage
 from tsm2_tune.tuner.doctor.examination import PROBES
@@ -84,9 +84,8 @@ def test_a_full_disk_is_a_problem(probe: str, tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("free_bytes", "state"), [(2**20, State.PROBLEM), (2**28, State.NOTE), (2**40, State.OK)])
-def test_little_space_is_told(free_bytes: int, state: State, monkeypatch: pytest.MonkeyPatch) -> None:
-    room = SimpleNamespace(f_blocks=9, f_bavail=free_bytes, f_frsize=1)
-    monkeypatch.setattr(os, "statvfs", lambda _: room)
+def test_little_space_is_told(free_bytes: int, state: State, disk: Disk) -> None:
+    disk(f_bavail=free_bytes, f_frsize=1)
     assert only(storage.cache(QUESTION)).state is state
 
 

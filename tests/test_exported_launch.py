@@ -159,8 +159,8 @@ def test_much_shared_memory_is_asked_for(tmp_path: Path) -> None:
     assert (module.driver.optin, module.driver.launches[0]["smem"]) == ([100_000], 100_000)
 
 
-def test_without_a_driver_it_says_so(plain_module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError("no such file")))
+def test_without_a_driver_it_says_so(plain_module: Any) -> None:
+    plain_module.ctypes = SimpleNamespace(**vars(ctypes) | {"CDLL": Mock(side_effect=OSError("no such file"))})
     with pytest.raises(RuntimeError, match=r"no CUDA driver: .* not found"):
         plain_module.gemm(A, B, out=OUT)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import random
 import shutil
-import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,13 +83,12 @@ def test_what_is_more_of_a_final_goes_to_it(tmp_path: Path) -> None:
     assert facts(less) == facts(whole)
 
 
-def test_a_clock_a_year_ahead_hides_nothing_that_comes_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_clock_a_year_ahead_hides_nothing_that_comes_later(tmp_path: Path, time_of_day: SimpleNamespace) -> None:
     path, other = tmp_path / "results.db", "0" * 64
-    now = time.time_ns()
     with Store.open(path, create=True) as store:
-        monkeypatch.setattr(time, "time_ns", lambda: now + 365 * 24 * 3600 * 10**9)
+        time_of_day.ahead_seconds = 365 * 24 * 3600
         store.add_trial(EARLY, trial(400, C128, basis=other))
-        monkeypatch.undo()
+        time_of_day.ahead_seconds = 0
         store.add_trial(tuning_run(toolkit="nvcc 13.1"), trial(500, C256, basis=BASIS))
     assert [(row.config, row.stale) for row in tsm2_tune.best(path)] == [(C256.text, 0)]
 

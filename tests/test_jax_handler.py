@@ -104,7 +104,7 @@ def test_what_cuda_refuses_is_jaxs_error(of_gpu: ModuleType, driver: Driver) -> 
 
 def test_without_a_stream_xla_is_told(of_gpu: ModuleType) -> None:
     with lent(of_gpu):
-        attach(of_gpu, Driver(), **HERE)
+        attach(of_gpu, Driver(), **HERE).current = 0xC0
         with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL: XLA has no stream here"):
             jax.block_until_ready(jax.jit(of_gpu.jax.matmul)(numbers(36, 6), numbers(6, 3)))
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -305,9 +306,9 @@ def test_row_that_another_transaction_has_locked_is_skipped(address: str) -> Non
         assert other.holder(OTHER) == f"process {os.getpid()}"
 
 
-def test_leases_expire_by_the_servers_clock(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leases_expire_by_the_servers_clock(address: str, time_of_day: SimpleNamespace) -> None:
     """A machine's clock may be hours off."""
-    monkeypatch.setattr(time, "time", lambda: 7200.0)
+    time_of_day.ahead_seconds = -7200
     with Store.open(address, create=True) as store:
         run, other = store.leases(GPU), store.leases(GPU)
         assert run.take(PROBLEM)

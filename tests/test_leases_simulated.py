@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,9 +15,10 @@ from sqlalchemy import Connection, create_engine
 from sqlalchemy.pool import StaticPool
 
 from tests.fabricated import GPU, configuration
+from tests.standing_in import wait_by
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results.storage import retry, schema
+from tsm2_tune.tuner.results.storage import schema
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost
 from tsm2_tune.tuner.runs import owners
@@ -242,9 +242,9 @@ def test_ten_thousand_deaths_lose_and_double_no_problem(
     is_mild: bool, deaths: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(1, is_mild=is_mild)
-    monkeypatch.setattr(retry, "time", SimpleNamespace(sleep=world.sleep, monotonic=lambda: world.clock))
-    monkeypatch.setattr(owners, "system", world.system)
-    monkeypatch.setattr(owners, "started", world.started)
+    wait_by(monkeypatch, lambda: world.clock, world.sleep)
+    for name in ("system", "started"):
+        monkeypatch.setattr(owners, name, getattr(world, name))
     while world.deaths < deaths:
         world.second()
     world.is_stormy, calm_at = False, world.clock

@@ -17,12 +17,10 @@ import pytest
 
 from tests.call_log import logged
 from tests.cases import SOURCES
-from tests.fabricated import (
-    module_of,
-    trial,
-)
+from tests.fabricated import module_of, trial
+from tests.modules import loaded
 from tsm2_tune.generator.render import render
-from tsm2_tune.runtime.cuda import compilers
+from tsm2_tune.runtime.cuda import compilers as package_compilers
 
 PATH = os.environ.get("PATH", os.defpath)  # before a test takes it away
 HOPPER = "sm_90a"
@@ -69,23 +67,27 @@ def module(tmp_path: Path) -> ModuleType:
 
 
 @pytest.fixture
-def no_nvcc(module: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for one in (compilers, module):
-        monkeypatch.setattr(one, "TOOLKIT", str(tmp_path))
+def compilers() -> Any:
+    """The compilers' module, which the test has alone."""
+    return loaded(Path(package_compilers.__file__))
+
+
+@pytest.fixture
+def no_nvcc(compilers: Any, module: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compilers.TOOLKIT = module.TOOLKIT = str(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
 
 
 @pytest.fixture
-def no_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_wheels(compilers: Any) -> None:
     """NVRTC is in toolkits alone."""
-    monkeypatch.setattr(compilers, "NVRTC", ())
-    monkeypatch.setattr(compilers, "_wheel_folders", list)
+    compilers.NVRTC, compilers._wheel_folders = (), list
 
 
 @pytest.fixture
 def nvrtc() -> None:
-    if not list(compilers._nvrtcs()):
+    if not list(package_compilers._nvrtcs()):
         pytest.skip("NVRTC is not installed")
 
 
@@ -112,8 +114,8 @@ def only_nvcc(does: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted({config.family for config, _ in SOURCES}))
 @pytest.mark.usefixtures("nvrtc")
-def test_nvrtc_compiles_kernels_of_each_family(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compilers, "_options", quickly)
+def test_nvrtc_compiles_kernels_of_each_family(family: str, compilers: Any) -> None:
+    compilers._options = quickly
     config, problem = next(one for one in SOURCES if one[0].family == family)
     assert compilers._by_nvrtc(render(problem, config).text, 32, HOPPER).startswith(ELF)
 
@@ -124,7 +126,9 @@ def test_a_module_without_a_binary_is_compiled_by_nvrtc_alone(module: ModuleType
     assert module.is_compiled(module.WINNERS[0], 32, "sm_80")
 
 
-def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nvrtc_is_found_in_nvidias_wheels(
+    compilers: Any, tmp_path: Path, no_nvcc: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A library that NVRTC opens by its bare name is opened first."""
     opened, wheels = list[str](), tmp_path / "nvidia"
 
@@ -143,7 +147,7 @@ def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeyp
     (wheels / "__init__.py").touch()
     monkeypatch.delitem(sys.modules, "nvidia", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(ctypes, "CDLL", opening)
+    compilers.ctypes = SimpleNamespace(CDLL=opening)
     (tmp_path / "lib64").mkdir()  # a toolkit without NVRTC
     (found,) = map(vars, compilers._nvrtcs())
     assert found["name"] == str(wheels / "cuda_nvrtc/lib/libnvrtc.so.12")
@@ -156,17 +160,17 @@ def test_nvrtc_is_found_in_nvidias_wheels(tmp_path: Path, no_nvcc: None, monkeyp
 
 @pytest.mark.parametrize("found", [None, SimpleNamespace(submodule_search_locations=None), ValueError("no spec")])
 def test_without_a_compiler_it_says_so(
-    module: ModuleType, no_nvcc: None, monkeypatch: pytest.MonkeyPatch, found: object
+    module: Any, no_nvcc: None, monkeypatch: pytest.MonkeyPatch, found: object
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", Mock(side_effect=[found]))
-    monkeypatch.setattr(ctypes, "CDLL", Mock(side_effect=OSError))
+    module.ctypes = SimpleNamespace(**vars(ctypes) | {"CDLL": Mock(side_effect=OSError)})
     said = "no binary for sm_80, and NVRTC was not found; nvcc was not found: install NVRTC or nvcc of a CUDA version"
     with pytest.raises(RuntimeError, match=said):
         module.cubin_of(module.WINNERS[0], 32, "sm_80")
 
 
 @pytest.mark.usefixtures("nvrtc")
-def test_what_either_compiler_says_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_either_compiler_says_is_told(compilers: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     only_nvcc('sys.exit("a warning\\nnvcc fatal: error of some kind")', tmp_path, monkeypatch)
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT.replace("act(", "unknown("), 32, HOPPER)
@@ -181,7 +185,9 @@ def test_what_either_compiler_says_is_told(tmp_path: Path, monkeypatch: pytest.M
 @pytest.mark.host
 @pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("source", ["int nothing;\n", "int nvrtcCreateProgram() { return 1; }\n"])
-def test_an_nvrtc_that_does_not_compile_it_is_not_the_last(source: str, no_nvcc: None, tmp_path: Path) -> None:
+def test_an_nvrtc_that_does_not_compile_it_is_not_the_last(
+    compilers: Any, source: str, no_nvcc: None, tmp_path: Path
+) -> None:
     fake_nvrtc(tmp_path, source)
     assert compilers.compiled_here(TEXT, 32, "sm_80").startswith(ELF)
 
@@ -194,7 +200,7 @@ def only_fake_nvrtc(tmp_path: Path, no_nvcc: None, no_wheels: None) -> None:
 @pytest.mark.host
 @pytest.mark.usefixtures("only_fake_nvrtc")
 @pytest.mark.parametrize("bits", [32, 64])
-def test_nvrtc_is_asked_for_a_width_and_an_architecture(bits: int) -> None:
+def test_nvrtc_is_asked_for_a_width_and_an_architecture(compilers: Any, bits: int) -> None:
     for arch in ("sm_80", HOPPER):
         options = f"-std=c++17 -DINDEX_BITS={bits} --gpu-architecture={arch} --device-as-default-execution-space "
         assert compilers.compiled_here(TEXT, bits, arch).decode() == options
@@ -214,7 +220,7 @@ def test_nvrtc_is_asked_for_a_width_and_an_architecture(bits: int) -> None:
         ("negative", "is not a usable NVRTC"),
     ],
 )
-def test_an_nvrtc_that_fails_is_told(fails: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_nvrtc_that_fails_is_told(compilers: Any, fails: str, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_NVRTC", fails)
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, "sm_80")
@@ -222,13 +228,13 @@ def test_an_nvrtc_that_fails_is_told(fails: str, said: str, monkeypatch: pytest.
     assert "; nvcc was not found: install" in str(told.value)
 
 
-def test_a_name_that_is_too_long_is_no_toolkit() -> None:
+def test_a_name_that_is_too_long_is_no_toolkit(compilers: Any) -> None:
     assert compilers._files(f"/{'long' * 2000}", "*") == []
 
 
 @pytest.mark.host
 @pytest.mark.usefixtures("no_nvcc", "no_wheels")
-def test_what_is_no_nvrtc_is_told(tmp_path: Path) -> None:
+def test_what_is_no_nvrtc_is_told(compilers: Any, tmp_path: Path) -> None:
     fake_nvrtc(tmp_path, "int nothing;\n")
     with pytest.raises(RuntimeError, match=r"is not a usable NVRTC \(.*nvrtcCreateProgram\); nvcc was"):
         compilers.compiled_here(TEXT, 32, "sm_80")
@@ -255,14 +261,15 @@ OUTPUT = 'sys.argv[sys.argv.index("-o") + 1]'
 
 
 @pytest.mark.parametrize("bits", [32, 64])
-def test_nvcc_is_asked_for_a_width_and_an_architecture(nvcc: Callable[[str], Path], bits: int) -> None:
+def test_nvcc_is_asked_for_a_width_and_an_architecture(
+    compilers: Any, nvcc: Callable[[str], Path], bits: int
+) -> None:
     called = nvcc(f'open({OUTPUT}, "wb").write(b"a binary"); sys.stderr.buffer.write(bytes([255]))')
     for arch in ("sm_80", HOPPER):
         assert compilers.compiled_here(TEXT, bits, arch) == b"a binary"
         assert called.read_text().startswith(f"-cubin -arch={arch} -std=c++17 -DINDEX_BITS={bits} -o ")
 
 
-@pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
     ("does", "said"),
     [
@@ -273,15 +280,18 @@ def test_nvcc_is_asked_for_a_width_and_an_architecture(nvcc: Callable[[str], Pat
         ("import time; time.sleep(60)", "nvcc takes more than 2 s for it"),
     ],
 )
-def test_an_nvcc_that_makes_no_binary_is_told(nvcc: Callable[[str], Path], does: str, said: str) -> None:
+def test_an_nvcc_that_makes_no_binary_is_told(
+    compilers: Any, nvcc: Callable[[str], Path], does: str, said: str
+) -> None:
     nvcc(does)
+    compilers.COMPILE_SECONDS = 2.0
     with pytest.raises(RuntimeError) as told:
         compilers.compiled_here(TEXT, 32, HOPPER)
     assert str(told.value).startswith("NVRTC was not found; /")
     assert said in str(told.value)
 
 
-def test_an_nvcc_that_cannot_be_started_is_told(nvcc: Callable[[str], Path], tmp_path: Path) -> None:
+def test_an_nvcc_that_cannot_be_started_is_told(compilers: Any, nvcc: Callable[[str], Path], tmp_path: Path) -> None:
     nvcc("")
     (tmp_path / "nvcc").write_text("#!/nowhere/python\n")
     with pytest.raises(RuntimeError, match=r"nvcc does not compile it \(.*No such file"):
@@ -289,12 +299,11 @@ def test_an_nvcc_that_cannot_be_started_is_told(nvcc: Callable[[str], Path], tmp
 
 
 def test_compilers_are_looked_for_in_a_named_toolkit_first(
-    no_wheels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    compilers: Any, no_wheels: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looked_in = list[str]()
-    monkeypatch.setattr(compilers, "_files", lambda folder, _: logged(looked_in, folder, ()))
-    monkeypatch.setattr(compilers, "_wheel_folders", lambda: ["/wheel"])
-    monkeypatch.setattr(compilers, "TOOLKIT", str(tmp_path / "usual"))
+    compilers._files = lambda folder, _: logged(looked_in, folder, ())
+    compilers._wheel_folders, compilers.TOOLKIT = lambda: ["/wheel"], str(tmp_path / "usual")
     monkeypatch.setenv("CUDA_PATH", str(tmp_path / "path"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("PATH", str(tmp_path / "of_path/bin"))

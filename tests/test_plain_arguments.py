@@ -18,13 +18,9 @@ import pytest
 import tsm2_tune
 from tests.databases import database_of
 from tests.fabricated import GPU, PROBLEM, configuration, measurement, trial, tuning_run
-from tsm2_tune.api import confirm
-from tsm2_tune.api import pack as api_pack
-from tsm2_tune.api import report as api_report
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.guidelines import Guidelines
-from tsm2_tune.tuner.runs import dask_cluster
 from tsm2_tune.tuner.search.options import Options
 
 pytestmark = pytest.mark.usefixtures("no_driver")
@@ -107,17 +103,20 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]
     def stop(*arguments: Any) -> Any:
         raise Stopped(repr(arguments))
 
-    monkeypatch.setattr(dask_cluster, "Cluster", stop)
-    monkeypatch.setattr(confirm, "_target", lambda selection, store: stop(selection))
-    monkeypatch.setattr(api_pack, "targets_of", lambda device: [GPU_OF_PACK])
-    monkeypatch.setattr(api_pack, "time", SimpleNamespace(monotonic=lambda: 0.0))
-    monkeypatch.setattr(api_pack, "pack_problems", lambda *arguments: arguments)
-    monkeypatch.setattr(api_pack, "_done", lambda *arguments: arguments)
-    monkeypatch.setattr(api_pack, "batches", stop)
-    monkeypatch.setattr(api_pack, "_kernels", lambda *arguments: KERNELS_OF_PACK)
-    monkeypatch.setattr(api_pack, "sample", stop)
-    monkeypatch.setattr(api_report, "_bundle", lambda: str)
-    monkeypatch.setattr(api_report, "_page", lambda *arguments: stop(arguments[:-1]))
+    for function, double in {
+        "tuner.runs.dask_cluster.Cluster": stop,
+        "api.confirm._target": lambda selection, store: stop(selection),
+        "api.pack.targets_of": lambda device: [GPU_OF_PACK],
+        "api.pack.time": SimpleNamespace(monotonic=lambda: 0.0),
+        "api.pack.pack_problems": lambda *arguments: arguments,
+        "api.pack._done": lambda *arguments: arguments,
+        "api.pack.batches": stop,
+        "api.pack._kernels": lambda *arguments: KERNELS_OF_PACK,
+        "api.pack.sample": stop,
+        "api.report._bundle": lambda: str,
+        "api.report._page": lambda *arguments: stop(arguments[:-1]),
+    }.items():
+        monkeypatch.setattr(f"tsm2_tune.{function}", double)
 
     def call(name: str, **changes: Any) -> str:
         try:

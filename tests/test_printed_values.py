@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.cases import F32, every_source
+from tests.standing_in import Spied
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.families import FAMILIES
@@ -31,17 +31,13 @@ def _nothing_at_hand() -> None:
 
 
 @pytest.mark.slow
-def test_every_value_of_every_family_op_and_dtype_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    found: dict[str, set[str]] = {}
-
-    def fill(template: str, values: Mapping[str, Any], allowed: re.Pattern[str]) -> str:
-        assert allowed is OF_KERNELS
-        found.setdefault(template, set()).update(strings(values))
-        return filled(template, values, allowed)
-
-    monkeypatch.setattr(rendering, "filled", fill)
+def test_every_value_of_every_family_op_and_dtype_is_plain(spied: Spied) -> None:
+    calls, found = spied(rendering, "filled"), dict[str, set[str]]()
     every_source()
     support_source()
+    for template, values, allowed in calls:
+        assert allowed is OF_KERNELS
+        found.setdefault(template, set()).update(strings(values))
     assert found.keys() == {family.template for family in FAMILIES.values()} | {"support.cu.jinja"}
     for template, values in found.items():
         assert len(values) > 5, template

@@ -17,6 +17,7 @@ import pytest
 from tests.call_log import logged
 from tests.fabricated import PROBLEM, plain_sql
 from tests.simulated import DEVICE, RUN, SHAPES, Replay, stored_trial
+from tests.standing_in import Spied
 from tsm2_tune.errors import WorkerError
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.device.cards import PROFILES
@@ -195,14 +196,9 @@ def test_a_configuration_at_which_runs_die_is_quarantined(store: Store, path: Pa
 
 
 @pytest.mark.parametrize("refuted", [False, True])
-def test_the_history_in_memory_is_as_in_the_database(
-    store: Store, monkeypatch: pytest.MonkeyPatch, refuted: bool
-) -> None:
+def test_the_history_in_memory_is_as_in_the_database(store: Store, spied: Spied, refuted: bool) -> None:
     """It is read once a problem, and once more for each winner that is refuted."""
-    reads, histories = list[str](), list[ProblemHistory]()
-    whole, real = History.tried, ProblemHistory.__init__
-    monkeypatch.setattr(History, "tried", lambda self: logged(reads, self.problem.text, whole(self)))
-    monkeypatch.setattr(ProblemHistory, "__init__", lambda self, *more: logged(histories, self, real(self, *more)))
+    reads, histories = spied(History, "tried"), spied(ProblemHistory, "__init__")
     space = space_of(12)
     for config in (space.kept[0].config, space.kept[1].config):
         store.add_trial(
@@ -212,9 +208,10 @@ def test_the_history_in_memory_is_as_in_the_database(
     configs: list[Any] = [one.config for one in space.kept]
     executor.refuted = dict.fromkeys(configs if refuted else (), Outcome.WRONG_RESULT)
     list(tuning([space], store, executor))
-    (history,) = histories
+    ((history, *_),) = histories
     found = {name: getattr(history, name) for name in ("_trials", "_last_finalists", "_vendor")}
-    replayed = reads.count(PROBLEM.text) - len(executor.rounds)  # the simulated final reads it too
+    of_problem = [one for (one,) in reads if one.problem == PROBLEM]
+    replayed = len(of_problem) - len(executor.rounds)  # the simulated final reads it too
     assert replayed == 1 + (len(executor.in_full) if refuted else 0)
     history.read()
     assert found == {name: getattr(history, name) for name in found}

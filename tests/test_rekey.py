@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from benchmarks import rekey
 from tests.on_host import needs_nvcc
-from tsm2_tune import pretuned
 from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
@@ -66,9 +65,10 @@ def test_only_kernels_of_the_same_machine_code_have_new_digests(
     trial: list[Any] = ["trial", PROBLEM, CONFIG, digests[0], *[None] * 9, []]
     path = tmp_path / "card.jsonl"
     path.write_text("".join(f"{json.dumps(line)}\n" for line in (HEAD, trial)))
-    monkeypatch.setattr(pretuned, "FOLDER", tmp_path)
-    monkeypatch.setattr(rekey, "checked_out", lambda _: nullcontext(rekey.ROOT))
-    monkeypatch.setattr(rekey, "rendered_now", lambda _: source(now))
+    doubles = {"tsm2_tune.pretuned.FOLDER": tmp_path, "benchmarks.rekey.rendered_now": lambda _: source(now),
+               "benchmarks.rekey.checked_out": lambda _: nullcontext(rekey.ROOT)}  # fmt: skip
+    for name, double in doubles.items():
+        monkeypatch.setattr(name, double)
     said = CliRunner().invoke(rekey.main, ["--before", "COMMIT"])
     *told, last = said.output.splitlines()
     assert (said.exit_code, last) == (status, f"card: {counts}")

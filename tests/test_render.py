@@ -13,13 +13,14 @@ import pytest
 from benchmarks.gate import of_binary
 from tests.cases import SOURCES, every_source
 from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, readable, spelling
+from tests.standing_in import Spied
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator import render as rendering
 from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import FAMILIES
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.problem import DTYPES, Dtype, Problem
-from tsm2_tune.generator.render import filled, render, support_source
+from tsm2_tune.generator.render import render, support_source
 from tsm2_tune.generator.source import KernelSource
 from tsm2_tune.tuner.compile import compiler
 from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
@@ -101,14 +102,8 @@ def sources() -> list[KernelSource]:
     return every_source()
 
 
-def test_a_text_is_filled_once_for_all_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = list[str]()
-
-    def counted(template: str, values: Any, allowed: Any) -> str:
-        calls.append(template)
-        return filled(template, values, allowed)
-
-    monkeypatch.setattr(rendering, "filled", counted)
+def test_a_text_is_filled_once_for_all_shapes(spied: Spied) -> None:
+    calls = spied(rendering, "filled")
     render.cache_clear()
     rendering._text.cache_clear()
     config = Tsm2Config("v3", 128, 8, 4)
@@ -179,18 +174,11 @@ def test_the_golden_sources_compile_with_nvcc_without_a_warning(nvcc: Toolchain)
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["minplus", "staged_dmma", "row_lanes_register_b", "inner_mma16"])
 def test_headers_in_place_of_the_toolkits_change_nothing(
-    nvcc: Toolchain, kernel: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    nvcc: Toolchain, kernel: str, monkeypatch: pytest.MonkeyPatch, spied: Spied, tmp_path: Path
 ) -> None:
     source = next(one for one in golden_sources() if one.kernel == kernel)
     quick = replace(nvcc, flags=(*nvcc.flags, *QUICK))
-    calls, compiled = [], compiler._compiled
-
-    def counted(*arguments: Any) -> Any:
-        calls.append(arguments)
-        return compiled(*arguments)
-
-    monkeypatch.setattr(compiler, "_compiled", counted)
-    found = []
+    calls, found = spied(compiler, "_compiled"), []
     for number, toolchain in enumerate((quick, replace(quick, includes=()))):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / str(number)))
         binary = compile_text(

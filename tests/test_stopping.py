@@ -16,6 +16,7 @@ import pytest
 
 from tests.command import TUNE, run
 from tests.on_host import ON_HOST
+from tests.standing_in import wait_by
 from tsm2_tune.tuner.results.storage.database import Database
 from tsm2_tune.tuner.results.storage.retry import Lost, until_committed
 from tsm2_tune.tuner.results.trial import Outcome
@@ -124,7 +125,7 @@ def test_a_second_ctrl_c_ends_an_end_that_hangs(within: Callable[[], AbstractCon
 
 def test_who_is_stopped_waits_for_no_server(monkeypatch: pytest.MonkeyPatch) -> None:
     waited = list[float]()
-    monkeypatch.setattr(time, "sleep", waited.append)
+    wait_by(monkeypatch, time.monotonic, waited.append)
 
     def away() -> NoReturn:
         raise Lost("away")

@@ -8,13 +8,11 @@ import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
 from tests.command import run
-from tests.databases import database_of
+from tests.databases import database_of, write_protect
 from tests.fabricated import (
     BASIS,
     PROBLEM,
@@ -24,6 +22,7 @@ from tests.fabricated import (
     trial,
     tuning_run,
 )
+from tests.standing_in import Disk
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import schema_versions
 from tsm2_tune.tuner.results.store import Store
@@ -138,14 +137,7 @@ def test_what_cannot_be_written_can_be_read_also_of_an_older_schema(
         downgrade(path)
     shutil.copy(path, path.with_name("writable.db"))
     content, names = path.read_bytes(), set(path.parent.iterdir())
-    connect = sqlite3.connect
-
-    def read_only(name: str, **named: Any) -> sqlite3.Connection:
-        name = name.replace(f"{path.name}?mode=rw", f"{path.name}?mode=ro")
-        connection: sqlite3.Connection = connect(name, **named)
-        return connection
-
-    monkeypatch.setattr(sqlite3, "connect", read_only)
+    write_protect(path, monkeypatch)
     for command in READING:
         said, expected = (run(*command.split(), "--db", str(one)) for one in (path, path.with_name("writable.db")))
         assert (said.exit_code, expected.exit_code) == (0, 0), (command, said.output, expected.output)
@@ -166,7 +158,7 @@ def test_a_locked_file(path: Path) -> None:
         assert "is locked" in run("best", "--db", str(path)).stderr
 
 
-def test_a_full_disk_is_named_by_its_folder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_by_its_folder(path: Path, disk: Disk, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the file's own disk has room, the full one is SQLite's folder for sorting."""
 
     def said() -> str:
@@ -177,15 +169,11 @@ def test_a_full_disk_is_named_by_its_folder(path: Path, monkeypatch: pytest.Monk
                 connection.exec_driver_sql("CREATE TABLE more (x)")
         return str(caught.value)
 
-    roomy, full = (
-        SimpleNamespace(f_blocks=9, f_bavail=2**20, f_frsize=4096),
-        SimpleNamespace(f_blocks=9, f_bavail=0, f_frsize=4096),
-    )
     assert (
         said() == f"{path} cannot grow, the disk of {path.parent} is full: free some space there, then run this again"
     )
     monkeypatch.setenv("SQLITE_TMPDIR", "/sorting")
-    monkeypatch.setattr(os, "statvfs", lambda folder: full if folder == "/sorting" else roomy)
+    disk("/sorting", f_bavail=0)
     assert "cannot grow, the disk of /sorting is full" in said()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
+from tests.standing_in import Spied
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.generator.space.space import OWN, search_space
+from tsm2_tune.generator.space.space import OWN
 from tsm2_tune.generator.transposed import transposed
 from tsm2_tune.tuner.device.target import Target
 from tsm2_tune.tuner.search import spaces as planned
@@ -59,19 +60,13 @@ PROBLEMS = [Problem(4096, 16, 4096, "f32"), Problem(8, 8, 10**6, "f64", "tn"), P
 
 
 @pytest.mark.slow
-def test_each_space_is_enumerated_at_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    enumerated: list[Problem] = []
-
-    def search(problem: Problem, *args: Any, **named: Any) -> Any:
-        enumerated.append(problem)
-        return search_space(problem, *args, **named)
-
-    monkeypatch.setattr(planned, "search_space", search)
+def test_each_space_is_enumerated_at_its_turn(spied: Spied) -> None:
+    enumerated = spied(planned, "search_space")
     spaces = planned.spaces(PROBLEMS, TARGET, guidelines=OWN, families=("tsm2", "inner_fma_ring", "resident_b_fma"))
     assert (len(spaces), spaces.problems, enumerated) == (3, tuple(PROBLEMS), [])
     for number, space in enumerate(spaces, 1):
         assert space.problem == PROBLEMS[number - 1]
-        assert enumerated == PROBLEMS[:number]
+        assert [problem for problem, *_ in enumerated] == PROBLEMS[:number]
     assert [space.problem for space in spaces[1:]] == PROBLEMS[1:]
 
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_the_first_kernel_compiles_while_a_gpu_is_measured(
 
 @pytest.mark.parametrize(("spec", "widths"), [("0", INDEX_BITS), ("cpu", ())])
 def test_new_leader_gets_both_index_widths(
-    target: Target, support_path: str, monkeypatch: pytest.MonkeyPatch, spec: str, widths: tuple[int, ...]
+    target: Target, support_path: str, spec: str, widths: tuple[int, ...]
 ) -> None:
     begun: list[tuple[str, tuple[str, ...]]] = []
     then: list[list[tuple[str, tuple[str, ...]]]] = []
@@ -140,7 +141,8 @@ def test_new_leader_gets_both_index_widths(
     second, fastest = Tsm2Config("v2", 32, 1, 4), Tsm2Config("v2", 32, 2, 4)
     prior = replace(NO_PRIOR_TRIALS, contenders=(FinalCandidate(second, 260.0), FinalCandidate(fastest, 250.0)))
     with Tuner(replace(target, spec=spec), Options(vendor=False), worker) as tuner:
-        monkeypatch.setattr(tuner._compilers, "begin", lambda source: begun.append((source.text, source.defines)))
+        compilers: Any = tuner._compilers
+        compilers.begin = lambda source: begun.append((source.text, source.defines))
         assert isinstance(tuner.final(PROBLEM, prior), FinalFailure)
     assert then == [[(render(PROBLEM, fastest).text, index_defines(bits)) for bits in widths]]
 

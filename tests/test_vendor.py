@@ -269,13 +269,13 @@ def test_a_fault_of_the_vendor_is_the_rounds(
     assert time_finalists() == AttemptResult(Outcome.CRASHED, "an illegal memory access was encountered")
 
 
-def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, host: HostDevice) -> None:
-    def full(size_bytes: int) -> Any:
-        raise MemoryError(f"{size_bytes} bytes of device memory")
+def test_no_room_for_the_workspaces_is_told(monkeypatch: pytest.MonkeyPatch, support_path: str) -> None:
+    class Full(HostDevice):
+        def allocate(self, size_bytes: int) -> Any:
+            raise MemoryError(f"{size_bytes} bytes of device memory")
 
-    fakes = FakeLibrary(), FakeLibrary()
+    fakes, host = (FakeLibrary(), FakeLibrary()), Full(support_path=support_path)
     opened(monkeypatch, *fakes)
-    monkeypatch.setattr(host, "allocate", full)
     assert vendor_libraries(host).trouble == "no room for 33554432 bytes of device memory"
     assert [fake.open_objects() for fake in fakes] == [0, 0]
 

@@ -27,7 +27,6 @@ from tsm2_tune.pretuned import cubins, pretuned
 from tsm2_tune.tuner.compile.elf_digest import code_of, machine_code_digest
 from tsm2_tune.tuner.export import cubin_verification
 from tsm2_tune.tuner.results.trial import Outcome, Verdict
-from tsm2_tune.tuner.search import quarantine
 from tsm2_tune.tuner.worker.protocol import AttemptResult
 
 
@@ -112,14 +111,15 @@ def test_a_verdict_without_digests_is_given_anew_where_the_device_is(
 ) -> None:
     result = AttemptResult(outcome, "C[0, 0] is wrong", verdict=Verdict(True, 0.0, "right"), verified_code=FAKE_CODE)
     tuner = SimpleNamespace(verify_in_full=lambda problem, config: result)
-    for name, value in {
+    doubles = {
         "spec_of": lambda device: "0",
         "find_target": lambda spec: SimpleNamespace(),
         "device_lock": lambda target: nullcontext(),
         "Tuner": lambda target, options: nullcontext(tuner),
-    }.items():
-        monkeypatch.setattr(cubin_verification, name, value)
-    monkeypatch.setattr(quarantine, "refuted", lambda *_: ())
+        "quarantine": SimpleNamespace(refuted=lambda *_: ()),
+    }
+    for name, double in doubles.items():
+        monkeypatch.setattr(cubin_verification, name, double)
     database = stored(tmp_path, None)
     status, said, binaries = exported(database)
     kept = plain_sql(database, "SELECT outcome, verified_code FROM trial")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+
+import pytest
 
 from tests.fabricated import final
 from tests.simulated import RUN, Simulated, stored_trial
@@ -16,6 +18,11 @@ from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.search.options import Options
 
 H200 = PROFILES["h200"]
+
+
+def predict(monkeypatch: pytest.MonkeyPatch, module: str, times: Callable[..., Any]) -> None:
+    """Let these be the times that a module of kernel_sets expects of kernels."""
+    monkeypatch.setattr(f"tsm2_tune.tuner.export.kernel_sets.{module}.expected", times)
 
 
 def shape(m: int, n: int, k: int, dtype: str = "f32", op: str = "nn") -> Problem:
