@@ -230,20 +230,26 @@ def test_a_copy_that_is_there_is_kept_and_no_other_file_is_overwritten(path: Pat
     assert set(path.parent.iterdir()) == {path, kept}
 
 
+def around_copies(monkeypatch: pytest.MonkeyPatch, act: Callable[[Callable[[], None]], None]) -> None:
+    """Act in place of each copy of a database, which `act` is handed to make."""
+    copy = sqlite.copy
+    monkeypatch.setattr(sqlite, "copy", lambda place, into: act(lambda: copy(place, into)))
+
+
 @pytest.mark.slow
 def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path)
-    before, copy, others = dump(path), sqlite.copy, list[Future[migration.Migrated]]()
+    before, others = dump(path), list[Future[migration.Migrated]]()
     with ThreadPoolExecutor() as pool:
 
-        def slowly(place: Path, into: Path) -> None:
-            copy(place, into)
+        def slowly(copy: Callable[[], None]) -> None:
+            copy()
             if not others:
                 others.append(pool.submit(migration.migrate, path, keep=True))
                 wait(others, timeout=0.5)
 
-        monkeypatch.setattr(sqlite, "copy", slowly)
+        around_copies(monkeypatch, slowly)
         found = migration.migrate(path, keep=True)
         assert (found.before, others[0].result().before) == (24, schema_versions.version())
     kept = path.with_name("results.db.schema-24")
@@ -255,13 +261,12 @@ def test_two_that_keep_a_copy_at_once_keep_one(path: Path, monkeypatch: pytest.M
 def test_no_copy_is_kept_of_what_another_program_has_migrated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good_database(path)
     downgrade(path)
-    copy = sqlite.copy
 
-    def late(place: Path, into: Path) -> None:
+    def late(copy: Callable[[], None]) -> None:
         with Database.open(path, create=False):
-            copy(place, into)
+            copy()
 
-    monkeypatch.setattr(sqlite, "copy", late)
+    around_copies(monkeypatch, late)
     found = run("db", "migrate", "--keep", "--db", str(path))
     assert (found.exit_code, "no copy of the old database was kept" in found.stderr) == (2, True)
     assert set(path.parent.iterdir()) == {path}
