@@ -29,22 +29,22 @@ def libraries(torch: Any, cupy: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def sharing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def sharing(tmp_path: Path) -> ModuleType:
     """A module of a kernel whose 16 blocks share a batch, for row-major matrices, and of one for single products."""
     problem = Problem(4, 3, 5, "f32", "ttt", batch=1000)
     trials = trial(problem=problem, config=spelt(SMALL)), trial(problem=Problem(64, 4, 64, "f32", "ttt"))
-    module = recorded(module_of(tmp_path, *trials), monkeypatch)
+    module = recorded(module_of(tmp_path, *trials))
     module.driver.has_batches = True
     return module
 
 
 @pytest.fixture
-def each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def each(tmp_path: Path) -> ModuleType:
     """A module of a kernel that splits k in 3, with tiles of 32 x 4 and one product for each z."""
     problem = Problem(64, 4, 64, "f32", batch=9)
     source = handmade(problem)
     of_batches = replace(source, launch=replace(source.launch, batched=ONE_EACH))
-    module = recorded(module_of(tmp_path, trial(problem=problem, source=of_batches)), monkeypatch)
+    module = recorded(module_of(tmp_path, trial(problem=problem, source=of_batches)))
     module.driver.has_batches = module.driver.workspaces = True
     return module
 
