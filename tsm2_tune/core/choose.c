@@ -261,72 +261,6 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
 
 /* --- The transposed product --- */
 
-static struct core_product transposed_product(const struct core_product *product)
-{
-    static const int from[CORE_MATRICES] = {CORE_B, CORE_A, CORE_C};
-    struct core_product transposed = *product;
-    transposed.m = product->n, transposed.n = product->m;
-    transposed.conjugates[0] = product->conjugates[1], transposed.conjugates[1] = product->conjugates[0];
-    transposed.is_gram = 0;
-    for (int x = 0; x < CORE_MATRICES; ++x) {
-        transposed.ld[x][CORE_COLUMN_MAJOR] = product->ld[from[x]][CORE_ROW_MAJOR];
-        transposed.ld[x][CORE_ROW_MAJOR] = product->ld[from[x]][CORE_COLUMN_MAJOR];
-        transposed.strides[x] = product->strides[from[x]];
-    }
-    return transposed;
-}
-
-/* --- A batch as one product --- */
-
-/* Return the leading dimension of a matrix that has the rows of all products' matrices, one product's after another's,
-   in this order; 0 if the rows do not follow one another so, or the matrix does not have the order. */
-static int64_t merged_ld(const struct core_product *product, int x, int order)
-{
-    const int64_t ld = product->ld[x][order], stride = product->strides[x], m = product->m;
-    const int64_t columns = x == CORE_A ? product->k : product->n;
-    if (ld == 0 || stride < 1)
-        return 0;
-    if (order == CORE_ROW_MAJOR)
-        return m == 1 ? (stride >= columns ? stride : 0) : (stride % m == 0 && stride / m == ld ? ld : 0);
-    if (stride != m)
-        return 0;
-    return columns == 1 ? m * product->batch_count : (ld / product->batch_count >= m ? ld : 0);
-}
-
-/* Return the batch as one product with the rows of all A and of all C, if all have one B; else the batch itself. */
-static struct core_product with_merged_rows(const struct core_product *product)
-{
-    static const int in_rows[] = {CORE_A, CORE_C};
-    struct core_product one = *product;
-    if (product->strides[CORE_B] != 0 || product->is_gram ||
-        (double)product->m * (double)product->batch_count > LARGEST_BYTES)
-        return one;
-    for (int i = 0; i < (product->makes_c ? 1 : 2); ++i) {
-        int64_t *ld = one.ld[in_rows[i]];
-        for (int order = 0; order < CORE_ORDERS; ++order)
-            ld[order] = merged_ld(product, in_rows[i], order);
-        if (ld[CORE_COLUMN_MAJOR] == 0 && ld[CORE_ROW_MAJOR] == 0)
-            return *product;
-    }
-    one.m *= product->batch_count;
-    one.batch_count = 1;
-    return one;
-}
-
-/* Return the batch as one product, if its products make up one in this way; else the batch itself. This is the only
-   place that decides it. */
-static struct core_product merged_product(const struct core_product *product, enum core_merged merged)
-{
-    if (merged == CORE_ROWS && product->batch_count > 1)
-        return with_merged_rows(product);
-    if (merged == CORE_COLUMNS && product->batch_count > 1) {
-        const struct core_product transposed = transposed_product(product);
-        const struct core_product one = with_merged_rows(&transposed);
-        return product->is_gram || one.batch_count > 1 ? *product : transposed_product(&one);
-    }
-    return *product;
-}
-
 /* Return whether the transposed product's choice is better than the product's own. The predicted times are compared
    without the penalty for distance, which decides only among kernels for the same product. A kernel of the device is
    not replaced by another device's. On a host no times are returned, so the choice with the nearer shape is better. */
@@ -432,8 +366,8 @@ static void set_ld(const struct core_kernel *kernel, const struct core_product *
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice)
 {
-    const struct core_product computed = merged_product(product, (enum core_merged)choice->merged);
-    const struct core_product transposed = transposed_product(&computed);
+    const struct core_product computed = core_merged_product(product, (enum core_merged)choice->merged);
+    const struct core_product transposed = core_transposed_product(&computed);
     set_ld(&pack->kernels[choice->kernel], choice->is_transposed ? &transposed : &computed, choice);
 }
 
@@ -464,7 +398,7 @@ static int may_be_transposed(const struct core_product *product, const struct co
 /* Return the kernel for a product, or a batch as it is, without checks. */
 static struct core_choice choose_apart(const struct core_pack *pack, const struct core_product *product, int device)
 {
-    const struct core_product transposed = transposed_product(product);
+    const struct core_product transposed = core_transposed_product(product);
     struct core_choice none;
     memset(&none, 0, sizeof none);
     const int is_host = device == CORE_HOST || (device >= 0 && pack->devices[device].is_host);
@@ -488,7 +422,7 @@ struct core_choice core_choose(const struct core_pack *pack, const struct core_p
         device >= (int)pack->header->device_count)
         return choice;
     for (int merged = CORE_ROWS; merged <= CORE_COLUMNS && choice.reason == CORE_NO_KERNEL; ++merged) {
-        const struct core_product one = merged_product(product, (enum core_merged)merged);
+        const struct core_product one = core_merged_product(product, (enum core_merged)merged);
         if (one.batch_count == 1 && product->batch_count > 1) {
             choice = choose_apart(pack, &one, device);
             choice.merged = choice.reason == CORE_NO_KERNEL ? CORE_APART : merged;
@@ -560,8 +494,8 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
         return 0;
     if (pack->devices[pack->kernels[found[0].kernel].device].is_host)
         return 1;
-    const struct core_product computed = merged_product(product, (enum core_merged)found[0].merged);
-    const struct core_product transposed = transposed_product(&computed);
+    const struct core_product computed = core_merged_product(product, (enum core_merged)found[0].merged);
+    const struct core_product transposed = core_transposed_product(&computed);
     int count = insert_launches(pack, &computed, device, 0, found, 1, room);
     count = insert_launches(pack, &transposed, device, 1, found, count, room);
     double least_us = count > 1 ? found[1].us : HUGE_VAL;

@@ -189,6 +189,13 @@ enum core_merged {
     CORE_COLUMNS /* the columns of B and C do: n is the sum of all n */
 };
 
+/* Return the batch as one product, if its products make up one in this way; else the batch itself. This is the only
+   place that decides it. */
+struct core_product core_merged_product(const struct core_product *product, enum core_merged merged);
+
+/* Return the transposed product, C^T = B^T A^T, in the same memory. */
+struct core_product core_transposed_product(const struct core_product *product);
+
 enum core_reason {
     CORE_NO_KERNEL, /* no kernel has this type, these orders and conjugates */
     CORE_TUNED, /* the kernel was tuned for this shape */
