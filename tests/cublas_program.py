@@ -23,10 +23,12 @@ GEMM = "transa transb m n k alpha A lda B ldb beta C ldc"
 ARGUMENTS = {
     "gemm_v2": GEMM,
     "gemmStridedBatched": "transa transb m n k alpha A lda stride_a B ldb stride_b beta C ldc stride_c count",
+    "gemmBatched": "transa transb m n k alpha A lda B ldb beta C ldc count",
     "gemv_v2": "trans m n alpha A lda x incx beta y incy",
     "syrk_v2": "uplo trans n k alpha A lda beta C ldc",
     "herk_v2": "uplo trans n k alpha A lda beta C ldc",
     "GemmEx": "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc compute algorithm",
+    "GemmBatchedEx": "transa transb m n k alpha A type_a lda B type_b ldb beta C type_c ldc count compute algorithm",
     "GemmStridedBatchedEx": (
         "transa transb m n k alpha A type_a lda stride_a B type_b ldb stride_b beta C type_c ldc stride_c count"
         " compute algorithm"

@@ -89,6 +89,15 @@ static void multiply(int transa, int transb, int64_t m, int64_t n, int64_t k, do
         return status;                                                                                               \
     }
 
+#define BY_POINTERS(name, integer)                                                                                   \
+    int name(struct handle *handle, int transa, int transb, integer m, integer n, integer k, const void *alpha,      \
+             const void *const *A, integer lda, const void *const *B, integer ldb, const void *beta, void *const *C, \
+             integer ldc, integer count)                                                                             \
+    {                                                                                                                \
+        NOTE(#name, transa, transb, m, n, k, AT(alpha), AT(A), lda, AT(B), ldb, AT(beta), AT(C), ldc, count);        \
+        return status;                                                                                               \
+    }
+
 GEMM(cublasCgemm_v2, int)
 GEMM(cublasZgemm_v2, int)
 GEMM(cublasSgemm_v2_64, int64_t)
@@ -103,8 +112,15 @@ GEMV(cublasSgemv_v2_64, int64_t)
 GEMV(cublasDgemv_v2_64, int64_t)
 GEMV(cublasCgemv_v2_64, int64_t)
 GEMV(cublasZgemv_v2_64, int64_t)
+BY_POINTERS(cublasSgemmBatched, int)
+BY_POINTERS(cublasDgemmBatched, int)
+BY_POINTERS(cublasCgemmBatched, int)
+BY_POINTERS(cublasZgemmBatched, int)
+BY_POINTERS(cublasSgemmBatched_64, int64_t)
+BY_POINTERS(cublasDgemmBatched_64, int64_t)
+BY_POINTERS(cublasCgemmBatched_64, int64_t)
+BY_POINTERS(cublasZgemmBatched_64, int64_t)
 BATCHED(cublasSgemmStridedBatched, int)
-BATCHED(cublasDgemmStridedBatched, int)
 BATCHED(cublasCgemmStridedBatched, int)
 BATCHED(cublasZgemmStridedBatched, int)
 BATCHED(cublasSgemmStridedBatched_64, int64_t)
@@ -118,6 +134,18 @@ int cublasDgemm_v2(struct handle *handle, int transa, int transb, int m, int n, 
     NOTE("cublasDgemm_v2", transa, transb, m, n, k, AT(alpha), AT(A), lda, AT(B), ldb, AT(beta), AT(C), ldc);
     if (getenv("FAKE_CUBLAS_MULTIPLIES") != NULL)
         multiply(transa, transb, m, n, k, *alpha, A, lda, B, ldb, *beta, C, ldc);
+    return status;
+}
+
+int cublasDgemmStridedBatched(struct handle *handle, int transa, int transb, int m, int n, int k, const double *alpha,
+                              const double *A, int lda, long long stride_a, const double *B, int ldb, long long stride_b,
+                              const double *beta, double *C, int ldc, long long stride_c, int count)
+{
+    NOTE("cublasDgemmStridedBatched", transa, transb, m, n, k, AT(alpha), AT(A), lda, stride_a, AT(B), ldb, stride_b,
+         AT(beta), AT(C), ldc, stride_c, count);
+    for (int i = 0; i < count && getenv("FAKE_CUBLAS_MULTIPLIES") != NULL; ++i)
+        multiply(transa, transb, m, n, k, *alpha, A + i * stride_a, lda, B + i * stride_b, ldb, *beta, C + i * stride_c,
+                 ldc);
     return status;
 }
 
@@ -145,6 +173,18 @@ EX(cublasGemmEx_64, int64_t)
     }
 BATCHED_EX(cublasGemmStridedBatchedEx, int)
 BATCHED_EX(cublasGemmStridedBatchedEx_64, int64_t)
+
+#define BY_POINTERS_EX(name, integer)                                                                                \
+    int name(struct handle *handle, int transa, int transb, integer m, integer n, integer k, const void *alpha,      \
+             const void *const *A, int type_a, integer lda, const void *const *B, int type_b, integer ldb,           \
+             const void *beta, void *const *C, int type_c, integer ldc, integer count, int compute, int algorithm)   \
+    {                                                                                                                \
+        NOTE(#name, transa, transb, m, n, k, AT(alpha), AT(A), type_a, lda, AT(B), type_b, ldb, AT(beta), AT(C),     \
+             type_c, ldc, count, compute, algorithm);                                                                \
+        return status;                                                                                               \
+    }
+BY_POINTERS_EX(cublasGemmBatchedEx, int)
+BY_POINTERS_EX(cublasGemmBatchedEx_64, int64_t)
 
 /* By another routine of its own. */
 int cublasSgemm_v2(struct handle *handle, int transa, int transb, int m, int n, int k, const void *alpha, const void *A,

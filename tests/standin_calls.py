@@ -28,15 +28,21 @@ LETTERS = "SDCZ"
 OF_LETTERS = tuple(
     f"cublas{letter}{name}{wide}"
     for letter in LETTERS
-    for name, suffix in (("gemm", "_v2"), ("gemmStridedBatched", ""), ("gemv", "_v2"), ("syrk", "_v2"))
+    for name, suffix in (
+        ("gemm", "_v2"),
+        ("gemmStridedBatched", ""),
+        ("gemmBatched", ""),
+        ("gemv", "_v2"),
+        ("syrk", "_v2"),
+    )
     for wide in (suffix, suffix + WIDE)
 )
 HERK = tuple(f"cublas{letter}herk_v2{wide}" for letter in "CZ" for wide in ("", WIDE))
 ROUTINES = (
     *OF_LETTERS,
     *HERK,
-    *(name + wide for name in ("cublasGemmEx", "cublasGemmStridedBatchedEx") for wide in ("", WIDE)),
-)
+    *(f"cublas{name}{wide}" for name in ("GemmEx", "GemmStridedBatchedEx", "GemmBatchedEx") for wide in ("", WIDE)),
+)  # fmt: skip
 ONE, ZERO = [1.0, 0.0], [0.0, 0.0]
 
 

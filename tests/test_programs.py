@@ -34,8 +34,8 @@ pytestmark = IN_C
 BY_LIBRARY = "run --library {library}"
 PROGRAM = (sys.executable, "-m", "tests.cublas_program")
 NONE = (0,) * len(REASONS)
-SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, False, 100, 0, (0, 0, 100, *NONE[3:]), 0, 90.0,
-            (99, 4950.0), (), ())  # fmt: skip
+SEEN = Seen("gemm", "f32", "NT", (8, 10**6, 16), (8, 10**6, 8), 1, None, False, 100, 0, (0, 0, 100, *NONE[3:]), 0,
+            90.0, (99, 4950.0), (), ())  # fmt: skip
 
 
 def tsm2_tune(fakes: Path, *arguments: str, steps: Any = ()) -> subprocess.CompletedProcess[str]:

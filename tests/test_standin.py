@@ -20,10 +20,9 @@ from tests.lt_calls import MATMUL
 from tests.on_host import IN_C
 from tests.quick import FOLDER_VARIABLE
 from tests.standin_calls import by_reason, gemm, of_the_program, play, ways_to_ask
-from tsm2_tune.interpose.build import HEADER, SOURCES, command
+from tsm2_tune.interpose.build import command, standin_texts
 from tsm2_tune.interpose.journal import SLOWER
 from tsm2_tune.interpose.preload import Standing
-from tsm2_tune.tuner.compile.shared_objects import c_texts
 from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 
 pytestmark = IN_C
@@ -196,7 +195,7 @@ def test_another_gpu_leaves_all_to_cublas(fakes: Path, pack: Path) -> None:
 @pytest.fixture(scope="module")
 def of_one_line(session_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A stand-in whose journal has one line."""
-    texts = c_texts(SOURCES) | {"tsm2.h": HEADER.read_bytes()}
+    texts = standin_texts()
     texts["standin.h"] = texts["standin.h"].replace(b"LINES = 16384", b"LINES = 1")
     built = tmp_path_factory.mktemp("standin") / "standin.so"
     built.write_bytes(
@@ -218,6 +217,10 @@ def test_what_was_seen_stays_however_the_program_ends(fakes: Path, pack: Path) -
         {"m": 9}, {"n": 4}, {"k": 5, "lda": 6}, {"lda": 7}, {"ldb": 7}, {"ldc": 7}, {"transa": 0, "transb": 1},
         {"transb": 2}, {"B": A}, {"routine": "cublasDgemm_v2"}, {"routine": "cublasSgemmStridedBatched"},
         {"routine": "cublasSgemmStridedBatched", "count": 2},
+        {"routine": "cublasSgemmBatched", "count": 2},
+        {"routine": "cublasSgemmStridedBatched", "count": 3, "stride_a": 7},
+        {"routine": "cublasSgemmStridedBatched", "count": 3, "stride_b": 7},
+        {"routine": "cublasSgemmStridedBatched", "count": 3, "stride_c": 7},
     ],
     ids=str,
 )  # fmt: skip
@@ -226,8 +229,8 @@ def test_what_meets_in_one_place_of_the_journal_is_told_apart(
 ) -> None:
     """Another product than the first finds no place."""
     first: dict[str, Any] = {"m": 6, "n": 6, "k": 6, "transa": 1}
-    if other.get("count"):
-        first |= {"routine": other["routine"], "stride_c": 1}  # of which two are no product, like one
+    if other.get("count") == 3:  # another stride alone
+        first |= {"routine": other["routine"], "count": 3}
     played = play(fakes, [gemm(**first), gemm(**first | other), gemm(**first)], library=of_one_line)
     assert ([one.calls for one in played.seen], played.uncounted) == ([2], (1, 0, 0))
 

@@ -50,7 +50,7 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
     assert played.told == ""
     left = without_copies(played.left)
     assert len(played.launches) + len(of_the_program(left)) == len(of_the_program(alone.left)) == 4000
-    assert len(played.launches) > 300
+    assert len(played.launches) > 250
     assert sum(one.taken for one in played.seen) == len(played.launches)
     assert all(one.calls == one.taken + sum(one.left) for one in played.seen)
     rest = iter(without_factors(alone.left))
@@ -79,17 +79,32 @@ def test_each_call_is_taken_or_left_and_none_is_both(fakes: Path, pack: Path) ->
         ([gemm(transa=3)], "alpha or an extent is 0, or C overlaps"),
         ([gemm("cublasSgemv_v2", incy=2)], "the vector is not contiguous"),
         ([gemm("cublasSgemv_v2", incx=-1)], "the vector is not contiguous"),
-        ([gemm("cublasSgemmStridedBatched", count=2)], "a batch of products"),
-        ([gemm("cublasSgemmStridedBatched", count=-1)], "a batch of products"),
-        ([gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=6, stride_c=13)], "a batch of products"),
-        ([gemm("cublasSgemmStridedBatched", count=2, stride_a=18, stride_b=6, stride_c=12)], "a batch of products"),
-        ([gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=7, stride_c=12)], "a batch of products"),
-        ([gemm(**WIDE_BATCH, transb=1, ldb=4, stride_b=8, stride_c=12)], "a batch of products"),
-        ([gemm(**WIDE_BATCH, stride_b=6 + 2**32, stride_c=12)], "a batch of products"),
-        ([gemm(**WIDE_BATCH, stride_b=6, stride_c=12 + 2**32)], "a batch of products"),
-        ([gemm(**WIDE_BATCH | {"stride_a": 2**32}, stride_b=6, stride_c=12)], "a batch of products"),
-        ([gemm(**WIDE_BATCH, ldb=2**63 - 1, stride_b=-2, stride_c=12)], "a batch of products"),  # 2 ldb, wrapped
-        ([gemm(**WIDE_BATCH | {"count": 2**62 + 1}, stride_b=6, stride_c=12)], "a batch of products"),
+        ([gemm("cublasSgemmStridedBatched", count=2)], "the library has no kernel for it"),
+        ([gemm("cublasSgemmStridedBatched", count=-1)], "alpha or an extent is 0, or C overlaps"),
+        (
+            [gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=6, stride_c=13)],
+            "the library has no kernel for it",
+        ),
+        (
+            [gemm("cublasSgemmStridedBatched", count=2, stride_a=18, stride_b=6, stride_c=12)],
+            "the library has no kernel for it",
+        ),
+        (
+            [gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=7, stride_c=12)],
+            "the library has no kernel for it",
+        ),
+        ([gemm(**WIDE_BATCH, transb=1, ldb=4, stride_b=8, stride_c=12)], "the library has no kernel for it"),
+        ([gemm(**WIDE_BATCH, stride_b=6 + 2**32, stride_c=12)], "the library has no kernel for it"),
+        ([gemm(**WIDE_BATCH, stride_b=6, stride_c=12 + 2**32)], "the library has no kernel for it"),
+        ([gemm(**WIDE_BATCH | {"stride_a": 2**32}, stride_b=6, stride_c=12)], "the library has no kernel for it"),
+        (
+            [gemm(**WIDE_BATCH, ldb=2**63 - 1, stride_b=-2, stride_c=12)],
+            "alpha or an extent is 0, or C overlaps",
+        ),  # 2 ldb, wrapped
+        (
+            [gemm(**WIDE_BATCH | {"count": 2**62 + 1}, stride_b=6, stride_c=12)],
+            "alpha or an extent is 0, or C overlaps",
+        ),
         ([gemm(A=0)], "alpha or an extent is 0, or C overlaps"),
         ([gemm(A=A + 2)], "alpha or an extent is 0, or C overlaps"),
         ([gemm(B=B + 1)], "alpha or an extent is 0, or C overlaps"),
@@ -110,20 +125,9 @@ def test_what_a_kernel_does_not_compute_as_cublas_would_is_left(
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-@pytest.mark.parametrize(
-    ("fit", "unfit"),
-    [
-        (gemm("cublasDgemv_v2", 6, 3), gemm("cublasDgemv_v2", 6, 3, incy=2)),
-        (
-            gemm("cublasSgemmStridedBatched", count=2, stride_a=0, stride_b=6, stride_c=12),
-            gemm("cublasSgemmStridedBatched", n=4, count=2),
-        ),
-    ],
-)
-def test_what_is_left_does_not_decide_for_what_looks_alike(
-    fakes: Path, tmp_path: Path, fit: Any, unfit: Any, is_first: bool
-) -> None:
-    pack = fabricated_library(tmp_path, *(tried(Problem(6, 1, 3, dtype)) for dtype in ("f32", "f64")))
+def test_what_is_left_does_not_decide_for_what_looks_alike(fakes: Path, tmp_path: Path, is_first: bool) -> None:
+    fit, unfit = gemm("cublasDgemv_v2", 6, 3), gemm("cublasDgemv_v2", 6, 3, incy=2)
+    pack = fabricated_library(tmp_path, tried(Problem(6, 1, 3, "f64")))
     steps = [fit, unfit] * 2 if is_first else [unfit, fit] * 2
     played = play(fakes, steps, pack=pack)
     assert (len(played.launches), len(played.left)) == (2, 2)

@@ -182,7 +182,7 @@ def print_products(written: Written, status: int, *, has_times: bool) -> None:
     )
     for one in seen:
         if one.compared:
-            product = f"{'x'.join(map(str, one.shape))} {one.dtype} {one.op}"
+            product = f"{one.shape_text} {one.dtype} {one.op}"
             tell(f"verified: {product}, {one.compared} times, worst {one.worst:.3g} of the bound")
 
 
@@ -207,8 +207,8 @@ def _print_table(console: Console, seen: Sequence[Seen], title: str) -> None:
     cells = []
     for one in seen:
         numbers = [f"{median(samples):.1f}" if samples else "-" for samples in (one.cublas_us, one.taken_us)]
-        shape, why = "x".join(map(str, one.shape)), one.reason if one.lost else ""
-        cells.append([one.routine, one.dtype, one.op, shape, str(one.calls), str(one.taken), *numbers, why])
+        why = one.reason if one.lost else ""
+        cells.append([one.routine, one.dtype, one.op, one.shape_text, str(one.calls), str(one.taken), *numbers, why])
     if cells:
         tables.print_line(console, title)
         tables.print_table(console, heads, cells, right=range(3, 8))

@@ -18,6 +18,7 @@ STEP = 2  # least ratio of neighbouring extents of a series that are kept
 NO_PRODUCTS = (  # reasons for which cuBLAS computes a product even if a tuned kernel exists
     "it has an epilogue",
     "cuBLASLt computes more than a product in place",
+    "its matrices are given by pointers in device memory",
 )
 
 
@@ -56,8 +57,7 @@ def _lines(seen: Sequence[Seen], worth: float) -> Iterator[str]:
         if one.captured:
             about += f", {one.captured} of them into a CUDA graph, whose launches are not counted"
         if problem is None or not is_computed(problem):
-            m, n, k = one.shape
-            yield f"# left out because no kernel family computes it: {m}x{n}x{k} {one.dtype}: {about}"
+            yield f"# left out because no kernel family computes it: {one.shape_text} {one.dtype}: {about}"
         elif is_more_than_product(one):
             yield f"# left out because {one.reason}: {problem.text}: {about}"
         elif problem in of_series:
@@ -98,7 +98,7 @@ def stand_for_series(totals: Mapping[Problem, float], worth_us: float) -> dict[P
     for problem in (one for one, us in totals.items() if us < worth_us):
         m, n, k = extents = problem.m, problem.n, problem.k
         for extent, others in zip(extents, ((n, k, "m"), (m, k, "n"), (m, n, "k")), strict=True):
-            series[problem.dtype_name, problem.op, *others][extent] = problem
+            series[problem.dtype_name, problem.op, problem.batch, *others][extent] = problem
     found = dict[Problem, str]()
     for members in series.values():
         if len(members) < LEAST_OF_SERIES or sum(totals[one] for one in members.values()) < worth_us:

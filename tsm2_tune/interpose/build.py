@@ -21,7 +21,9 @@ from tsm2_tune.tuner.device.emulator.toolchain import compiler_command
 from tsm2_tune.tuner.results.trial import in_a_line
 
 SOURCES = resources.files("tsm2_tune.interpose") / "c"
-HEADER = resources.files("tsm2_tune.tuner") / "export" / "c" / "tsm2.h"
+LIBRARY, CORE = resources.files("tsm2_tune.tuner") / "export" / "c", resources.files("tsm2_tune") / "core"
+# What the stand-in has of the C library and the core: a batch that is one product is recorded as that.
+SHARED = ((LIBRARY, ("tsm2.h", "product.h", "product.c")), (CORE, ("core.h", "merge.c")))
 FLAGS = ("-std=c11", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-fno-lto", "-Wall", "-Wextra")
 LINKING = ("-nodefaultlibs", "-s", "-Wl,--as-needed", "-Wl,-z,defs", "-Wl,-z,noexecstack")
 LIBRARIES = ("-ldl", "-lpthread", "-lm", "-lc", "-lgcc")
@@ -33,8 +35,7 @@ def standin_path() -> Path:
 
     Raise ToolMissing if the C++ compiler is missing. Raise InputError if LD_PRELOAD does not load the file.
     """
-    texts = c_texts(SOURCES)
-    texts["tsm2.h"] = HEADER.read_bytes()
+    texts = standin_texts()
     compiler = compiler_command()
     path = cached_file(
         digest(
@@ -47,6 +48,12 @@ def standin_path() -> Path:
     )
     _refuse_unloadable(path)
     return path
+
+
+def standin_texts() -> dict[str, bytes]:
+    """Return the stand-in's C sources and headers: file name -> text."""
+    shared = {name: (folder / name).read_bytes() for folder, names in SHARED for name in names}
+    return c_texts(SOURCES) | shared
 
 
 def _refuse_unloadable(path: Path) -> None:

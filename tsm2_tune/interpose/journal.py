@@ -25,6 +25,8 @@ ROUTINES = (  # names for the values of standin.h's enum routine
     "GemmEx",
     "gemmStridedBatched",
     "GemmStridedBatchedEx",
+    "gemmBatched",
+    "GemmBatchedEx",
     "gemv",
     "syrk",
     "herk",
@@ -35,7 +37,7 @@ REASONS = (  # texts for the values of standin.h's enum reason
     "no library of kernels is loaded",
     "the library has no kernel for it",
     "cuBLAS is expected to be as fast",
-    "a batch of products",
+    "its matrices are given by pointers in device memory",
     "the program allows cuBLAS a lower precision",
     "alpha and beta are in device memory",
     "the program reserves multiprocessors",
@@ -82,6 +84,7 @@ HEAD = np.dtype(
 LINE = np.dtype(
     [(name, "i4") for name in ("state", "routine", "type", "transa", "transb", "device", "is_gram", "decision")]
     + [(name, "i8") for name in ("m", "n", "k", "lda", "ldb", "ldc", "batches")]
+    + [(name, "i8") for name in ("stride_a", "stride_b", "stride_c", "merged_m", "merged_n")]
     + [(name, "f8") for name in ("expected_us", "cublas_expected_us")]
     + [(name, "u8") for name in ("calls", "taken")]
     + [("left", "u8", (len(REASONS),))]
@@ -95,14 +98,15 @@ VECTOR_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The calls of a program that have the same cuBLAS routine, types, shape and leading dimensions."""
+    """The calls of a program that have the same cuBLAS routine, types, shape, batch and leading dimensions."""
 
     routine: str
     dtype: str
     op: str  # cuBLAS's operations on A and B, such as NT
     shape: tuple[int, int, int]  # cuBLAS's arguments m, n and k
     leading: tuple[int, int, int]  # lda, ldb, ldc
-    batches: int
+    batches: int  # products in each call
+    merged: tuple[int, int] | None  # m and n of the one product that a batch makes up; None if it makes up none
     is_gram: bool  # whether B is A transposed, in the same memory
     calls: int
     taken: int  # calls that a tuned kernel computed
@@ -131,18 +135,25 @@ class Seen:
 
     @property
     def problem(self) -> Problem | None:
-        """The tuning problem (shape, type and op) for these calls; None if they cannot be tuned.
+        """The tuning problem (shape, type, op and batch) for these calls; None if they cannot be tuned.
 
-        If C is wider than tall, the result is the problem of the transposed product.
+        If C is wider than tall, the result is the problem of the transposed product. A batch that is one product is
+        the problem of that.
         """
         ops = self.op.lower() if self.dtype.startswith("c") else self.op.lower().replace("c", "t")
         is_gram = self.is_gram and ops != "nc"  # "nc" conjugates only B, which no op with x does
+        m, n = self.merged or self.shape[:2]
+        batch = 1 if self.merged else self.batches
         try:
-            plain = Problem(*self.shape, self.dtype, ops[0] + "x" if is_gram else ops)
-        except InputError:  # an extent beyond the limit
+            plain = Problem(m, n, self.shape[2], self.dtype, ops[0] + "x" if is_gram else ops, batch)
+        except InputError:  # an extent or a number of products beyond the limit
             return None
-        m, n, _ = self.shape
         return transposed(plain) if m < n and not is_gram else plain
+
+    @property
+    def shape_text(self) -> str:
+        """cuBLAS's arguments as text: 6x2x3, or of a batch 500*6x2x3."""
+        return f"{self.batches}*" * (self.batches != 1) + "x".join(map(str, self.shape))
 
     @property
     def has_odd_lines(self) -> bool:
@@ -221,7 +232,7 @@ def written_in(folder: Path) -> Written:
         head, lines = content
         uncounted = [int(one) + before for one, before in zip(head["uncounted"], uncounted, strict=True)]
         for one in _seen(lines):
-            key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.is_gram)
+            key = (one.routine, one.dtype, one.op, one.shape, one.leading, one.batches, one.merged, one.is_gram)
             found[key] = _together(found[key], one) if key in found else one
     seen = tuple(sorted(found.values(), key=lambda one: (-one.total_us, -one.calls, one.shape)))
     message = f"{count_of(foreign, 'file')} in {folder} could not be read as products: left out"
@@ -264,6 +275,7 @@ def _seen(lines: Any) -> Iterator[Seen]:
             (int(line["m"]), int(line["n"]), int(line["k"])),
             (int(line["lda"]), int(line["ldb"]), int(line["ldc"])),
             int(line["batches"]),
+            _merged(line),
             bool(line["is_gram"]),
             int(line["calls"]),
             int(line["taken"]),
@@ -276,6 +288,11 @@ def _seen(lines: Any) -> Iterator[Seen]:
             int(line["compared"]),
             float(line["worst"]),
         )
+
+
+def _merged(line: Any) -> tuple[int, int] | None:
+    is_one = (line["merged_m"], line["merged_n"]) != (line["m"], line["n"])
+    return (int(line["merged_m"]), int(line["merged_n"])) if is_one else None
 
 
 def _samples(line: Any, way: int) -> tuple[float, ...]:

@@ -1,5 +1,5 @@
-/* The journal: a hash table with a line for all calls with equal routine, types, shape and leading dimensions. It is in
-   memory, or in a memory-mapped file, which survives a crash. */
+/* The journal: a hash table with a line for all calls with equal routine, types, shape, leading dimensions and strides.
+   It is in memory, or in a memory-mapped file, which survives a crash. */
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include "product.h"
 #include "standin.h"
 
 enum {
@@ -96,7 +97,7 @@ static struct journal *own(void)
 
 static bool is_gram(const struct asked *asked)
 {
-    return asked->A == asked->B && asked->lda == asked->ldb && asked->m == asked->n &&
+    return asked->A == asked->B && asked->lda == asked->ldb && asked->stride_a == asked->stride_b && asked->m == asked->n &&
            (asked->transa == TSM2_N) != (asked->transb == TSM2_N);
 }
 
@@ -105,17 +106,37 @@ static bool is_of(const struct line *line, const struct asked *asked, int device
     return line->m == asked->m && line->n == asked->n && line->k == asked->k && line->type == asked->type &&
            line->transa == asked->transa && line->transb == asked->transb && line->lda == asked->lda &&
            line->ldb == asked->ldb && line->ldc == asked->ldc && line->batches == asked->batches &&
+           line->stride_a == asked->stride_a && line->stride_b == asked->stride_b && line->stride_c == asked->stride_c &&
            line->routine == (int)asked->routine && line->device == device && line->is_gram == is_gram(asked);
 }
 
 static uint64_t hash_of(const struct asked *asked, int device)
 {
-    const int64_t words[] = {asked->m,   asked->n,   asked->k,       asked->lda, asked->ldb, asked->ldc, asked->batches,
-                             asked->type, asked->transa * 4 + asked->transb, asked->routine, device, is_gram(asked)};
+    const int64_t words[] = {asked->m, asked->n, asked->k, asked->lda, asked->ldb, asked->ldc, asked->batches,
+                             asked->stride_a, asked->stride_b, asked->stride_c, asked->type,
+                             asked->transa * 4 + asked->transb, asked->routine, device, is_gram(asked)};
     uint64_t hash = 0;
     for (size_t at = 0; at < sizeof words / sizeof *words; ++at)
         hash = (hash ^ (uint64_t)words[at]) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
     return hash;
+}
+
+/* Set the extents of the one product that the batch makes up; else those of each product. */
+static void write_merged(struct line *line, const struct asked *asked)
+{
+    line->merged_m = asked->m, line->merged_n = asked->n;
+    if (asked->batches < 2 || asked->m < 1 || asked->n < 1 || asked->k < 1)
+        return;
+    const struct call call = {
+        STRIDED, (tsm2_type)asked->type, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m, asked->n,
+        asked->k, NULL, asked->A, asked->lda, asked->B, asked->ldb, NULL, NULL, asked->ldc, asked->stride_a,
+        asked->stride_b, asked->stride_c, asked->batches};
+    const struct core_product product = product_of(&call);
+    for (int merged = CORE_ROWS; merged <= CORE_COLUMNS; ++merged) {
+        const struct core_product one = core_merged_product(&product, (enum core_merged)merged);
+        if (one.batch_count == 1)
+            line->merged_m = one.m, line->merged_n = one.n;
+    }
 }
 
 static void write_line(struct line *line, const struct asked *asked, int device)
@@ -133,6 +154,10 @@ static void write_line(struct line *line, const struct asked *asked, int device)
     line->ldb = asked->ldb;
     line->ldc = asked->ldc;
     line->batches = asked->batches;
+    line->stride_a = asked->stride_a;
+    line->stride_b = asked->stride_b;
+    line->stride_c = asked->stride_c;
+    write_merged(line, asked);
     atomic_store(&line->decision, -1);
 }
 

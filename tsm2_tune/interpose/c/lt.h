@@ -60,7 +60,7 @@ struct descriptors {
 struct described {
     struct asked asked; /* if its type is -1, nothing else is set */
     bool is_swapped;    /* A of `asked` is the call's B, and vice versa */
-    bool has_other_c;   /* C's leading dimension is not D's */
+    bool has_other_c;   /* C's leading dimension or stride is not D's */
 };
 /* Decode the descriptors with cuBLASLt's functions. */
 struct described described(const struct caller *of, const struct descriptors *descriptors);

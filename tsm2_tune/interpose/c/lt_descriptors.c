@@ -23,7 +23,7 @@ bool is_like(const void *descriptor, const uint64_t *made, const struct meaning 
 struct matrix {
     int32_t type, order, batches;
     uint64_t rows, columns;
-    int64_t ld;
+    int64_t ld, stride; /* stride: from a product's matrix to the next's, in elements */
     bool is_known; /* all attributes that are not in this struct have their defaults */
 };
 
@@ -34,19 +34,18 @@ struct matrix {
 static bool matrix_of(const struct caller *of, const void *layout, struct matrix *found)
 {
     uint64_t made[MOST_WORDS];
-    int64_t stride;
     size_t written;
     if (!GET(LAYOUT_TYPE, found->type) || !GET(ROWS, found->rows) || !GET(COLUMNS, found->columns) || !GET(LD, found->ld) ||
         of->make_layout(made, sizeof made, found->type, found->rows, found->columns, found->ld) != CUBLAS_SUCCESS)
         return false;
-    found->order = COLUMN_MAJOR, found->batches = 1;
+    found->order = COLUMN_MAJOR, found->batches = 1, found->stride = 0;
     found->is_known = is_like(layout, made, &of->of_layout);
     if (found->is_known)
         return true;
-    if (!GET(ORDER, found->order) || !GET(BATCH_COUNT, found->batches) || !GET(BATCH_STRIDE, stride))
+    if (!GET(ORDER, found->order) || !GET(BATCH_COUNT, found->batches) || !GET(BATCH_STRIDE, found->stride))
         return false;
     found->is_known = (found->order == COLUMN_MAJOR || SET(ORDER, found->order)) &&
-                      (found->batches == 1 || SET(BATCH_COUNT, found->batches)) && SET(BATCH_STRIDE, stride) &&
+                      (found->batches == 1 || SET(BATCH_COUNT, found->batches)) && SET(BATCH_STRIDE, found->stride) &&
                       is_like(layout, made, &of->of_layout);
     return true;
 }
@@ -120,6 +119,7 @@ static struct described by_columns(struct described described, const struct matr
         found.asked.transa = transposed(transb), found.asked.transb = transposed(transa);
         found.asked.m = asked.n, found.asked.n = asked.m;
         found.asked.lda = asked.ldb, found.asked.ldb = asked.lda;
+        found.asked.stride_a = asked.stride_b, found.asked.stride_b = asked.stride_a;
         found.is_swapped = true;
     }
     if (found.asked.transa != CONJUGATED && found.asked.transb != CONJUGATED)
@@ -136,8 +136,8 @@ static enum reason reason_of_matrices(const struct asked *asked, const struct ma
 {
     const bool a_is_plain = asked->transa == TSM2_N, b_is_plain = asked->transb == TSM2_N;
     const uint64_t depth = (uint64_t)asked->k;
-    if (a->batches != 1 || b->batches != 1 || c->batches != 1 || d->batches != 1)
-        return BATCH;
+    if (a->batches != d->batches || b->batches != d->batches || c->batches != d->batches)
+        return ZERO;
     if (!a->is_known || !b->is_known || !c->is_known || !d->is_known || !has_order(a) || !has_order(b) || !has_order(d))
         return MORE;
     if ((a_is_plain ? a->rows : a->columns) != d->rows || (b_is_plain ? b->rows : b->columns) != depth ||
@@ -170,8 +170,10 @@ struct described described(const struct caller *of, const struct descriptors *de
     asked->k = (int64_t)(done.transa == TSM2_N ? a.columns : a.rows);
     asked->lda = a.ld, asked->ldb = b.ld, asked->ldc = d.ld;
     asked->batches = d.batches;
+    if (d.batches != 1)
+        asked->stride_a = a.stride, asked->stride_b = b.stride, asked->stride_c = d.stride;
     asked->unfit = done.unfit != NOT_LEFT ? done.unfit : reason_of_matrices(asked, &a, &b, &c, &d);
-    found.has_other_c = c.ld != d.ld;
+    found.has_other_c = c.ld != d.ld || (d.batches != 1 && c.stride != d.stride);
     const bool is_known = done.transa >= TSM2_N && done.transa <= TSM2_C && done.transb >= TSM2_N && done.transb <= TSM2_C;
     return asked->unfit == NOT_LEFT && is_known ? by_columns(found, &a, &b, &d) : found;
 }

@@ -13,21 +13,22 @@ static struct asked product(enum routine routine, int type, int transa, int tran
                           .batches = 1, .unfit = NOT_LEFT};
 }
 
-/* Describe a strided batch. It is one product if it has one element, or if all elements have the same A and the columns
-   of their B and C follow each other in memory. Otherwise no kernel can compute it. */
+/* Describe a batch with strides. */
 static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride_b, int64_t stride_c, int64_t count)
 {
     asked.batches = count;
-    if (count == 1)
-        return checked(asked);
-    const int64_t n = asked.n;
-    int64_t of_b = 0, of_c = 0;
-    const bool is_small = !__builtin_mul_overflow(asked.ldb, n, &of_b) && !__builtin_mul_overflow(asked.ldc, n, &of_c);
-    const bool is_wide = count > 1 && stride_a == 0 && asked.transb == TSM2_N && n > 0 && is_small && stride_b == of_b &&
-                         stride_c == of_c;
-    if (!is_wide || __builtin_mul_overflow(n, count, &asked.n))
-        asked.n = n, asked.unfit = BATCH;
+    if (count != 1)
+        asked.stride_a = stride_a, asked.stride_b = stride_b, asked.stride_c = stride_c;
     return checked(asked);
+}
+
+/* Describe a batch whose matrices are given by arrays of pointers in device memory. They cannot be read without waiting
+   for the GPU, so cuBLAS computes it. The arrays' addresses stand for those of the matrices. */
+static struct asked by_pointers(struct asked asked, int64_t count)
+{
+    asked.batches = count;
+    asked.unfit = POINTERS_ONLY;
+    return asked;
 }
 
 /* The body of an intercepted routine: launch a kernel, or else call cuBLAS's routine. */
@@ -67,7 +68,7 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
                 compute, algorithm);                                                                                 \
     }
 
-#define GEMM_BATCHED_OF(symbol, integer, element)                                                                    \
+#define GEMM_STRIDED_OF(symbol, integer, element)                                                                    \
     EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
                         const void *alpha, const void *A, integer lda, long long stride_a, const void *B,            \
                         integer ldb, long long stride_b, const void *beta, void *C, integer ldc,                     \
@@ -76,13 +77,13 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
         int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *, integer,         \
                     long long, const void *, integer, long long, const void *, void *, integer, long long, integer); \
         VISITED(symbol, handle,                                                                                      \
-                batched(product(GEMM_BATCHED, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc), \
+                batched(product(GEMM_STRIDED, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc), \
                         stride_a, stride_b, stride_c, count),                                                        \
                 handle, transa, transb, m, n, k, alpha, A, lda, stride_a, B, ldb, stride_b, beta, C, ldc, stride_c,  \
                 count);                                                                                              \
     }
 
-#define GEMM_BATCHED_EX_OF(symbol, integer)                                                                          \
+#define GEMM_STRIDED_EX_OF(symbol, integer)                                                                          \
     EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
                         const void *alpha, const void *A, int type_a, integer lda, long long stride_a,               \
                         const void *B, int type_b, integer ldb, long long stride_b, const void *beta, void *C,       \
@@ -93,10 +94,40 @@ static struct asked batched(struct asked asked, int64_t stride_a, int64_t stride
                     long long, integer, int, int);                                                                   \
         const int type = type_of(type_a, type_b, type_c, compute);                                                   \
         VISITED(symbol, handle,                                                                                      \
-                batched(product(GEMM_BATCHED_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc), \
+                batched(product(GEMM_STRIDED_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc), \
                         stride_a, stride_b, stride_c, count),                                                        \
                 handle, transa, transb, m, n, k, alpha, A, type_a, lda, stride_a, B, type_b, ldb, stride_b, beta, C, \
                 type_c, ldc, stride_c, count, compute, algorithm);                                                   \
+    }
+
+#define GEMM_POINTERS_OF(symbol, integer, element)                                                                   \
+    EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
+                        const void *alpha, const void *const A[], integer lda, const void *const B[], integer ldb,   \
+                        const void *beta, void *const C[], integer ldc, integer count)                               \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *const[], integer,  \
+                    const void *const[], integer, const void *, void *const[], integer, integer);                    \
+        VISITED(symbol, handle,                                                                                      \
+                by_pointers(product(GEMM_POINTERS, element, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta,    \
+                                    (void *)(uintptr_t)C, ldc), count),                                              \
+                handle, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta, C, ldc, count);                        \
+    }
+
+#define GEMM_POINTERS_EX_OF(symbol, integer)                                                                         \
+    EXPORTED int symbol(cublas_handle handle, int transa, int transb, integer m, integer n, integer k,               \
+                        const void *alpha, const void *const A[], int type_a, integer lda, const void *const B[],    \
+                        int type_b, integer ldb, const void *beta, void *const C[], int type_c, integer ldc,         \
+                        integer count, int compute, int algorithm)                                                   \
+    {                                                                                                                \
+        int (*next)(cublas_handle, int, int, integer, integer, integer, const void *, const void *const[], int,      \
+                    integer, const void *const[], int, integer, const void *, void *const[], int, integer, integer,  \
+                    int, int);                                                                                       \
+        const int type = type_of(type_a, type_b, type_c, compute);                                                   \
+        VISITED(symbol, handle,                                                                                      \
+                by_pointers(product(GEMM_POINTERS_EX, type, transa, transb, m, n, k, alpha, A, lda, B, ldb, beta,    \
+                                    (void *)(uintptr_t)C, ldc), count),                                              \
+                handle, transa, transb, m, n, k, alpha, A, type_a, lda, B, type_b, ldb, beta, C, type_c, ldc, count, \
+                compute, algorithm);                                                                                 \
     }
 
 /* Describe gemv, y = alpha op(A) x + beta y, as a product with n = 1. If x has stride 1, it is a matrix of one column.
@@ -154,8 +185,10 @@ static struct asked triangle(enum routine routine, int type, cublas_handle handl
 #define OF_TYPE(letter, element)                                                                                     \
     GEMM_OF(cublas##letter##gemm_v2, int, element)                                                                   \
     GEMM_OF(cublas##letter##gemm_v2_64, int64_t, element)                                                            \
-    GEMM_BATCHED_OF(cublas##letter##gemmStridedBatched, int, element)                                                \
-    GEMM_BATCHED_OF(cublas##letter##gemmStridedBatched_64, int64_t, element)                                         \
+    GEMM_STRIDED_OF(cublas##letter##gemmStridedBatched, int, element)                                                \
+    GEMM_STRIDED_OF(cublas##letter##gemmStridedBatched_64, int64_t, element)                                         \
+    GEMM_POINTERS_OF(cublas##letter##gemmBatched, int, element)                                                      \
+    GEMM_POINTERS_OF(cublas##letter##gemmBatched_64, int64_t, element)                                               \
     GEMV_OF(cublas##letter##gemv_v2, int, element)                                                                   \
     GEMV_OF(cublas##letter##gemv_v2_64, int64_t, element)                                                            \
     TRIANGLE_OF(cublas##letter##syrk_v2, int, SYRK, element)                                                         \
@@ -167,5 +200,7 @@ TRIANGLE_OF(cublasZherk_v2, int, HERK, TSM2_C128)
 TRIANGLE_OF(cublasZherk_v2_64, int64_t, HERK, TSM2_C128)
 GEMM_EX_OF(cublasGemmEx, int)
 GEMM_EX_OF(cublasGemmEx_64, int64_t)
-GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx, int)
-GEMM_BATCHED_EX_OF(cublasGemmStridedBatchedEx_64, int64_t)
+GEMM_STRIDED_EX_OF(cublasGemmStridedBatchedEx, int)
+GEMM_STRIDED_EX_OF(cublasGemmStridedBatchedEx_64, int64_t)
+GEMM_POINTERS_EX_OF(cublasGemmBatchedEx, int)
+GEMM_POINTERS_EX_OF(cublasGemmBatchedEx_64, int64_t)

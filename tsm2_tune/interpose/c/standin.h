@@ -1,7 +1,7 @@
 /* The stand-in: a shared library that LD_PRELOAD loads before cuBLAS into an unchanged program.
 
    routines.c defines cuBLAS's routines for matrix products, lt.c that of cuBLASLt. Each routine describes its product
-   as a `struct asked` (product.c, lt_descriptors.c) and passes it to dispatch.c. If a tuned kernel is expected to be
+   as a `struct asked` (routines.c, lt_descriptors.c) and passes it to dispatch.c. If a tuned kernel is expected to be
    faster, streams.c launches it. The kernels are in another library, the pack. All other calls go unchanged to cuBLAS
    (real_cublas.c). Depending on the settings, products are recorded in a file, the journal (journal.c), their GPU time
    is measured (times.c), and their results are compared with those of cuBLAS (verify.c). */
@@ -29,7 +29,19 @@ enum { COMPUTE_32F = 68, COMPUTE_32F_PEDANTIC = 69, COMPUTE_64F = 70, COMPUTE_64
 typedef void *cublas_handle;
 
 /* The intercepted routines; journal.py has their names in this order. */
-enum routine { GEMM, GEMM_EX, GEMM_BATCHED, GEMM_BATCHED_EX, GEMV, SYRK, HERK, LT_MATMUL, ROUTINES };
+enum routine {
+    GEMM,
+    GEMM_EX,
+    GEMM_STRIDED,
+    GEMM_STRIDED_EX,
+    GEMM_POINTERS,
+    GEMM_POINTERS_EX,
+    GEMV,
+    SYRK,
+    HERK,
+    LT_MATMUL,
+    ROUTINES
+};
 
 /* Reasons why cuBLAS computes a product; journal.py has a text for each, in this order. NOT_LEFT: a kernel computes it. */
 enum reason {
@@ -37,7 +49,7 @@ enum reason {
     NO_PACK,        /* there is no pack, or it cannot be used */
     NO_KERNEL,      /* the pack has no kernel for this product and GPU */
     EXPECTED,       /* cuBLAS is predicted to be at least as fast */
-    BATCH,          /* the batch cannot be computed as a single product */
+    POINTERS_ONLY,  /* the batch's matrices are given by pointers in device memory */
     PRECISION,      /* the program allows cuBLAS a lower precision, or the type has no kernel */
     DEVICE_FACTORS, /* alpha and beta are in device memory */
     FEWER_SMS,      /* the program reserves multiprocessors (cublasSetSmCountTarget) */
@@ -74,6 +86,7 @@ struct asked {
     void *C;
     int64_t ldc;
     int64_t batches;       /* number of products in the call */
+    int64_t stride_a, stride_b, stride_c; /* from a product's matrix to the next's, in elements; 0 for one product */
     enum reason unfit;     /* why no kernel can compute the product, or NOT_LEFT */
     enum part part;        /* the part of C to write */
     cublas_handle handle;  /* set for a triangle, which is copied with this handle's cuBLAS routines */
@@ -86,13 +99,14 @@ enum { LINES = 16384 }; /* a power of two */
 enum { SAMPLES = 5 };   /* times kept for cuBLAS and for the kernel */
 enum way { BY_CUBLAS, BY_KERNEL, WAYS };
 
-/* A line of the journal: the decision, counts and times of all calls with equal routine, types, shape and leading
-   dimensions. journal.py reads it in another process. */
+/* A line of the journal: the decision, counts and times of all calls with equal routine, types, shape, leading
+   dimensions and strides. journal.py reads it in another process. */
 struct line {
     _Atomic uint32_t state; /* 0: free, 1: being written, 2: written */
     int32_t routine, type, transa, transb, device, is_gram;
     _Atomic int32_t decision; /* an enum reason; NOT_LEFT: launch the kernel; -1: undecided */
-    int64_t m, n, k, lda, ldb, ldc, batches;
+    int64_t m, n, k, lda, ldb, ldc, batches, stride_a, stride_b, stride_c;
+    int64_t merged_m, merged_n; /* of the one product that the batch makes up; else m and n */
     double expected_us, cublas_expected_us; /* 0: not known */
     _Atomic uint64_t calls, taken, left[REASONS];
     _Atomic uint64_t captured;             /* calls captured into CUDA graphs; how often these run is not known */
@@ -126,19 +140,19 @@ void read_settings_once(void);
 /* Write a formatted line to standard error. */
 void tell(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* product.c */
+/* asked.c */
 
 int element_bytes(int type);
 /* Return the tsm2_type for A, B and C of these cudaDataType_t and this compute type; -1 if no kernel supports them. */
 int type_of(int a, int b, int c, int compute);
-/* Return the product with `unfit` set if an extent, operation or leading dimension is invalid. */
+/* Return the product with `unfit` set if an extent, operation, leading dimension or number of products is invalid. */
 struct asked checked(struct asked asked);
 /* Return whether `factor`, the product's alpha or beta, is 0. */
 bool is_zero(const struct asked *asked, const void *factor);
 /* Return a pointer to alpha or beta in the type that the pack expects. For HERK it is converted from real to complex
    and stored in `parts`. */
 const void *pack_factor(const struct asked *asked, const void *factor, void *parts);
-/* Return whether the address range of C overlaps that of A or B. */
+/* Return whether the address range of all C overlaps that of all A or B. */
 bool overlaps(const struct asked *asked);
 
 /* real_cublas.c: the real cuBLAS and cuBLASLt, which the program has loaded. */

@@ -18,18 +18,20 @@ enum { MOST_LANES = 64, LEGACY_STREAM = 1, STREAM_OF_THREAD = 2 };
     X(create, tsm2_status, (tsm2_handle *handle))                                                                    \
     X(create_beside, tsm2_status, (tsm2_handle other, tsm2_handle *handle))                                          \
     X(set_workspace, tsm2_status, (tsm2_handle handle, void *workspace, size_t bytes))                               \
-    X(workspace_size, tsm2_status,                                                                                   \
+    X(workspace_size_strided_batched, tsm2_status,                                                                   \
       (tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m, int64_t n,       \
-       int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc, size_t *bytes))               \
+       int64_t k, const void *A, int64_t lda, int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,        \
+       int64_t ldc, int64_t stride_c, int64_t batch_count, size_t *bytes))                                           \
     X(set_stream, tsm2_status, (tsm2_handle handle, tsm2_stream stream))                                             \
-    X(compare, tsm2_status,                                                                                          \
+    X(compare_strided_batched, tsm2_status,                                                                          \
       (tsm2_handle handle, tsm2_type type, tsm2_operation transa, tsm2_operation transb, int64_t m, int64_t n,       \
-       int64_t k, const void *A, int64_t lda, const void *B, int64_t ldb, int64_t ldc, double *us, double *cublas_us,\
-       int *is_slower))
+       int64_t k, const void *A, int64_t lda, int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b,        \
+       int64_t ldc, int64_t stride_c, int64_t batch_count, double *us, double *cublas_us, int *is_slower))
 
 typedef tsm2_status (*gemm_function)(tsm2_handle handle, tsm2_operation transa, tsm2_operation transb, int64_t m,
-                                     int64_t n, int64_t k, const void *alpha, const void *A, int64_t lda, const void *B,
-                                     int64_t ldb, const void *beta, void *C, int64_t ldc);
+                                     int64_t n, int64_t k, const void *alpha, const void *A, int64_t lda,
+                                     int64_t stride_a, const void *B, int64_t ldb, int64_t stride_b, const void *beta,
+                                     void *C, int64_t ldc, int64_t stride_c, int64_t batch_count);
 
 struct pack {
 #define MEMBER(name, result, parameters) result(*name) parameters;
@@ -51,8 +53,9 @@ static bool find(void *library, const char *symbol, void *function)
 
 static struct pack functions_of(void *library)
 {
-    static const char *const gemms[] = {"tsm2_gemm_f32",  "tsm2_gemm_f64",  "tsm2_gemm_c64",
-                                        "tsm2_gemm_c128", "tsm2_gemm_bf16", "tsm2_gemm_f16"};
+    static const char *const gemms[] = {"tsm2_gemm_f32_strided_batched",  "tsm2_gemm_f64_strided_batched",
+                                        "tsm2_gemm_c64_strided_batched",  "tsm2_gemm_c128_strided_batched",
+                                        "tsm2_gemm_bf16_strided_batched", "tsm2_gemm_f16_strided_batched"};
     struct pack found = {.is_whole = true};
 #define FIND(name, result, parameters) found.is_whole = found.is_whole && find(library, "tsm2_" #name, &found.name);
     PACK(FIND)
@@ -199,9 +202,10 @@ enum reason decided(struct lane *lane, const struct asked *asked, struct line *l
     } else {
         pthread_mutex_lock(&lane->lock);
         const tsm2_status status =
-            pack.compare(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
-                         (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
-                         asked->ldb, asked->ldc, &us, &cublas_us, &is_slower);
+            pack.compare_strided_batched(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
+                                         (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A,
+                                         asked->lda, asked->stride_a, asked->B, asked->ldb, asked->stride_b, asked->ldc,
+                                         asked->stride_c, asked->batches, &us, &cublas_us, &is_slower);
         pthread_mutex_unlock(&lane->lock);
         if (status != TSM2_SUCCESS && status != TSM2_NOT_SUPPORTED)
             return ZERO; /* an invalid argument, such as an address; other calls of the line may be valid */
@@ -220,7 +224,9 @@ static tsm2_status multiply(struct lane *lane, const struct asked *asked)
     double alpha[2], beta[2]; /* room for complex numbers, see pack_factor */
     return pack.gemm[asked->type](lane->handle, (tsm2_operation)asked->transa, (tsm2_operation)asked->transb, asked->m,
                                   asked->n, asked->k, pack_factor(asked, asked->alpha, alpha), asked->A, asked->lda,
-                                  asked->B, asked->ldb, pack_factor(asked, asked->beta, beta), asked->C, asked->ldc);
+                                  asked->stride_a, asked->B, asked->ldb, asked->stride_b,
+                                  pack_factor(asked, asked->beta, beta), asked->C, asked->ldc, asked->stride_c,
+                                  asked->batches);
 }
 
 cu_stream aside_of(struct lane *lane)
@@ -261,9 +267,10 @@ static cu_pointer graph_workspace(size_t bytes)
 static tsm2_status multiply_in_graph(struct lane *lane, cu_stream stream, const struct asked *asked)
 {
     size_t bytes = 0;
-    pack.workspace_size(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
-                        (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A, asked->lda, asked->B,
-                        asked->ldb, asked->ldc, &bytes);
+    pack.workspace_size_strided_batched(lane->handle, (tsm2_type)asked->type, (tsm2_operation)asked->transa,
+                                        (tsm2_operation)asked->transb, asked->m, asked->n, asked->k, asked->A,
+                                        asked->lda, asked->stride_a, asked->B, asked->ldb, asked->stride_b, asked->ldc,
+                                        asked->stride_c, asked->batches, &bytes);
     const cu_stream aside = aside_of(lane);
     const cu_pointer room = aside == NULL ? 0 : graph_workspace(bytes);
     if (room == 0)

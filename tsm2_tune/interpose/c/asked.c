@@ -42,7 +42,7 @@ struct asked checked(struct asked asked)
     if (asked.unfit != NOT_LEFT)
         return asked;
     if (!is_known || m < 1 || n < 1 || k < 1 || asked.lda < (a_is_plain ? m : k) || asked.ldb < (b_is_plain ? k : n) ||
-        asked.ldc < m)
+        asked.ldc < m || asked.batches < 1)
         asked.unfit = ZERO;
     return asked;
 }
@@ -74,10 +74,12 @@ struct span {
     uintptr_t begin, end;
 };
 
-static struct span span_of(const void *address, int64_t ld, int64_t rows, int64_t columns, int bytes)
+static struct span span_of(const void *address, int64_t ld, int64_t rows, int64_t columns, int64_t stride,
+                           const struct asked *asked)
 {
     const uintptr_t begin = (uintptr_t)address;
-    const struct span span = {begin, begin + (uintptr_t)(((columns - 1) * ld + rows) * bytes)};
+    const int64_t elements = (asked->batches - 1) * stride + (columns - 1) * ld + rows;
+    const struct span span = {begin, begin + (uintptr_t)(elements * element_bytes(asked->type))};
     return span;
 }
 
@@ -85,11 +87,10 @@ static bool share(struct span x, struct span y) { return x.begin < y.end && y.be
 
 bool overlaps(const struct asked *asked)
 {
-    const int bytes = element_bytes(asked->type);
     const bool a_is_plain = asked->transa == TSM2_N, b_is_plain = asked->transb == TSM2_N;
     const int64_t m = asked->m, n = asked->n, k = asked->k;
-    const struct span a = span_of(asked->A, asked->lda, a_is_plain ? m : k, a_is_plain ? k : m, bytes);
-    const struct span b = span_of(asked->B, asked->ldb, b_is_plain ? k : n, b_is_plain ? n : k, bytes);
-    const struct span c = span_of(asked->C, asked->ldc, m, n, bytes);
+    const struct span a = span_of(asked->A, asked->lda, a_is_plain ? m : k, a_is_plain ? k : m, asked->stride_a, asked);
+    const struct span b = span_of(asked->B, asked->ldb, b_is_plain ? k : n, b_is_plain ? n : k, asked->stride_b, asked);
+    const struct span c = span_of(asked->C, asked->ldc, m, n, asked->stride_c, asked);
     return share(c, a) || share(c, b);
 }

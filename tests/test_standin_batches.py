@@ -1,0 +1,288 @@
+"""Batches, stood in for: which a kernel computes and how, which go to cuBLAS, and what is recorded of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.calls import Call
+from tests.fabricated import vendor_measurement, winners
+from tests.library_batches import Batch, of_shape, play_batches
+from tests.library_calls import InProcess, fabricated_library, tried
+from tests.lt_calls import AS_LAYOUTS, BATCHES, COMPUTE_OF, MATMUL, STRIDE, C, D, matmul
+from tests.on_host import IN_C
+from tests.spelling import spelt
+from tests.standin_calls import CUDA_TYPES, LETTERS, ONE, by_reason, gemm, play
+from tsm2_tune.console.shapes_file import recorded
+from tsm2_tune.generator.config import ONE_EACH, SHARED, Launch
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.interpose.journal import Written
+from tsm2_tune.tuner.export.library import library_bytes
+from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
+
+pytestmark = IN_C
+IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED)
+CONFIG = spelt("small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,min_blocks=2,blocks=5")
+EACH = Launch(128, 128, 4096, splits=2, columns_per_block=4, batched=ONE_EACH)
+STRIDED = "cublasSgemmStridedBatched"
+WRONG = "alpha or an extent is 0, or C overlaps"
+NO_KERNEL = "the library has no kernel for it"
+BY_POINTERS = "its matrices are given by pointers in device memory"
+MORE = "cuBLASLt computes more than a product in place"
+OPS = {
+    "f32": ("NN", "TN", "NT", "TT"),
+    "f64": ("NN", "TN"),
+    "c64": ("NN", "CN"),
+    "c128": ("NN",),
+    "f16": ("NN",),
+    "bf16": ("TN",),
+}
+WITHOUT_KERNEL: dict[str, Any] = {"routine": "cublasDgemmStridedBatched", "transb": 1}
+
+
+@pytest.fixture(scope="module")
+def batched(tmp_path_factory: pytest.TempPathFactory, session_cache: None) -> Path:
+    """A library with kernels of batches for several types and ops, one with a workspace, and one of no batch."""
+    trials = [
+        tried(Problem(6, 2, 3, dtype, op.lower(), 9), IN_BLOCKS, config=CONFIG)
+        for dtype, ops in OPS.items()
+        for op in ops
+    ]
+    trials += [tried(Problem(6, 2, 3, "f32")), tried(Problem(700, 9, 300, "f32", "tn", 9), EACH)]
+    return fabricated_library(tmp_path_factory.mktemp("batched"), *trials)
+
+
+def strided(m: int = 6, n: int = 2, k: int = 3, count: int = 3, routine: str = STRIDED, **changes: Any) -> list[Any]:
+    """A call for a batch whose matrices follow one another."""
+    named = {"stride_a": m * k, "stride_b": k * n, "stride_c": m * n} | changes
+    return gemm(routine, m, n, k, count=count, **named)
+
+
+def ways_to_ask(batch: Batch) -> list[list[Any]]:
+    """Return calls of each routine that ask for the batch; those of cuBLASLt also with row-major matrices."""
+    call, type_ = batch.call, CUDA_TYPES[batch.call.dtype]
+    alpha, beta = ([complex(factor).real, complex(factor).imag] for factor in call.factors)
+    named: dict[str, Any] = dict(zip(("lda", "ldb", "ldc"), call.leading, strict=True))
+    named |= dict(zip(("stride_a", "stride_b", "stride_c"), batch.strides, strict=True))
+    named |= {"A": call.a, "B": call.b, "C": call.c, "alpha": alpha, "beta": beta, "count": batch.count}
+    named |= {"m": call.m, "n": call.n, "k": call.k} | dict(
+        zip(("transa", "transb"), map("NTC".index, call.ops), strict=True)
+    )
+    types = dict.fromkeys(("type_a", "type_b", "type_c"), type_) | {"compute": COMPUTE_OF[type_]}
+    found = [gemm(f"cublasGemmStridedBatchedEx{wide}", **named | types) for wide in ("", "_64")]
+    if type_ in (0, 1, 4, 5):
+        letter = LETTERS[(0, 1, 4, 5).index(type_)]
+        found += [gemm(f"cublas{letter}gemmStridedBatched{wide}", **named) for wide in ("", "_64")]
+    at = {"A": call.a, "B": call.b, "C": call.c, "D": call.c, "alpha": alpha, "beta": beta}
+    transposed = batch.call.transposed()
+    of_transposed = at | {"A": call.b, "B": call.a}
+    for one, order, strides, addresses in (
+        (call, "c", batch.strides, at),
+        (transposed, "r", (batch.strides[1], batch.strides[0], batch.strides[2]), of_transposed),
+    ):
+        layouts: dict[str, Any] = {
+            name: {"ld": ld, "more": {BATCHES: batch.count, STRIDE: stride}}
+            for name, ld, stride in zip("abd", one.leading, strides, strict=True)
+        }
+        for transa, order_a in AS_LAYOUTS[one.ops[0]]:
+            for transb, order_b in AS_LAYOUTS[one.ops[1]]:
+                orders = order_a + order_b + order
+                for name, of_layout in zip("abd", orders, strict=True):
+                    own = dict(layouts[name]["more"])
+                    own.pop(1, None)
+                    layouts[name] = layouts[name] | {"more": own | ({1: 1} if of_layout == "r" else {})}
+                found.append(matmul(one.m, one.n, one.k, type_, transa, transb, orders, **layouts, **addresses))
+    return found
+
+
+# Batches that a kernel computes
+
+
+@pytest.mark.parametrize(("dtype", "op"), [(dtype, op) for dtype, ops in OPS.items() for op in ops])
+def test_each_routine_launches_what_the_library_launches(
+    there: InProcess, fakes: Path, batched: Path, dtype: str, op: str
+) -> None:
+    batches = [of_shape(dtype, op, 3, 4, 2, 5, gap=gap, pad=pad, alpha=2, beta=3) for gap, pad in ((0, 0), (7, 1))]
+    batches += [of_shape(dtype, op, 70_000, 4, 2, 5, shared=shared) for shared in ("A", "B", "AB")]
+    for batch in batches:
+        asked = ways_to_ask(batch)
+        assert {step[0] for step in asked} >= {"cublasGemmStridedBatchedEx", MATMUL}
+        expected = there(play_batches, str(batched), [batch])
+        played = play(fakes, asked, pack=batched)
+        assert (played.told, played.left, expected.statuses) == ("", [], [0])
+        assert played.launches == [line for line in expected.log if line.startswith("launch ")] * len(asked)
+        assert {one.batches for one in played.seen} == {batch.count}
+
+
+def test_a_batch_that_is_one_product_gets_the_kernel_of_that(there: InProcess, fakes: Path, batched: Path) -> None:
+    in_rows = Batch(Call("f32", "NN", 4, 2, 3, lda=22, ldc=21), 5, (4, 0, 4))
+    in_columns = Batch(Call("f32", "NN", 4, 2, 3), 5, (0, 6, 8))
+    for batch, mnk in ((in_rows, (20, 2, 3)), (in_columns, (4, 10, 3))):
+        expected = there(play_batches, str(batched), [batch])
+        assert tuple(expected.launches[0].values(32, "f4")[:3]) == mnk
+        played = play(fakes, ways_to_ask(batch), pack=batched)
+        assert set(played.launches) == {line for line in expected.log if line.startswith("launch ")}
+        assert played.left == []
+
+
+def test_products_of_a_batch_have_their_workspaces_in_a_graph_too(fakes: Path, batched: Path) -> None:
+    split = strided(130, 5, 300, transa=1)
+    captured = [["cublasSetStream_v2", 7], split, ["fake_capture", 7], split, ["fake_capture", 0]]
+    played = play(fakes, captured, pack=batched)
+    assert (len(played.launches), played.left) == (2, [])
+    own, of_counters, of_graph = (int(one.split()[1]) for one in played.log if one.startswith("allocate"))
+    sums_of_a_product = 2 * 4 * 128 * 4  # two splits of four tiles
+    assert own == 3 * 4 * sums_of_a_product
+    assert of_graph > own + of_counters
+
+
+# Batches that go to cuBLAS
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (strided(**WITHOUT_KERNEL), NO_KERNEL),
+        (strided(count=0), WRONG),
+        (strided(count=-1), WRONG),
+        (strided(stride_a=-18), WRONG),
+        (strided(stride_b=-1), WRONG),
+        (strided(stride_c=0), WRONG),
+        (strided(stride_c=11), WRONG),
+        (strided(alpha=[0.0, 0.0]), WRONG),
+        (strided(C=(1 << 40) + 4 * 53), WRONG),  # the last matrix of A
+        (strided(C=(1 << 40) - 4 * 35), WRONG),  # the last matrix of C, and the first of A
+        (strided(C=(1 << 50) + 4 * 17), WRONG),
+        (strided(count=2**31, routine="cublasSgemmStridedBatched_64"), NO_KERNEL),
+        (gemm("cublasSgemmBatched", count=3), BY_POINTERS),
+        (gemm("cublasZgemmBatched_64", count=1), BY_POINTERS),
+        (gemm("cublasGemmBatchedEx", count=3), BY_POINTERS),
+        (gemm("cublasGemmBatchedEx_64", count=3), BY_POINTERS),
+    ],
+)  # fmt: skip
+def test_what_is_not_for_a_kernel_is_left(fakes: Path, batched: Path, step: list[Any], reason: str) -> None:
+    alone, played = play(fakes, [step], standin=False), play(fakes, [step], pack=batched)
+    assert [line.split()[:7] for line in played.left] == [line.split()[:7] for line in alone.left]
+    assert played.left[0].split()[0] == step[0]
+    assert (played.launches, by_reason(played)) == ([], {reason: 1})
+
+
+def batch_of(count: int = 3, a: int = 18, b: int = 6, d: int = 12, **changes: Any) -> list[Any]:
+    layouts = {
+        name: {"more": {BATCHES: count, STRIDE: stride}} for name, stride in zip("abd", (a, b, d), strict=True)
+    }
+    return matmul(**layouts | changes)
+
+
+@pytest.mark.parametrize(
+    ("step", "reason"),
+    [
+        (batch_of(a=-18), WRONG),
+        (batch_of(d=11), WRONG),
+        (batch_of(count=0), WRONG),
+        (matmul(a={"more": {BATCHES: 3, STRIDE: 18}}), WRONG),
+        (batch_of(c={"more": {BATCHES: 3, STRIDE: 13}}, beta=ONE), MORE),
+        (batch_of(C=C, D=D, beta=ONE), MORE),
+    ],
+)
+def test_what_is_not_for_a_kernel_is_left_to_cublaslt(
+    fakes: Path, batched: Path, step: list[Any], reason: str
+) -> None:
+    played = play(fakes, [step, batch_of()], pack=batched)
+    assert (len(played.launches), len(played.left), by_reason(played)) == (1, 1, {reason: 1})
+
+
+def test_where_beta_is_0_the_stride_of_c_may_be_another(fakes: Path, batched: Path) -> None:
+    played = play(fakes, [batch_of(c={"more": {BATCHES: 3, STRIDE: 13}})], pack=batched)
+    assert (len(played.launches), played.left) == (1, [])
+
+
+def test_strides_decide_apart(fakes: Path, batched: Path) -> None:
+    """An invalid stride decides for no other call, and one that is shared for none that is not."""
+    kinds = [strided(), strided(stride_c=11), strided(stride_b=0), strided(**WITHOUT_KERNEL)]
+    played = play(fakes, kinds * 2, pack=batched)
+    assert (len(played.launches), len(played.left), len(played.seen)) == (4, 4, 2)
+
+
+def test_what_cublas_is_expected_to_be_faster_at_is_left(fakes: Path, tmp_path: Path) -> None:
+    rows, sources = winners(tmp_path, tried(Problem(6, 2, 3, "f32", "nn", 9), IN_BLOCKS, config=CONFIG))
+    row = replace(rows[0], cublas_us=470.0, cublas_right=1, cublas_routine=vendor_measurement(470.0).routine)
+    path = tmp_path / "libtsm2.so"
+    cubins = {(row.source_digest, bits, "sm_90a"): b"cubin\0" for bits in (32, 64)}
+    path.write_bytes(library_bytes([(row, sources[row.trial_id])], cubins, path.name, NOTHING_KNOWN))
+    played = play(fakes, [strided(count=9)], pack=path)
+    assert by_reason(played) == {"cuBLAS is expected to be as fast": 1}
+
+
+# Comparing with cuBLAS
+
+
+@pytest.mark.parametrize(("place", "shared"), [(0, "A"), (41, ""), (41, "A"), (30, "B")])
+@pytest.mark.parametrize("many", [False, True])
+def test_each_product_is_compared(fakes: Path, batched: Path, place: int, shared: str, many: bool) -> None:
+    """C's matrices have a gap behind them. A kernel writes one number of the second or the last."""
+    count = 3 if many else 2
+    place -= 15 * (not many and place > 15)
+    strides = {"stride_a": 18 * (shared != "A"), "stride_b": 6 * (shared != "B"), "stride_c": 15}
+    memory = {"A": [1.0] * 54, "B": [1.0] * 18, "C": [3.0] * 45}
+    for writes, is_right in ((3 + 1e-14, True), (3.5, False)):
+        step = strided(count=count, routine="cublasDgemmStridedBatched", **strides)
+        environment = {
+            "FAKE_CUBLAS_MULTIPLIES": "1",
+            "FAKE_KERNEL_WRITES": repr(writes),
+            "FAKE_KERNEL_WRITES_AT": str(place),
+        }
+        played = play(fakes, [["memory", memory], step], pack=batched, compared=1, environment=environment)
+        (one,) = played.seen
+        assert (one.compared, one.worst <= 1, played.results) == (1, is_right, [[3.0] * 45])
+        if is_right:
+            continue
+        product, element = divmod(place, 15)
+        row, column = element % 6, element // 6
+        assert f"{count}*6x2x3 of f64: C[{row}, {column}] of product {product} is 3.5 by the kernel" in played.told
+
+
+def test_the_bound_is_that_of_the_own_product(fakes: Path, batched: Path) -> None:
+    """The second product's numbers are small."""
+    a = np.concatenate([np.ones(18), np.full(18, 1e-6)]).tolist()
+    memory = {"A": a, "B": [1.0] * 12, "C": [3.0] * 12 + [3e-6] * 12}
+    for place, is_right in ((0, True), (12, False)):
+        near = memory["C"][place] + 1e-14
+        environment = {
+            "FAKE_CUBLAS_MULTIPLIES": "1",
+            "FAKE_KERNEL_WRITES": repr(near),
+            "FAKE_KERNEL_WRITES_AT": str(place),
+        }
+        step = strided(count=2, routine="cublasDgemmStridedBatched")
+        (one,) = play(fakes, [["memory", memory], step], pack=batched, compared=1, environment=environment).seen
+        assert (one.compared, one.worst <= 1) == (1, is_right)
+
+
+# Recording
+
+
+def test_batches_are_recorded_as_problems(fakes: Path) -> None:
+    steps = [
+        strided(8, 8, 8, 500_000),
+        strided(8, 8, 8, 500_000, stride_a=0, stride_b=65),
+        strided(8, 8, 8, 500, stride_a=0),  # one product of 4,000 columns
+        strided(8, 4, 5, 70, routine="cublasCgemmStridedBatched", transa=2, lda=5),
+        strided(8, 4, 5, 70, stride_b=0, stride_a=8, stride_c=8, lda=8 * 70, ldc=8 * 70),  # one product of 560 rows
+        strided(8, 4, 5, 70, stride_a=0, stride_b=20, stride_c=32),  # of 280 columns
+        strided(4, 8, 5, 7),
+        gemm("cublasDgemmBatched", 8, 4, 5, count=6),
+        batch_of(count=11),
+    ]
+    played = play(fakes, steps, has_times=True)
+    found = {one.problem.text if one.problem else "" for one in played.seen}
+    assert found == {
+        "500000*8x8x8:f32", "4000x8x8:f32:ttt", "70*8x4x5:c64:cn", "560x4x5:f32", "280x8x5:f32:ttt", "7*8x4x5:f32:ttt",
+        "6*8x4x5:f64", "11*6x2x3:f32",
+    }  # fmt: skip
+    lines = list(recorded(Written(played.seen), ["program"]))
+    assert any(line.startswith("500000*8x8x8:f32  # 2 times, ") for line in lines)
+    assert any(line.startswith(f"# left out because {BY_POINTERS}: 6*8x4x5:f64: 1 time") for line in lines)
