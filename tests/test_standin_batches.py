@@ -280,8 +280,8 @@ def test_batches_are_recorded_as_problems(fakes: Path) -> None:
     played = play(fakes, steps, has_times=True)
     found = {one.problem.text if one.problem else "" for one in played.seen}
     assert found == {
-        "500000*8x8x8:f32", "4000x8x8:f32:ttt", "70*8x4x5:c64:cn", "560x4x5:f32", "280x8x5:f32:ttt", "7*8x4x5:f32:ttt",
-        "6*8x4x5:f64", "11*6x2x3:f32",
+        "500000*8x8x8:f32", "4000x8x8:f32:ttt", "70*8x4x5:c64:cn", "560x4x5:f32", "280x8x5:f32:ttt",
+        "7*8x4x5:f32:ttt", "6*8x4x5:f64", "11*6x2x3:f32",
     }  # fmt: skip
     lines = list(recorded(Written(played.seen), ["program"]))
     assert any(line.startswith("500000*8x8x8:f32  # 2 times, ") for line in lines)
