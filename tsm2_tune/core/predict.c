@@ -264,6 +264,12 @@ static double tiles_in_turn(const struct core_kernel *kernel, const struct tiles
     return (is_one ? 1.0 : larger(tiles_per_block, 1.0)) * passes;
 }
 
+/* Return the blocks of a batch that one place of a multiprocessor computes one after the other. */
+static double blocks_in_turn(const struct core_kernel *kernel, const struct launch *launch, double multiprocessors)
+{
+    return kernel->batched == CORE_ONE_EACH ? larger(launch->blocks / (multiprocessors * kernel->resident), 1.0) : 1.0;
+}
+
 /* The terms of a predicted time that do not depend on core_rates. */
 struct time_terms {
     double start_us; /* with the partial sums */
@@ -287,7 +293,8 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     struct time_terms terms;
     terms.start_us = START_US + sums_us(pack, index, tiles, work, launch);
     terms.memory_us = work->memory_us, terms.arithmetic_us = work->arithmetic_us;
-    terms.serial_us = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1);
+    terms.serial_us = NEXT_TILE_US * (tiles_in_turn(kernel, tiles, work, launch, multiprocessors) - 1) +
+                      NEXT_BLOCK_US * (blocks_in_turn(kernel, launch, multiprocessors) - 1);
     terms.moved_again = moved_again(kernel, tiles, work, launch);
     terms.us_per_element = us_per_element(pack, index);
     terms.padded_arithmetic = padded_arithmetic(kernel, tiles, work);

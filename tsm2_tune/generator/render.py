@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tsm2_tune.errors import InputError
-from tsm2_tune.generator.config import ONE_EACH, KernelConfig
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families import family_named
 from tsm2_tune.generator.headers import with_headers
 from tsm2_tune.generator.problem import DTYPES, Problem
@@ -59,12 +59,11 @@ def render(problem: Problem, config: KernelConfig) -> KernelSource:
     """Return the CUDA text and the launch of a configuration. The text is the same for every shape."""
     family = family_named(config.family)
     _refuse_others(config.text, OF_KERNELS, family.template)  # before the family uses the values
-    launch = family.launch(config, problem)
     return KernelSource(
         kernel=config.family,
         text=_text(_Kernel(config.kernel_text, problem.op, problem.dtype_name, problem.is_batched, config, problem)),
         defines=index_defines(problem.index_bits),
-        launch=launch if launch.batched or not problem.is_batched else replace(launch, batched=ONE_EACH),
+        launch=family.launch(config, problem).of_batch(problem.batch),
         dtype_name=problem.dtype_name,
     )
 

@@ -52,7 +52,7 @@ class Candidate:
     @cached_property
     def launch(self) -> Launch:
         """The launch of the kernel: grid, threads of a block, splits of k."""
-        return self.family.launch(self.config, self.problem)
+        return self.family.launch(self.config, self.problem).of_batch(self.problem.batch)
 
     @cached_property
     def occupancy(self) -> Occupancy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 FLAT_SPLITS = 64  # default of `Launch.flat_splits`
 GROUP_SPLITS = 16  # splits in a group
@@ -55,6 +55,10 @@ class Launch:
             self.threads, rows_per_block, self.smem_bytes, self.columns_per_block, splits, self.flat_splits,
             self.persistent, splits == 1 and self.has_workspace, self.batched,
         )  # fmt: skip
+
+    def of_batch(self, batch: int) -> Launch:
+        """Return the launch of so many products: if blocks do not share them, ONE_EACH."""
+        return self if batch == 1 or self.batched else replace(self, batched=ONE_EACH)
 
     @property
     def as_rendered(self) -> dict[str, int]:
