@@ -21,7 +21,10 @@ from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.emulator.device import HostDevice
 
-SMALL = spelt("small:threads=64,kilobytes=8,thread=3x3,stages=2,padding=0,min_blocks=2,blocks=16")
+SMALL = spelt(
+    "small:threads=64,kilobytes=8,thread=3x3,stages=2,padding=0,direct=0,min_blocks=2,blocks=16,extents=0x0x0"
+)
+DIRECT = "small:threads=64,kilobytes=12,thread=4x4,stages=2,padding=0,direct=1,min_blocks=2,blocks=16,extents=8x8x8"
 POINTS = Problem(3, 3, 3, "f32", batch=2_000_000)
 
 
@@ -96,6 +99,40 @@ def test_a_product_has_the_same_bits_whatever_the_count_is(device: HostDevice, q
         found = product(count, first)
         assert np.array_equal(found[first : first + count], whole[first : first + count])
         assert (np.delete(found, range(first, first + count), axis=0) == -7).all()
+    for buffer in buffers:
+        buffer.free()
+
+
+@pytest.mark.host
+@pytest.mark.usefixtures("session_cache")
+@pytest.mark.parametrize(("ldc", "stride"), [(8, 64), (8, 67), (9, 76), (12, 100)])
+def test_threads_write_vectors_only_where_c_is_aligned(
+    device: HostDevice, quick: Toolchain, ldc: int, stride: int
+) -> None:
+    """A vector that is not aligned stops the kernel."""
+    problem = Problem(8, 8, 8, "f32", "ttt", 36)  # C begins at a multiple of 16 bytes
+    source = render(problem, spelt(DIRECT))
+    kernel = device.load(compiled(source.text, source.kernel, quick, source.defines).path, source.kernel)
+    a, b = np.random.default_rng(4).integers(-4, 5, (2, problem.batch, 8, 8)).astype(np.float32)
+    buffers = filled(device, a), filled(device, b), filled(device, np.full(problem.batch * stride, -7, np.float32))
+    of_a, of_b, of_c = (pointer(one, 0) for one in buffers)
+    extent, number = np.int32(8), np.float32
+    leading = (of_a, extent, of_b, extent, number(0), of_c, np.int32(ldc), np.int32(problem.batch))
+    arguments: tuple[np.generic, ...] = (
+        extent,
+        extent,
+        extent,
+        number(1),
+        *leading,
+        *map(np.int64, (64, 64, stride)),
+    )
+    launch = source.launch
+    kernel(arguments, blocks=launch.splits, threads=launch.threads, smem_bytes=launch.smem_bytes)
+    device.synchronise()
+    found = floats(device, buffers[-1]).reshape(problem.batch, stride)
+    rows = found[:, [i * ldc + j for i in range(8) for j in range(8)]]
+    assert np.array_equal(rows.reshape(-1, 8, 8), a @ b)
+    assert (found == -7).sum() == problem.batch * (stride - 64) + (rows == -7).sum()
     for buffer in buffers:
         buffer.free()
 

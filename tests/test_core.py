@@ -143,7 +143,7 @@ IN_BLOCKS = {"is_persistent": 1, "has_workspace": 0, "m": 8, "n": 8, "k": 8}
         ),
         (of_batch(SHARED, 9, **IN_BLOCKS, stages=1, smem_bytes=64), "shared memory of a kernel of batches"),
         (
-            of_batch(SHARED, 9, **IN_BLOCKS, smem_bytes=8192, stages=1, matrix_padding=-1),
+            of_batch(SHARED, 9, **IN_BLOCKS, smem_bytes=8192, stages=1, line_padding=-1),
             "shared memory of a kernel of batches",
         ),
         (of_kernel("stages", 1), "shared memory of a kernel of batches is out of range"),  # of a single product

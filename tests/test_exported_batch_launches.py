@@ -19,7 +19,7 @@ from tsm2_tune.generator.config import ONE_EACH
 from tsm2_tune.generator.problem import Problem
 
 KINDS = ("interface", "torch", "cupy", "pycuda")
-SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,min_blocks=2,blocks=16"
+SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,direct=0,min_blocks=2,blocks=16,extents=0x0x0"
 A, B, OUT = 0x1000, 0x4000, 0x8000
 
 

@@ -18,7 +18,7 @@ from tsm2_tune.generator.families import parse_config
 from tsm2_tune.generator.problem import Problem
 
 pytestmark = ON_HOST
-SMALL = "small:threads=64,kilobytes=8,thread=2x3,stages=2,padding=0,min_blocks=2,blocks=16"
+SMALL = "small:threads=64,kilobytes=8,thread=2x3,stages=2,padding=0,direct=0,min_blocks=2,blocks=16,extents=0x0x0"
 EACH = {  # one product for each z: with partial sums, with persistent blocks, and without a workspace
     "inner_fma_ring:threads=256,block=64x4,thread=8x4,stage_kib=16,stages=3,splits=16": ("nn", "ttt"),
     "resident_b_dmma:threads=128,strips=1,columns=8,depth=64,ring_k=16,stages=5,copy=ca,splits=16": ("nn", "ttt"),

@@ -31,7 +31,7 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 
-SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,min_blocks=2,blocks=5"
+SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,direct=0,min_blocks=2,blocks=5,extents=0x0x0"
 EACH = "stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3"
 LAYOUTS = {"f32": ("NN", "TN", "NT", "TT"), "f64": ("NN", "TT")}
 IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED)

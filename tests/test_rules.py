@@ -54,7 +54,7 @@ SYMMETRIC = StagedSymmetricFmaConfig(128, 128, 64, 32, 2, 0, splits=264, min_blo
 
 BATCH = Problem(8, 8, 8, "f32", batch=500_000)
 POINTS = Problem(3, 3, 3, "f32", batch=500_000)
-SMALL = SmallConfig(128, 16, 4, 4, 2, 0, min_blocks=4, blocks=528)
+SMALL = SmallConfig(128, 16, 4, 4, 2, 0, 0, min_blocks=4, blocks=528)
 
 
 class CounterExample(NamedTuple):
@@ -73,8 +73,9 @@ COUNTER_EXAMPLES = (
     CounterExample("rows-within-m", replace(SMALL, rows=4), POINTS),
     CounterExample("columns-within-n", replace(SMALL, rows=1), POINTS),
     CounterExample("padding-keeps-vectors", replace(SMALL, padding=1), replace(BATCH, m=7, k=7)),
+    CounterExample("direct-in-vectors", replace(SMALL, columns=3, direct=1), replace(BATCH, op="ttt")),
     CounterExample("threads-have-tiles", replace(SMALL, threads=256), BATCH),
-    CounterExample("resident-at-once", replace(SMALL, blocks=264), BATCH),
+    CounterExample("full-grid", replace(SMALL, blocks=264), BATCH),
     CounterExample("min-blocks-fit", replace(SMALL, kilobytes=64), BATCH),
     CounterExample("read-path-exists", STENCIL, SQUARE, PROFILES["s2050"]),
     CounterExample("read-path-of-its-own", replace(STENCIL, read="ca"), SQUARE),

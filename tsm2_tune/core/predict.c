@@ -57,14 +57,31 @@ static int has_odd_lines(const struct core_kernel *kernel, const struct core_pro
     return lines > 1 && ld % vector_bytes * core_element_bytes(product->type) % vector_bytes != 0;
 }
 
+/* Return the elements of a matrix in shared memory, with the padding after each line. */
+static double padded_elements(const struct core_kernel *kernel, int x, int64_t rows, int64_t columns)
+{
+    const double lines = (double)(kernel->orders[x] == CORE_ROW_MAJOR ? rows : columns);
+    return (double)rows * (double)columns + lines * kernel->line_padding;
+}
+
+/* Return the bytes of shared memory for the operands of one product. */
+static double operand_bytes(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
+{
+    const double of_a = padded_elements(kernel, CORE_A, m, k);
+    const double of_b = kernel->is_gram ? 0 : padded_elements(kernel, CORE_B, k, n);
+    const int rounding_bytes = VECTOR_BYTES * (2 * kernel->stages + 1); /* of each matrix of a stage, and of the sums */
+    return kernel->stages * (of_a + of_b) * (double)core_element_bytes(kernel->type) + rounding_bytes;
+}
+
+/* A kernel that writes C from registers has no sums in shared memory. The pack does not say so: sums count if there is
+   room for those of the kernel's own shape. */
 int fits_shared_memory(const struct core_kernel *kernel, int64_t m, int64_t n, int64_t k)
 {
-    const double of_a = (double)m * (double)k + kernel->matrix_padding;
-    const double of_b = kernel->is_gram ? 0 : (double)k * (double)n + kernel->matrix_padding;
-    const double operands = kernel->stages * (of_a + of_b) * (double)core_element_bytes(kernel->type);
-    const double sums = ((double)m * (double)n + kernel->matrix_padding) * (double)core_sum_bytes(kernel->type);
-    const int rounding_bytes = VECTOR_BYTES * (2 * kernel->stages + 1); /* of each matrix of a stage, and of the sums */
-    return kernel->batched != CORE_SHARED || operands + sums + rounding_bytes <= kernel->smem_bytes;
+    const double sum_bytes = (double)core_sum_bytes(kernel->type), smem_bytes = kernel->smem_bytes;
+    const double of_own = operand_bytes(kernel, kernel->m, kernel->n, kernel->k);
+    const int has_sums = of_own + (double)kernel->m * (double)kernel->n * sum_bytes <= smem_bytes;
+    const double sums = has_sums ? (double)m * (double)n * sum_bytes : 0;
+    return kernel->batched != CORE_SHARED || operand_bytes(kernel, m, n, k) + sums <= smem_bytes;
 }
 
 /* Return the number of matrices of A or B in memory: one if all products share it. */

@@ -1,7 +1,7 @@
 #pragma once
 // Copies of a batch of small matrices. A line is a column of a column-major matrix, or a row of a row-major one. In
-// global memory lines begin `ld` elements apart, and matrices `stride` elements. In shared memory lines are contiguous,
-// and matrices begin `pitch` elements apart. All threads of a block copy a group of matrices together.
+// global memory lines begin `ld` elements apart, and matrices `stride` elements. In shared memory the distances are
+// `line_pitch` and `pitch`. All threads of a block copy a group of matrices together.
 #include "async_copy.cuh"
 #include "epilogue.cuh"
 
@@ -50,12 +50,14 @@ __device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alp
 // - flat: the group is contiguous in both memories, and its vectors are copied;
 // - wide: each matrix is contiguous, and its vectors are copied;
 // - otherwise elements are copied.
+// If `has_padding`, a vector of padding follows each line in shared memory, so that the lines begin in different banks.
 template <class T, class Index, int block_threads, int vector_width, bool has_padding> class MatrixBatch {
     Index ld;
     long long stride;
     int elements;  // of a matrix
     bool is_flat, is_wide;
-    int per_line, lines;   // of a matrix, in vectors if `is_wide`
+    int line_pitch, pitch; // of lines and matrices in shared memory
+    int per_line, lines;   // of a matrix, in vectors if `is_wide`; then the matrix is one line, unless lines are padded
     Position first, step;  // of this thread: its first position, and the step to its next
 
     // Return whether every matrix is contiguous and begins with a whole vector. `of_group`: only groups must.
@@ -64,15 +66,17 @@ template <class T, class Index, int block_threads, int vector_width, bool has_pa
     {
         const int elements = contiguous * all_lines;
         return vector_width > 1 && (ld == contiguous || all_lines == 1) && stride == elements &&
-               (of_group || elements % vector_width == 0) &&
+               (of_group || (has_padding ? contiguous : elements) % vector_width == 0) &&
                reinterpret_cast<unsigned long long>(base) % (vector_width * sizeof(T)) == 0;
     }
 
     __device__ __forceinline__ MatrixBatch(
         Index ld, long long stride, int contiguous, int all_lines, bool is_flat, bool is_wide)
         : ld(ld), stride(stride), elements(contiguous * all_lines), is_flat(is_flat), is_wide(is_wide),
-          per_line(is_wide ? elements / vector_width : contiguous), lines(is_wide ? 1 : all_lines),
-          first(threadIdx.x, per_line, lines), step(block_threads, per_line, lines)
+          line_pitch(line_pitch_of(contiguous)), pitch(all_lines * line_pitch),
+          per_line(!is_wide ? contiguous : (has_padding ? contiguous : elements) / vector_width),
+          lines(is_wide && !has_padding ? 1 : all_lines), first(threadIdx.x, per_line, lines),
+          step(block_threads, per_line, lines)
     {
     }
 
@@ -80,11 +84,11 @@ template <class T, class Index, int block_threads, int vector_width, bool has_pa
     // vector or an element, of `unit` elements.
     template <int unit, class Visit> __device__ __forceinline__ void visit_units(int count, Visit visit) const
     {
-        const int pitch = pitch_of(elements), units = count * (elements / unit);
+        const int units = count * (elements / unit);
         Position one = first;
         #pragma unroll 1
         for (int number = threadIdx.x; number < units; number += block_threads) {
-            visit(one.matrix * pitch + (one.line * per_line + one.at) * unit,
+            visit(one.matrix * pitch + one.line * line_pitch + one.at * unit,
                   one.matrix * stride + one.line * (long long)ld + one.at * unit);
             one.advance(step, per_line, lines);
         }
@@ -120,10 +124,17 @@ public:
     {
     }
 
-    // Padding shifts successive matrices by 16 bytes, which usually reduces bank conflicts.
-    static __device__ __forceinline__ int pitch_of(int elements)
+    // Return whether vectors of `count` elements are aligned, if they are in each line.
+    __device__ __forceinline__ bool has_vectors(const T *base, int count) const
     {
-        return has_padding ? elements + vector_width : elements;
+        return reinterpret_cast<unsigned long long>(base) % (count * sizeof(T)) == 0 && ld % count == 0 &&
+               stride % count == 0;
+    }
+
+    // The elements from a line to the next in shared memory.
+    static __device__ __forceinline__ int line_pitch_of(int contiguous)
+    {
+        return contiguous + (has_padding ? vector_width : 0);
     }
 
     // Copy the first `count` matrices at `from` to shared memory, asynchronously.

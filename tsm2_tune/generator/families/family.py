@@ -107,7 +107,7 @@ class Family(ABC, Generic[C]):
         )
 
     def matrices_in_smem(self, config: C, problem: Problem) -> tuple[int, int]:
-        """Return the copies of a product's A and B in shared memory, and the elements after each matrix there.
+        """Return the copies of a product's A and B in shared memory, and the elements after each line there.
 
         Both are 0 unless the blocks of the kernel share a batch: they need room for whole products.
         """
@@ -121,6 +121,10 @@ class Family(ABC, Generic[C]):
         return any(grid.holds(config) for grid in self.every_grid) and (
             config == config.early or config in self.later(config)
         )
+
+    def specialized(self, config: C, problem: Problem) -> C:
+        """Return the configuration for the problem: with its extents, if the kernel has code for given extents."""
+        return config
 
     def later(self, config: C) -> tuple[C, ...]:
         """Return variants of the configuration that a search tries only if it is among the fastest."""

@@ -35,6 +35,7 @@ def adapted(family: Family[Any], config: KernelConfig, problem: Problem, limits:
     A tile that has more rows or columns than m or n requires is reduced. The variants differ in splits of k or in row
     tiles per block. The result is empty if the family has no kernel with the reduced tile.
     """
+    config = family.specialized(config, problem)
     useful = (rule.covering for rule in family.rules if rule.covering is not None)
     largest = {one.tunable: one.largest_useful(problem) for one in useful}
     smaller = {name: most for name, most in largest.items() if getattr(config, name) > most}

@@ -212,7 +212,8 @@ def _kept(
             keeps = grid.answers(tunables or (), partial(_keeps, rule, candidate), mask)
             dropped[rule.name] += int((mask & ~keeps).sum())
             mask = mask & keeps
-        for one in map(candidate, grid.chosen(mask)):
+        for config in grid.chosen(mask):
+            one = candidate(family.specialized(config, problem))
             broken = next((rule for rule in others if not rule.keeps(one)), None)
             if broken is None:
                 yield one
