@@ -56,16 +56,17 @@ def test_each_kind_type_and_layout_comes_once_a_turn() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_few_problems_of_a_kind_cover_its_sizes(kind: str) -> None:
-    """Each of the eight boxes that halve the logarithmic ranges has one of 16 problems."""
+    """Each box that halves the logarithmic ranges of extents has one of 16 problems, or of 48 batches."""
     of_kind = KINDS[kind]
-    ranges = [of_kind.m, of_kind.m if of_kind.is_gram else of_kind.n, of_kind.k]
-    problems = list(islice(pack_problems([kind], ["f32"], 64 * GIB), 32))[::2]
+    ranges = [of_kind.m, of_kind.m if of_kind.is_gram else of_kind.n, of_kind.k, of_kind.batch or (1, 1)]
+    count = 96 if of_kind.batch else 32
+    problems = list(islice(pack_problems([kind], ["f32"], 2**60), count))[::2]
     boxes = {
         tuple(
             2 * math.log(extent / least) >= math.log(most / least)
             for extent, (least, most) in zip(shape, ranges, strict=True)
         )
-        for shape in ((one.m, one.n, one.k) for one in problems)
+        for shape in ((one.m, one.n, one.k, one.batch) for one in problems)
     }
     free = sum(most > least for least, most in ranges) - of_kind.is_gram
     assert len(boxes) == 2**free
@@ -123,6 +124,14 @@ def test_arguments_are_checked(tmp_path: Path, arguments: dict[str, object], wor
     with pytest.raises(InputError, match=words):
         tsm2_tune.pack(**named)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_problems_are_of_their_kind_and_fit(kind: str) -> None:
+    problems = list(islice(pack_problems([kind], ["f32", "c128"], GIB), 300))
+    assert {kind_of(one) for one in islice(pack_problems([kind], ["f32"], 2**60), 300)} == {kind}
+    assert all(one.least_bytes <= GIB for one in problems)
+    assert all(one.is_batched == (KINDS[kind].batch is not None) for one in problems)
 
 
 def test_kinds_are_told_by_the_extents() -> None:

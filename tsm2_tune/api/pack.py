@@ -77,7 +77,8 @@ def pack(
     - `output`: the file of trials, such as "a100.jsonl". `import_trials` reads it, and `export` reads its database.
     - `device`: a CUDA ordinal, or several GPUs of one model, as for `tune`.
     - `hours`: the time after which no further batch of six problems is begun.
-    - `dtype`, `only`: element types, and kinds of products: "R", "L", "T", "gram", "vector" and "wide".
+    - `dtype`, `only`: element types, and kinds of products: "R", "L", "T", "gram", "vector", "wide", and the batches
+      "small", "stackR" and "stackT".
       Gram matrices have only the types of BLAS: f32, f64, c64 and c128.
     - `db`: the database; by default the name of `output`, ending in .db.
     - `wait`, `on_event`: as for `tune`.

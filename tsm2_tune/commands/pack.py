@@ -45,7 +45,8 @@ NOT_WITH_CHECK = ("hours", "database", "output")
     show_default=True,
     metavar="KIND,...",
     help="Kinds of products. R: large x skinny. L: tall x small. T: skinny^T x skinny. gram: X^T X. vector: large x a"
-    " vector. wide: large x 65 to 1024 columns.",
+    " vector. wide: large x 65 to 1024 columns. small: batches of products up to 32 x 32 x 32. stackR: batches of R"
+    " or L. stackT: batches of T.",
 )
 @option(
     "--db", "database", default=None, metavar="FILE", help="The tuning database.  [default: OUTPUT, ending in .db]"

@@ -109,7 +109,7 @@ class MeasuredKernel:
     tiling: Tiling | None  # None if the occupancy is not known
     times: Times = ()  # at other shapes: m, n, k, products, rows per block, splits, microseconds
     vendor_times: Times = ()  # of cuBLAS, right results only: m, n, k, products, microseconds
-    # If the kernel's blocks share a batch: copies of A and B in shared memory, and elements after each matrix there.
+    # If the kernel's blocks share a batch: copies of A and B in shared memory, and elements after each line there.
     matrices_in_smem: tuple[int, int] = (0, 0)
 
 

@@ -55,4 +55,4 @@ def share_slower(gains: Sequence[float]) -> float | None:
 
 
 def _problem(winner: Winner) -> Problem:
-    return Problem(winner.m, winner.n, winner.k, winner.dtype, winner.op)
+    return Problem(winner.m, winner.n, winner.k, winner.dtype, winner.op, winner.batch)
