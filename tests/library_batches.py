@@ -19,6 +19,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 GUARD = 64  # elements before and behind the matrices, which nothing may write
 WORKSPACE_BYTES = 1 << 20
 ASCENDING = ("", "", "")
+SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,direct=0,min_blocks=2,blocks=5,extents=0x0x0"
 
 
 @dataclass(frozen=True)

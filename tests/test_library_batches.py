@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from tests.calls import A, B, C, Call
 from tests.conftest import compiled
 from tests.fabricated import configuration, trial
-from tests.library_batches import ASCENDING, Batch, Kernels, of_shape, play_batches, wrong_results
+from tests.library_batches import ASCENDING, SMALL, Batch, Kernels, of_shape, play_batches, wrong_results
 from tests.library_calls import (
     H200,
     INVALID_VALUE,
@@ -31,7 +32,6 @@ from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.tuner.compile.compiler import Toolchain
 
-SMALL = "small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,direct=0,min_blocks=2,blocks=5,extents=0x0x0"
 EACH = "stream_a_fma:threads=64,columns=2,prefetch=8,stages=4,splits=3"
 LAYOUTS = {"f32": ("NN", "TN", "NT", "TT"), "f64": ("NN", "TT")}
 IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED)
@@ -145,6 +145,13 @@ class TestLaunches:
             given = there(play_batches, path, [("set_workspace", 0x7000000, size), batch])
             assert given.statuses == [status]
         assert there(play_batches, path, [("fake_memory", 100), batch]).statuses == [OUT_OF_MEMORY]
+
+    def test_a_batch_is_of_gram_matrices_by_its_strides_too(self, there: InProcess, tmp_path: Path) -> None:
+        gram = tried(Problem(6, 6, 3, "f32", "nx", 9), IN_BLOCKS, config=spelt(SMALL))
+        path = str(fabricated_library(tmp_path, gram))
+        call = Call("f32", "NT", 6, 6, 3, a=A, b=A)
+        record = there(play_batches, path, [Batch(call, 3, (18, of_b, 36)) for of_b in (18, 36)])
+        assert record.statuses == [SUCCESS, NOT_SUPPORTED]
 
     def test_choices_are_kept_apart(self, there: InProcess, path: str) -> None:
         """Each differs in one respect from a batch that was chosen before: all launch as they do alone."""

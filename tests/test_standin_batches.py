@@ -11,7 +11,7 @@ import pytest
 
 from tests.calls import Call
 from tests.fabricated import vendor_measurement, winners
-from tests.library_batches import Batch, of_shape, play_batches
+from tests.library_batches import SMALL, Batch, of_shape, play_batches
 from tests.library_calls import InProcess, fabricated_library, tried
 from tests.lt_calls import AS_LAYOUTS, BATCHES, COMPUTE_OF, MATMUL, STRIDE, C, D, matmul
 from tests.on_host import IN_C
@@ -26,7 +26,7 @@ from tsm2_tune.tuner.export.measured_times import NOTHING_KNOWN
 
 pytestmark = IN_C
 IN_BLOCKS = Launch(128, 1, 16384, splits=8, persistent=True, batched=SHARED)
-CONFIG = spelt("small:threads=64,kilobytes=8,thread=2x2,stages=2,padding=0,min_blocks=2,blocks=5")
+CONFIG = spelt(SMALL)
 EACH = Launch(128, 128, 4096, splits=2, columns_per_block=4, batched=ONE_EACH)
 STRIDED = "cublasSgemmStridedBatched"
 WRONG = "alpha or an extent is 0, or C overlaps"
@@ -246,6 +246,15 @@ def test_each_product_is_compared(fakes: Path, batched: Path, place: int, shared
         assert f"{count}*6x2x3 of f64: C[{row}, {column}] of product {product} is 3.5 by the kernel" in played.told
 
 
+def test_cublas_gets_the_matrices_of_before_the_comparison(fakes: Path, batched: Path) -> None:
+    """The kernel writes a number of the last product, and C's matrices have a gap behind them."""
+    step = strided(routine="cublasDgemmStridedBatched", stride_c=15, beta=ONE)
+    memory = {"A": [1.0] * 54, "B": [1.0] * 18, "C": [float(at) for at in range(45)]}
+    environment = {"FAKE_CUBLAS_MULTIPLIES": "1", "FAKE_KERNEL_WRITES": "-7", "FAKE_KERNEL_WRITES_AT": "41"}
+    played = play(fakes, [["memory", memory], step], pack=batched, compared=1, environment=environment)
+    assert played.results == [[at + 3.0 * (at % 15 < 12) for at in range(45)]]
+
+
 def test_the_bound_is_that_of_the_own_product(fakes: Path, batched: Path) -> None:
     """The second product's numbers are small."""
     a = np.concatenate([np.ones(18), np.full(18, 1e-6)]).tolist()
@@ -286,3 +295,9 @@ def test_batches_are_recorded_as_problems(fakes: Path) -> None:
     lines = list(recorded(Written(played.seen), ["program"]))
     assert any(line.startswith("500000*8x8x8:f32  # 2 times, ") for line in lines)
     assert any(line.startswith(f"# left out because {BY_POINTERS}: 6*8x4x5:f64: 1 time") for line in lines)
+
+
+def test_gram_matrices_are_recorded_by_their_strides_too(fakes: Path) -> None:
+    same: dict[str, Any] = {"transb": 1, "B": 1 << 40, "ldb": 6}
+    played = play(fakes, [strided(6, 6, 3, stride_b=of_b, **same) for of_b in (18, 36)])
+    assert {one.problem.text for one in played.seen if one.problem} == {"3*6x6x3:f32:nx", "3*6x6x3:f32:nt"}
