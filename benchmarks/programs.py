@@ -32,6 +32,8 @@ PROGRAMS = {
     "checksums of 20,480 x 20,480, f64": ("checksums.py",),
     "torch.svd_lowrank of 20,480 x 20,480, rank 8, f32": ("low_rank.py",),
     "CholeskyQR2 of 10,000,000 x 32, f64": ("tall_qr.py",),
+    "CholeskyQR2 of 8,192 matrices of 100 x 10, f64": ("batched_qr.py",),
+    "a mesh of 2,000,000 points, each moved by a matrix of 3 x 3, f32": ("deformed_mesh.py",),
     "Gram-Schmidt of 50 vectors of 2,000,000, f64": ("gram_schmidt.py",),
     "torch.lobpcg, 8 vectors of 2,000,000, f64": ("eigenvectors.py",),
     "torch.pca_lowrank of 20,480 x 20,480, rank 8, f32": ("low_rank.py", "20480", "8", "10", "pca"),

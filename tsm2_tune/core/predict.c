@@ -287,6 +287,14 @@ static double blocks_in_turn(const struct core_kernel *kernel, const struct laun
     return kernel->batched == CORE_ONE_EACH ? larger(launch->blocks / (multiprocessors * kernel->resident), 1.0) : 1.0;
 }
 
+/* Return the factor on memory time by which the code for a product's extents is slower than that for the kernel's own
+   shape. Kernels of small products have code of their own for the latter. */
+static double general_code(const struct core_kernel *kernel, const struct work *work)
+{
+    const int is_own = work->m == (double)kernel->m && work->n == (double)kernel->n && work->k == (double)kernel->k;
+    return kernel->batched == CORE_SHARED && !is_own ? GENERAL_CODE : 1.0;
+}
+
 /* The terms of a predicted time that do not depend on core_rates. */
 struct time_terms {
     double start_us; /* with the partial sums */
@@ -315,7 +323,7 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     terms.moved_again = moved_again(kernel, tiles, work, launch);
     terms.us_per_element = us_per_element(pack, index);
     terms.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
-    terms.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading);
+    terms.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading) * general_code(kernel, work);
     terms.arithmetic_factor = unevenness * slowdown(kernel, derived->busy_blocks / busy);
     terms.has_odd_lines = work->has_odd_lines;
     return terms;
