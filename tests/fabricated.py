@@ -18,7 +18,7 @@ from typing import Any
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.schema import CreateTable
 
-from tsm2_tune.generator.config import KernelConfig, Launch
+from tsm2_tune.generator.config import ONE_EACH, KernelConfig, Launch
 from tsm2_tune.generator.device.roofline import Ceilings
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import with_headers
@@ -103,11 +103,10 @@ using sum_t = {sum_type};
 constexpr int rows = 32, columns = 4, splits = {splits};
 
 extern "C" __global__ void __launch_bounds__(rows) handmade(
-    index_t m, index_t n, index_t k, sum_t alpha, const scalar *__restrict__ A, index_t lda,
-    const scalar *__restrict__ B, index_t ldb, sum_t beta, scalar *__restrict__ C, index_t ldc,
-    sum_t *__restrict__ partials, unsigned *__restrict__ counters)
+{parameters})
 {{
     __shared__ bool last;
+{of_batch}\
     const index_t down = (m + rows - 1) / rows, tile = blockIdx.x, split = blockIdx.y;
     const index_t i = tile % down * rows + threadIdx.x, first = tile / down * columns;
     const index_t end = first + columns < n ? first + columns : n;
@@ -138,7 +137,11 @@ extern "C" __global__ void __launch_bounds__(rows) handmade(
 
 
 def handmade(problem: Problem, splits: int = 3) -> KernelSource:
-    """A plain kernel for the problem's op and dtype that splits k, with tiles of 32 rows and 4 columns."""
+    """A plain kernel for the problem's op and dtype that splits k, with tiles of 32 rows and 4 columns.
+
+    A kernel of batches has one product for each z of the grid.
+    """
+    is_batch = problem.batch > 1
     a, b, c = (along != beside for along, beside in zip(problem.contiguous, ("k", "n", "n"), strict=True))
     dtype, (conjugate_a, conjugate_b) = problem.dtype, problem.conjugated
     parts: Any = environment().get_template("parts.cu.jinja").module
@@ -152,8 +155,12 @@ def handmade(problem: Problem, splits: int = 3) -> KernelSource:
         at_a="i + l * lda" if a else "l + i * lda",
         at_b="l + j * ldb" if b else "j + l * ldb",
         at_c="i + j * ldc" if c else "j + i * ldc",
+        parameters=parts.parameters(workspace=True, batched=is_batch).strip("\n"),
+        of_batch=parts.product_of_batch(True) if is_batch else "",
     )
-    launch = Launch(threads=32, rows_per_block=32, smem_bytes=0, columns_per_block=4, splits=splits)
+    launch = Launch(
+        threads=32, rows_per_block=32, smem_bytes=0, columns_per_block=4, splits=splits, batched=ONE_EACH * is_batch
+    )
     return KernelSource("handmade", with_headers(text), ("INDEX_BITS=32",), launch, problem.dtype_name)
 
 

@@ -212,7 +212,19 @@ def fake_torch() -> SimpleNamespace:
     fake.addmm = lambda c, a, b, *, beta, alpha, out: out
     fake.mm = fake.matmul = lambda a, b, out=None: out
     fake.table = Dispatcher(
-        ("mm", "mm.out", "addmm", "addmm.out", "addmm_", "bmm", "bmm.out"), lambda *operands, **named: OWN
+        (
+            "mm",
+            "mm.out",
+            "addmm",
+            "addmm.out",
+            "addmm_",
+            "bmm",
+            "bmm.out",
+            "baddbmm",
+            "baddbmm.out",
+            "baddbmm_",
+        ),
+        lambda *operands, **named: OWN,
     )
     fake.library = SimpleNamespace(get_kernel=fake.table.get_kernel, Library=fake.table.library)
     return fake

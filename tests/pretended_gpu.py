@@ -10,6 +10,11 @@ import numpy as np
 
 from tests.recording_driver import RecordingDriver, attach, cubin
 
+KINDS = {
+    name: np.dtype(kind)
+    for name, kind in {"f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16", "f16": "f2", "bf16": "u2"}.items()
+}
+
 
 def pretend(module: ModuleType) -> RecordingDriver:
     """Let the module take PyTorch's tensors of the CPU for those of a GPU, and override what computes them there."""
@@ -50,8 +55,18 @@ def memory(module: ModuleType, tensor: Any) -> Any:
 
 def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream: int, array: Any) -> None:
     """Compute what the plan's kernel computes, on matrices at these addresses."""
-    winner, (m, n, k) = plan.match.winner, plan.shape
     at = (b, a, out) if plan.match.is_transposed else (a, b, out)
+    count, *strides = (1, 0, 0, 0) if plan.batch is None else plan.batch[:4]
+    size = KINDS[plan.match.winner.dtype].itemsize
+    for number in range(count):
+        multiply(
+            plan, [first + number * size * stride for first, stride in zip(at, strides, strict=True)], alpha, beta
+        )
+
+
+def multiply(plan: Any, at: list[int], alpha: Any, beta: Any) -> None:
+    """Compute one product, with the kernel's matrices at these addresses."""
+    winner, (m, n, k) = plan.match.winner, plan.shape
     matrices = [
         in_memory(address, shape, order, ld, winner.dtype)
         for address, shape, order, ld in zip(at, ((m, k), (k, n), (m, n)), winner.orders, plan.leading, strict=True)
@@ -72,7 +87,7 @@ def computed(plan: Any, a: int, b: int, out: int, alpha: Any, beta: Any, stream:
 
 def in_memory(address: int, shape: tuple[int, int], order: str, ld: int, dtype: str) -> Any:
     """The matrix that lies there; of bf16 its bits."""
-    kind = np.dtype({"f32": "f4", "f64": "f8", "c64": "c8", "c128": "c16", "f16": "f2", "bf16": "u2"}[dtype])
+    kind = KINDS[dtype]
     lines, elements = shape if order == "t" else shape[::-1]
     size = ((lines - 1) * ld + elements) * kind.itemsize
     flat = np.frombuffer(memoryview((ctypes.c_char * size).from_address(address)), kind)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -11,11 +10,10 @@ from typing import Any
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import device_array, handmade, module_of, trial
+from tests.fabricated import device_array, module_of, split_trial, trial
 from tests.library_arrays import GPUArray, array_of
 from tests.modules import recorded
 from tests.spelling import spelt
-from tsm2_tune.generator.config import ONE_EACH
 from tsm2_tune.generator.problem import Problem
 
 KINDS = ("interface", "torch", "cupy", "pycuda")
@@ -42,9 +40,7 @@ def sharing(tmp_path: Path) -> ModuleType:
 def each(tmp_path: Path) -> ModuleType:
     """A module of a kernel that splits k in 3, with tiles of 32 x 4 and one product for each z."""
     problem = Problem(64, 4, 64, "f32", batch=9)
-    source = handmade(problem)
-    of_batches = replace(source, launch=replace(source.launch, batched=ONE_EACH))
-    module = recorded(module_of(tmp_path, trial(problem=problem, source=of_batches)))
+    module = recorded(module_of(tmp_path, split_trial(problem)))
     module.driver.has_batches = module.driver.workspaces = True
     return module
 

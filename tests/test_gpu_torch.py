@@ -23,8 +23,9 @@ GROUPS = (
     ("captured", "in_streams", "on_two_devices", "threads", "overrides", "scopes", "operators", "two_modules"),
     ("samples", "left_alone", "as_the_program_says", "nothing_to_scale"),
     ("layouts",),
-    ("gradients", "transforms"),
-    ("compiled", "tried_by_inductor", "in_compiled_graphs"),
+    ("batches", "batches_left_alone"),
+    ("gradients", "transforms", "operators_of_batches", "batches_of_vmap"),
+    ("compiled", "compiled_batches", "tried_by_inductor", "in_compiled_graphs"),
 )
 
 

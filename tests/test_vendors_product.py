@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.call_log import logged
 from tsm2_tune.runtime.arrays import libraries
 from tsm2_tune.runtime.arrays.libraries import vendors_product
 
@@ -121,12 +122,20 @@ class Tensor(np.ndarray[Any, Any]):
     def new_zeros(self, shape: tuple[int, ...]) -> Any:
         return np.zeros(shape, self.dtype).view(Tensor)
 
+    def data_ptr(self) -> int:
+        return self.ctypes.data
 
-def baddbmm(old: Any, a: Any, b: Any, *, beta: float, alpha: float) -> Any:
+
+def baddbmm(old: Any, a: Any, b: Any, *, beta: float, alpha: float, out: Any = None) -> Any:
     assert a.ndim == b.ndim == 3
     assert a.shape[0] == b.shape[0]
     product = alpha * (a @ b)
-    return product if beta == 0 else product + beta * old
+    product = product if beta == 0 else product + beta * old
+    if out is None:
+        return product
+    assert out is old
+    out[...] = product
+    return out
 
 
 @pytest.fixture(params=["numpy", "torch"])
@@ -137,7 +146,7 @@ def as_library(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     torch = SimpleNamespace(Tensor=Tensor, matmul=np.matmul, baddbmm=baddbmm)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setattr(libraries, "_libraries", {})
-    return lambda array: np.array(array).view(Tensor)
+    return lambda array: np.array(array, order="C").view(Tensor)
 
 
 BATCHES = [
@@ -166,3 +175,22 @@ def test_batches_are_as_numpys(as_library: Any, shapes: Any, factors: tuple[floa
         made = vendors_product(a, b, None, alpha, 0, PLAIN)
         assert made.shape == expected.shape
         np.testing.assert_allclose(made, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dimensions", [(0, 1, 2, 3), (1, 0, 2, 3)])
+def test_a_batch_with_factors_is_written_where_out_is(
+    as_library: Any, monkeypatch: pytest.MonkeyPatch, dimensions: tuple[int, ...]
+) -> None:
+    """It is copied into an out of which two dimensions are not one, and into no other."""
+    a, b, out = (as_library(x) for x in operands(BATCHES[1], np.float32))
+    held, expected = as_library(out.transpose(dimensions)).transpose(dimensions), exact(a, b, out, 2, 3)
+    written = list[bool]()
+
+    def add(old: Any, *factors: Any, **named: Any) -> Any:
+        return logged(written, np.shares_memory(old, held), baddbmm(old, *factors, **named))
+
+    if isinstance(out, Tensor):
+        monkeypatch.setattr(sys.modules["torch"], "baddbmm", add)
+    assert vendors_product(a, b, held, 2, 3, PLAIN) is held
+    np.testing.assert_allclose(held, expected, rtol=1e-4, atol=1e-4)
+    assert written == [dimensions[0] == 0] * isinstance(out, Tensor)

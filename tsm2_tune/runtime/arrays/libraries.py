@@ -347,8 +347,11 @@ def _torchs_batch(a: Tensor, b: Tensor, out: Tensor | None, alpha: complex, beta
         cast(Any, x).expand(*products, *x.shape[-2:]).reshape(count, *x.shape[-2:]) for x in (rows, columns)
     ]  # copied if it is not one dimension
     shape = (*products, *matrix[a.ndim == 1 : 2 - (b.ndim == 1)])
-    old = a.new_zeros(()) if out is None else out.reshape(count, *matrix)
-    return _put(torch.baddbmm(old, *batches, beta=beta, alpha=alpha).reshape(shape), out)
+    if out is None:
+        return torch.baddbmm(a.new_zeros(()), *batches, beta=beta, alpha=alpha).reshape(shape)
+    whole = out.reshape(count, *matrix)  # a copy if several dimensions of the batch are not one
+    torch.baddbmm(whole, *batches, beta=beta, alpha=alpha, out=whole)
+    return out if whole.data_ptr() == out.data_ptr() else _put(whole.reshape(shape), out)
 
 
 def _combined(product: Any, out: Any, alpha: complex, beta: complex) -> Any:

@@ -49,8 +49,8 @@ def torch_taker(torch: Any) -> Taker:
         """Return alpha a b + beta c in `out`, or in a new row-major tensor if `out` is None.
 
         Return None if PyTorch must compute the product. c may be the same tensor as `out`. c is None for an operator
-        without beta. `dimensions` is the number of dimensions of a, b and out: 2, or 3 for a batch of one product. c
-        may have fewer dimensions.
+        without beta. `dimensions` is the number of dimensions of a, b and out: 2, or 3 for a batch. c may have fewer
+        dimensions.
         """
         if c is not None and c.dim() == 1 and a.dim() == b.dim() == 2:
             m, k = a.shape
@@ -113,8 +113,9 @@ def torch_precision(torch: Any) -> Callable[[], str]:
 def _is_spread(c: Tensor, shape: tuple[int, ...], out: Tensor | None, plan: Plan) -> bool:
     """Return whether c should be copied (broadcast) into the result before the kernel adds the product.
 
-    A matrix c is copied; PyTorch copies it, too. PyTorch adds a row c in the epilogue of its kernel without a copy,
-    so a row or column is copied only into a small result. c must not share storage with `out`.
+    A matrix c is copied, and so is any c of a batch; PyTorch copies them, too. PyTorch adds a row c to one product in
+    the epilogue of its kernel without a copy, so a row or column is copied only into a small result. c must not share
+    storage with `out`.
     """
     if out is not None and out.untyped_storage().data_ptr() == c.untyped_storage().data_ptr():
         return False  # c and out may overlap
@@ -122,7 +123,7 @@ def _is_spread(c: Tensor, shape: tuple[int, ...], out: Tensor | None, plan: Plan
         return True
     m, n, k = plan.shape
     fits = c.dim() <= len(shape) and all(x in (1, y) for x, y in zip(c.shape[::-1], shape[::-1], strict=False))
-    return fits and _is_small(m, k, n)
+    return fits and (len(shape) > 2 or _is_small(m, k, n))
 
 
 def _is_small(m: int, k: int, n: int) -> bool:
@@ -136,20 +137,19 @@ def _first_plan(torch: Any, a: Tensor, b: Tensor, out: Tensor | None, key: Any) 
     Return None if PyTorch must compute the product. Cache this result, too, unless a later call with this key could
     have another result.
     """
-    is_batch = a.dim() == 3
-    if is_batch and any(x.shape[0] != 1 for x in (a, b, a if out is None else out)):
+    if a.shape[:-2] != b.shape[:-2]:  # gemm would broadcast
         return None
     if any(not x.data_ptr() or x.data_ptr() % x.element_size() for x in (a, b)):
         return None  # not cached: other addresses may fit
-    of_a, of_b = (x.detach()[0] if is_batch else x.detach() for x in (a, b))
+    of_a, of_b = a.detach(), b.detach()
     try:
         Product.of(of_a, of_b, None)
     except (TypeError, ValueError):  # no kernel can read these operands, whatever `out` is
         keep_plan(key, ())
         return None
     try:
-        made = torch.empty((of_a.shape[0], of_b.shape[1]), dtype=a.dtype, device=a.device) if out is None else out
-        product = Product.of(of_a, of_b, made.detach()[0] if made.dim() == 3 else made.detach())
+        made = torch.empty((*a.shape[:-1], b.shape[-1]), dtype=a.dtype, device=a.device) if out is None else out
+        product = Product.of(of_a, of_b, made.detach())
         found = chosen_or_vendor(product, "vendor")
         if isinstance(found, Vendor):
             keep_plan(key, ())

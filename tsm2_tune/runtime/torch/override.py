@@ -9,6 +9,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from tsm2_tune.runtime.arrays.libraries import torchs_own_product
@@ -17,11 +18,11 @@ from tsm2_tune.runtime.torch.dispatch import KEY_OF_GPUS, Taker, imported_torch,
 
 
 def install() -> None:
-    """Override PyTorch's mm, addmm and bmm on GPUs in the whole process, until `uninstall` is called.
+    """Override PyTorch's mm, addmm, bmm and baddbmm on GPUs in the whole process, until `uninstall` is called.
 
-    A kernel computes a product if `choice` would return a kernel for it. The override affects every caller: `a @ b`,
-    linear layers, einsum, gradients, compiled programs. PyTorch still computes products without a kernel; bmm of more
-    than one product; float32 products if the program allows TF32; addmm that adds a row or a column, unless the
+    A kernel computes a product or a batch if `choice` would return a kernel for it. The override affects every
+    caller: `a @ b`, linear layers, einsum, gradients, compiled programs. PyTorch still computes products and batches
+    without a kernel; float32 products if the program allows TF32; addmm that adds a row or a column, unless the
     result is small; and, while a CUDA graph is captured, products whose kernel is not loaded (`load` loads all
     kernels).
 
@@ -168,28 +169,27 @@ _overrides: Overrides = globals().get("_overrides") or Overrides()  # kept if th
 # Functions with the operators' PyTorch signatures. They return None if PyTorch must compute the product
 
 
-def _mm(take: Taker) -> Callable[..., Any]:
-    return lambda a, b, out=None: take(2, a, b, out, None, None, None)
+def _takes_product(dimensions: int, take: Taker) -> Callable[..., Any]:
+    return lambda a, b, out=None: take(dimensions, a, b, out, None, None, None)
 
 
-def _addmm(take: Taker) -> Callable[..., Any]:
-    return lambda c, a, b, beta=1, alpha=1, out=None: take(2, a, b, out, c, alpha, beta)
+def _takes_sum(dimensions: int, take: Taker) -> Callable[..., Any]:
+    return lambda c, a, b, beta=1, alpha=1, out=None: take(dimensions, a, b, out, c, alpha, beta)
 
 
-def _addmm_in_place(take: Taker) -> Callable[..., Any]:
-    return lambda c, a, b, beta=1, alpha=1: take(2, a, b, c, c, alpha, beta)
-
-
-def _bmm(take: Taker) -> Callable[..., Any]:
-    return lambda a, b, out=None: take(3, a, b, out, None, None, None) if a.shape[:1] == (1,) else None
+def _takes_sum_in_place(dimensions: int, take: Taker) -> Callable[..., Any]:
+    return lambda c, a, b, beta=1, alpha=1: take(dimensions, a, b, c, c, alpha, beta)
 
 
 OPERATORS: dict[str, Callable[[Taker], Callable[..., Any]]] = {
-    "mm": _mm,
-    "mm.out": _mm,
-    "addmm": _addmm,
-    "addmm.out": _addmm,
-    "addmm_": _addmm_in_place,
-    "bmm": _bmm,
-    "bmm.out": _bmm,
+    "mm": partial(_takes_product, 2),
+    "mm.out": partial(_takes_product, 2),
+    "addmm": partial(_takes_sum, 2),
+    "addmm.out": partial(_takes_sum, 2),
+    "addmm_": partial(_takes_sum_in_place, 2),
+    "bmm": partial(_takes_product, 3),
+    "bmm.out": partial(_takes_product, 3),
+    "baddbmm": partial(_takes_sum, 3),
+    "baddbmm.out": partial(_takes_sum, 3),
+    "baddbmm_": partial(_takes_sum_in_place, 3),
 }
