@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cupy_on_host import Cupy, Ndarray
-from tests.fabricated import module_of
+from tests.fabricated import module_of, split_trial
 from tests.pretended_gpu import compute
 from tests.recording_driver import recording
 from tsm2_tune.generator.problem import Problem
@@ -30,7 +30,11 @@ def cupy(monkeypatch: pytest.MonkeyPatch) -> Cupy:
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A module with kernels for OPS in f32 and c64, on a pretended GPU; `streams` are where its products went."""
-    module: Any = module_of(tmp_path, *(Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS))
+    module: Any = module_of(
+        tmp_path,
+        *(Problem(64, 4, 64, dtype, op) for dtype in ("f32", "c64") for op in OPS),
+        *(split_trial(Problem(64, 4, 64, dtype, op, batch=9)) for dtype in ("f32", "c64") for op in OPS),
+    )
     recording(module)
     module.streams = compute(module)
     return module
@@ -84,13 +88,42 @@ def test_a_batch_that_lies_as_one_matrix_is_one_product(module: ModuleType, cupy
     check(module, cupy, numbers((2, 5, 6, 20)), b, by_kernel=True)
 
 
+@pytest.mark.parametrize("dtype", ["f4", "c8"])
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((5, 6, 20), (5, 20, 3)),
+        ((2, 5, 6, 20), (2, 5, 20, 3)),
+        ((5, 6, 20), (1, 20, 3)),
+        ((6, 20), (5, 20, 3)),
+        ((20,), (5, 20, 3)),
+    ],
+)
+def test_batches_are_multiplied_by_kernels(module: ModuleType, cupy: Cupy, shapes: Any, dtype: str) -> None:
+    a, b = (numbers(shape, dtype) for shape in shapes)
+    check(module, cupy, a, b, by_kernel=True)
+    out = numbers((a.held @ b.held).shape, dtype)
+    check(module, cupy, a, b, by_kernel=True, out=out)
+
+
+def test_a_batch_is_read_and_written_where_it_is(module: ModuleType, cupy: Cupy) -> None:
+    """Matrices with gaps, transposed matrices, and an out with gaps."""
+    a, b = Ndarray(numbers((5, 9, 23)).held[:, :6, :20]), Ndarray(numbers((5, 20, 7)).held[..., :3])
+    check(module, cupy, a, b, by_kernel=True, out=Ndarray(numbers((5, 6, 8)).held[..., :3]))
+    check(module, cupy, a, Ndarray(b.held[0]), by_kernel=True)
+    check(module, cupy, Ndarray(numbers((5, 20, 6)).held.transpose(0, 2, 1)), b, by_kernel=True)
+    of_all = Ndarray(np.broadcast_to(numbers((20, 3)).held, (5, 20, 3)))
+    check(module, cupy, a, of_all, by_kernel=True)
+
+
 @pytest.mark.parametrize(
     ("a", "b"),
     [
         (numbers((20,)), numbers((20,))),
-        (numbers((5, 6, 20)), numbers((5, 20, 3))),
-        (numbers((6, 20)), numbers((5, 20, 3))),
         (numbers((5, 6, 20), order="F"), numbers((20, 3))),
+        (numbers((2, 5, 6, 20)), numbers((2, 1, 20, 3))),  # the dimensions of the batch are not one
+        (numbers((5, 6, 20), "f8"), numbers((5, 20, 3), "f8")),
+        (numbers((5, 6, 0)), numbers((5, 0, 3))),
         (numbers((6, 20)), numbers((20, 3), "f8")),
         (numbers((6, 20), "f8"), numbers((20, 3), "f8")),  # there are no kernels for it
         (numbers((6, 20), "i4"), numbers((20, 3), "i4")),
@@ -128,11 +161,13 @@ def test_a_product_over_its_own_operand_is_left_to_cupy(module: ModuleType, cupy
         (numbers((6, 20)), numbers((20, 3)), numbers((6, 3), "i4")),
         (numbers(()), numbers((20, 3)), None),
         (numbers((5, 6, 20)), numbers((20, 3)), numbers((6, 5, 3))),
+        (numbers((5, 6, 20)), numbers((4, 20, 3)), None),
+        (numbers((5, 6, 20)), numbers((5, 20, 3)), numbers((5, 6, 4))),
         (numbers((6, 20)), Ndarray(numbers((20, 3)).held, 1), None),
         (numbers((6, 20)), numbers((20, 3)).held, None),
         ([[1.0]], numbers((1, 1)), None),
     ],
-    ids=["inner", "out", "type", "scalar", "batch", "device", "numpy", "list"],
+    ids=["inner", "out", "type", "scalar", "batch", "counts", "out of a batch", "device", "numpy", "list"],
 )
 def test_errors_are_cupys(module: ModuleType, cupy: Cupy, a: Any, b: Any, out: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as theirs:

@@ -14,7 +14,7 @@ Extents = tuple[int, ...]
 def common_extents(a: Extents, b: Extents) -> Extents:
     """Return the extents to which those of a and b broadcast. Raise ValueError if they do not."""
     try:
-        return np.broadcast_shapes(a, b) if a and b else a or b
+        return np.broadcast_shapes(a, b) if a and b and a != b else a or b
     except ValueError:
         raise ValueError(f"a and b: their leading dimensions {a} and {b} do not broadcast") from None
 

@@ -9,6 +9,7 @@ import math
 from types import SimpleNamespace
 from typing import Any
 
+from tsm2_tune.runtime.arrays.batches import Extents, common_extents
 from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.arrays.protocols import CupyArray
 from tsm2_tune.runtime.gemm import gemm
@@ -31,21 +32,24 @@ def cupy_namespace() -> SimpleNamespace:
         """Return a @ b. Results, array layouts and errors are those of cupy.matmul.
 
         a and b are matrices, vectors, or batches of matrices. If b is not a batch, a contiguous batch `a` is
-        multiplied as one tall matrix. A kernel computes the product if `choice` returns a kernel for it. CuPy
-        computes all other products: two vectors; other batches; element types that differ or have no kernel; arrays
-        that are not plain cupy.ndarrays, or not on the current device; an `out` that has another type or overlaps a
-        or b; calls with further arguments.
+        multiplied as one tall matrix. A kernel computes the product or the batch if `choice` returns a kernel for it.
+        CuPy computes all other products: two vectors; element types that differ or have no kernel; arrays that are
+        not plain cupy.ndarrays, or not on the current device; an `out` that has another type or overlaps a or b;
+        calls with further arguments. Where the call costs more than the product, this module's `plan` prepares it.
         """
         if named or type(a) is not kind or type(b) is not kind or (out is not None and type(out) is not kind):
             return of_cupy(a, b, out=out, **named)
         dtype, on = a.dtype, current_device()
         if b.dtype != dtype or dtype.char not in TYPES_OF_KERNELS or not a.data.device_id == b.data.device_id == on:
             return of_cupy(a, b, out=out)
-        rows, shape = _as_one_product(a, b)
-        if rows is None or (out is not None and (out.shape != shape or not (out.ndim == 2 or out._c_contiguous))):
+        shape = _shape_of_product(a.shape, b.shape)
+        if shape is None or (out is not None and out.shape != shape):
             return of_cupy(a, b, out=out)
         made = empty(shape, dtype) if out is None else out
-        matrix = made if rows is a else made.reshape((rows.shape[0], *shape[a.ndim - 1 :]))  # a view
+        rows, matrix = a, made
+        if a.ndim > 2 >= b.ndim and a._c_contiguous and made._c_contiguous:  # the batch is one product
+            rows = a.reshape((math.prod(a.shape[:-1]), a.shape[-1]))
+            matrix = made.reshape((rows.shape[0], *shape[a.ndim - 1 :]))  # a view
         starter = starters.get(kind)
         done = None if starter is None else starter(rows, b, matrix, None, None, None, None)
         if done is None:
@@ -59,17 +63,15 @@ def cupy_namespace() -> SimpleNamespace:
     return SimpleNamespace(matmul=matmul)
 
 
-def _as_one_product(a: CupyArray, b: CupyArray) -> tuple[Any, tuple[int, ...]]:
-    """Return `a` as a matrix or vector, with batches merged into rows, and the shape of a @ b.
-
-    Return (None, ()) if a @ b cannot be computed as a single product without a copy.
-    """
-    of_a, of_b, shape_a, shape_b = a.ndim, b.ndim, a.shape, b.shape
-    if not (1 <= of_b <= 2 and of_a >= 1 and of_a + of_b > 2) or shape_a[-1] != shape_b[0]:
-        return None, ()
-    shape = (*shape_a[:-1], *shape_b[1:])
-    if of_a <= 2:
-        return a, shape
-    if not a._c_contiguous or 0 in shape_a:
-        return None, ()
-    return a.reshape((math.prod(shape_a[:-1]), shape_a[-1])), shape
+def _shape_of_product(of_a: Extents, of_b: Extents) -> Extents | None:
+    """Return the shape of a @ b; None for two vectors, and for shapes that do not fit or have an extent of 0."""
+    is_vector = len(of_b) == 1
+    if not of_a or not of_b or len(of_a) == len(of_b) == 1 or 0 in of_a or 0 in of_b:
+        return None
+    if of_a[-1] != of_b[-1 if is_vector else -2]:
+        return None
+    try:
+        products = common_extents(of_a[:-2], of_b[:-2])
+    except ValueError:
+        return None
+    return (*products, *of_a[-2:-1], *of_b[len(of_b) - (not is_vector) :])
