@@ -27,7 +27,10 @@ OPS = {"f32": ("ttt", "ntt", "tnt", "nxt"), "c64": ("ttt", "ntt", "tnt"), "bf16"
 def best(tmp_path_factory: pytest.TempPathFactory, session_cache: None, toolchain: Toolchain) -> ModuleType:
     """A module of a host's kernels for OPS."""
     folder = tmp_path_factory.mktemp("module")
-    problems = [Problem(64, 64 if "x" in op else 4, 64, dtype, op) for dtype, ops in OPS.items() for op in ops]
+    problems = [
+        Problem(64, 64 if "x" in op else 4, 64, dtype, op, batch=batch)
+        for dtype, ops in OPS.items() for op in ops for batch in (1, 9)
+    ]  # fmt: skip
     return module_of(folder, *map(split_trial, problems), run=host_run())
 
 
@@ -47,9 +50,11 @@ PLAIN, REAL = ((40, 6), (6, 3)), ("float32", "float32")
     [
         *((shapes, (dtype, dtype), 1) for dtype in ("float32", "complex64", "bfloat16") for shapes in (
             PLAIN, ((6,), (6, 3)), ((40, 6), (6,)), ((2, 5, 7, 6), (6, 3)), ((3, 1, 6), (6,)),
+            ((4, 40, 6), (4, 6, 3)), ((2, 3, 5, 6), (2, 3, 6, 3)), ((1, 40, 6), (1, 6, 3)),
         )),
         *((shapes, REAL, 0) for shapes in (
-            ((6,), (6,)), ((4, 40, 6), (4, 6, 3)), ((40, 6), (4, 6, 3)), ((0, 6), (6, 3)), ((4, 0), (0, 3)),
+            ((6,), (6,)), ((4, 40, 6), (1, 6, 3)), ((40, 6), (4, 6, 3)), ((0, 6), (6, 3)), ((4, 0), (0, 3)),
+            ((0, 4, 6), (0, 6, 3)), ((4, 5, 0), (4, 0, 3)),
         )),
         *((PLAIN, types, 0) for types in (
             ("int32", "int32"), ("bool", "bool"), ("float16", "float16"), ("float32", "bfloat16"),
@@ -107,7 +112,6 @@ def test_a_result_is_as_weakly_typed_as_jaxs(best: ModuleType) -> None:
         (((6, 4), (4, 6)), (((0,), (1,)), ((), ())), 0),  # there is no kernel for it
         (((2, 3, 40), (3, 2, 5)), (((0, 1), (1, 0)), ((), ())), 0),
         (((4, 6, 5), (6, 3)), (((1,), (0,)), ((), ())), 0),
-        (((4, 5, 6), (4, 6, 3)), (((2,), (1,)), ((0,), (0,))), 0),
         (((6, 3), (6, 3)), (((0, 1), (0, 1)), ((), ())), 0),
         (((6,), (4,)), (((), ()), ((), ())), 0),
     ],
@@ -213,13 +217,15 @@ def test_transformed_products_are_jaxs(best: ModuleType, name: str) -> None:
         ((0, None), (1, 0), 1),
         ((2, None), (1, 0), 1),
         ((None, 0), (1, 1), 1),
-        ((None, 0), (1, 0), 0),
-        ((0, None), (0, 0), 0),
-        ((0, 0), (1, 0), 0),
-        ((0, 1), (0, 0), 0),
+        ((None, 0), (1, 0), 1),
+        ((0, None), (0, 0), 1),
+        ((0, 0), (1, 0), 1),
+        ((0, 1), (0, 0), 1),
+        ((0, 0), (1, 1), 1),
+        ((0, 0), (0, 1), 0),  # no kernel has these storage orders
     ],
 )
-def test_batches_are_jaxs_or_one_product(best: ModuleType, axes: Any, over: Any, by_kernels: int) -> None:
+def test_batches_of_vmap_are_kernels(best: ModuleType, axes: Any, over: Any, by_kernels: int) -> None:
     dimensions = ((over[:1], over[1:]), ((), ()))
     a, b = numbers(*(8, 6)[:: 1 if over[0] else -1]), numbers(*(6, 3)[:: -1 if over[1] else 1])
     given = [
@@ -230,6 +236,60 @@ def test_batches_are_jaxs_or_one_product(best: ModuleType, axes: Any, over: Any,
     )
     check(ours, theirs, *given)
     assert calls(best, ours, *given) == by_kernels
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+@pytest.mark.parametrize("axes", [(0, 0), (0, None), (None, 0)])
+@pytest.mark.parametrize("over", [(1, 0), (0, 0), (1, 1)])
+def test_derivatives_of_batches_are_jaxs(best: ModuleType, over: tuple[int, int], axes: Any, dtype: str) -> None:
+    """In reverse and in forward mode, and again; a matrix for all products gets the sum over them."""
+    dimensions = ((over[:1], over[1:]), ((), ()))
+    shapes = (4, 3)[:: 1 if over[0] else -1], (3, 2)[:: -1 if over[1] else 1]
+    a, b = (numbers(*[5] * (at == 0), *shape, dtype=dtype) for shape, at in zip(shapes, axes, strict=True))
+    ours, theirs = (
+        loss(jax.vmap(lambda a, b, f=f: f(a, b, dimensions), axes))
+        for f in (best.jax.dot_general, jax.lax.dot_general)
+    )
+    for of in (lambda f: jax.grad(f, (0, 1)), jvp, lambda f: jax.jacfwd(jax.grad(f))):
+        if dtype == "float32" or of is jvp:
+            check(of(ours), of(theirs), a, b)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "numbers_of", "by_kernels"),
+    [
+        (((4, 8, 6), (4, 6, 3)), (((2,), (1,)), ((0,), (0,))), 1),
+        (((4, 6, 8), (4, 6, 3)), (((1,), (1,)), ((0,), (0,))), 1),
+        (((2, 4, 8, 6), (2, 4, 6)), (((3,), (2,)), ((0, 1), (0, 1))), 1),
+        (((4, 7, 8, 6), (4, 6, 3, 2)), (((3,), (1,)), ((0,), (0,))), 1),
+        (((4, 2, 3, 8), (4, 2, 3, 5)), (((1, 2), (1, 2)), ((0,), (0,))), 1),
+        (((4, 8, 6), (6, 4, 3)), (((2,), (0,)), ((0,), (1,))), 0),  # the batch of b is not in front
+        (((8, 4, 6), (6, 4, 3)), (((2,), (0,)), ((1,), (1,))), 0),
+        (((4, 6), (4, 6)), (((1,), (1,)), ((0,), (0,))), 0),  # of vectors
+    ],
+)
+def test_batch_dimensions_in_front_are_a_batch(
+    best: ModuleType, shapes: Any, numbers_of: Any, by_kernels: int
+) -> None:
+    a, b = (numbers(*shape) for shape in shapes)
+    ours = partial(best.jax.dot_general, dimension_numbers=numbers_of)
+    check(ours, partial(jax.lax.dot_general, dimension_numbers=numbers_of), a, b)
+    assert calls(best, ours, a, b) == by_kernels
+
+
+@pytest.mark.parametrize(
+    ("axes", "inner", "by_kernels"),
+    [((0, 0), (0, 0), 1), ((0, None), (0, None), 1), ((0, 0), (0, None), 1), ((0, None), (None, 0), 0)],
+)
+def test_nested_batches_are_one_batch_if_they_can(best: ModuleType, axes: Any, inner: Any, by_kernels: int) -> None:
+    shapes = ((8, 6), (6, 3))
+    a, b = (
+        numbers(*([3] * (outer == 0)), *([5] * (within == 0)), *shape)
+        for outer, within, shape in zip(axes, inner, shapes, strict=True)
+    )
+    ours, theirs = (jax.vmap(jax.vmap(f, inner), axes) for f in (best.jax.matmul, jnp.matmul))
+    check(ours, theirs, a, b)
+    assert calls(best, ours, a, b) == by_kernels
 
 
 # X^T X
@@ -252,7 +312,10 @@ def test_a_matrix_by_itself_is_told_so(best: ModuleType) -> None:
     check(jax.jacfwd(gram(best.jax.dot_general)), jax.jacfwd(lambda x: x.T @ x), x)
     tangents = [lambda x, f=f: jax.jvp(f, (x,), (1 + x,)) for f in (gram(best.jax.dot_general), lambda x: x.T @ x)]
     check(*tangents, x)
-    check(jax.vmap(gram(best.jax.dot_general)), jax.vmap(lambda x: x.T @ x), jnp.stack([x, 1 + x]))
+    both, by_itself = jnp.stack([x, 1 + x]), (((1,), (1,)), ((0,), (0,)))
+    check(jax.vmap(gram(best.jax.dot_general)), jax.vmap(lambda x: x.T @ x), both)
+    check(lambda x: best.jax.dot_general(x, x, by_itself), jax.vmap(lambda x: x.T @ x), both)
+    assert '"f32", [true, false], true,' in _texts(best, lambda x: best.jax.dot_general(x, x, by_itself), both)
 
 
 def _texts(best: ModuleType, function: Callable[..., Any], *arrays: Any) -> str:

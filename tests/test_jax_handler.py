@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.call_log import logged
-from tests.fabricated import GPU, exported, handmade, imported, trial, tuning_run, winners
+from tests.fabricated import GPU, exported, imported, split_trial, trial, tuning_run, winners
 from tests.jax_calls import OVER_FIRST, calls, jax, jnp, numbers
 from tests.recording_driver import LAUNCH, RecordingDriver, attach, cubin, lent
 from tsm2_tune.generator.problem import Problem
@@ -24,10 +24,11 @@ class Driver(RecordingDriver):
 
 @pytest.fixture(scope="module")
 def of_gpu(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
-    """A module of a GPU's winners; its second one splits k."""
+    """A module of a GPU's winners; its second one splits k, and its third one is for batches and splits k."""
     folder = tmp_path_factory.mktemp("of_gpu")
     problems = [Problem(64, 4, 64, "f32", op) for op in ("ttt", "ntt")]
-    tried = [trial(problem=problems[0]), trial(problem=problems[1], source=handmade(problems[1], splits=5))]
+    batch = Problem(64, 4, 64, "f32", "ttt", batch=9)
+    tried = [trial(problem=problems[0]), split_trial(problems[1], splits=5), split_trial(batch)]
     return imported(exported("module", winners(folder, *((tuning_run(), one) for one in tried)), "of_gpu.db"), folder)
 
 
@@ -82,6 +83,23 @@ def test_xla_workspace_counters_are_zeroed_before_each_launch(of_gpu: ModuleType
         assert counters + sizes[1] == partials + room_bytes
         assert driver.zeroed == [(counters, sizes[1] // 4, 0x77)]
     assert driver.memory == {}
+
+
+def test_a_batch_has_one_launch_with_strides_and_a_part_of_the_workspace_for_each(
+    of_gpu: ModuleType, driver: Driver
+) -> None:
+    driver.workspaces = driver.has_batches = True
+    each = jax.vmap(of_gpu.jax.matmul, (0, 0))
+    of_all = jax.vmap(of_gpu.jax.matmul, (None, 0))
+    for program, a, stride in ((each, numbers(7, 40, 6), 240), (of_all, numbers(40, 6), 0)):
+        values = launched(of_gpu, driver, program, a, numbers(7, 6, 3))
+        partials, counters = values[11:13]
+        assert values[:4] + values[13:17] == [40, 3, 6, 1.0, 7, stride, 18, 120]
+        assert (partials % 16, counters % 4) == (0, 0)
+        of_each = driver.launches[0]["grid"], values[17] * 4, values[18]
+        assert of_each == ([2, 3, 7], 3 * 2 * 32 * 4 * 4, 2)  # splits, tiles and their elements
+        assert partials + 7 * values[17] * 4 <= counters
+        assert driver.zeroed.pop() == (counters, 7 * values[18], 0x77)
 
 
 def test_a_kernel_is_loaded_once_also_while_xla_captures(of_gpu: ModuleType, driver: Driver) -> None:

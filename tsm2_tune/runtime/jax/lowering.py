@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tsm2_tune.runtime.arrays.batches import span_bytes
 from tsm2_tune.runtime.arrays.matrices import Matrix, Product, leading_dimensions
 from tsm2_tune.runtime.choice.choose import choose
 from tsm2_tune.runtime.choice.winners import Match
@@ -28,10 +29,11 @@ COUNTERS_ALIGNMENT = 256  # bytes; in the workspace the counters follow the part
 
 
 class Traced(NamedTuple):
-    """The shape and type of a product in a traced JAX function.
+    """The shape and type of a product in a traced JAX function, or of a batch of products.
 
     All arrays are contiguous and row-major. The array of an operand contains the operand (a or b) or the operand's
-    transpose; the array of the result contains `out`.
+    transpose; the array of the result contains `out`. In a batch the array of an operand contains that of each
+    product, one after another, or one for all products.
     """
 
     shape: tuple[int, int, int]  # m, n, k
@@ -39,23 +41,28 @@ class Traced(NamedTuple):
     transposed: tuple[bool, bool]  # whether a's array has shape (k, m), and b's array (n, k)
     is_same: bool = False  # whether both operands are the same array
     on_host: bool = False  # whether it runs on the CPU
+    batch: int | None = None  # number of products; None: it is no batch
+    are_shared: tuple[bool, bool] = (False, False)  # whether a, and b, is one matrix for all products
 
     def product(self) -> Product:
         """Return a Product with placeholder addresses. a and b have the same address if they are the same array."""
         m, n, k = self.shape
         size = DTYPES[self.element].itemsize
         matrices = []
-        for name, (rows, columns), across, at in (
-            ("a", (m, k), self.transposed[0], 1),
-            ("b", (k, n), self.transposed[1], 1 if self.is_same else 2),
-            ("out", (m, n), False, 3),
+        for name, (rows, columns), across, at, is_shared in (
+            ("a", (m, k), self.transposed[0], 1, self.are_shared[0]),
+            ("b", (k, n), self.transposed[1], 1 if self.is_same else 2, self.are_shared[1]),
+            ("out", (m, n), False, 3, False),
         ):
             strides = (size, rows * size) if across else (columns * size, size)
-            ld, span_bytes = leading_dimensions(name, (rows, columns), strides, size)
+            ld, of_one = leading_dimensions(name, (rows, columns), strides, size)
+            products = () if self.batch is None or is_shared else (self.batch,)
+            steps = (rows * columns * size,) * len(products)
             of_type = (self.element, DTYPES[self.element])
             matrices.append(
                 Matrix(
-                    name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False, span_bytes,
+                    name, None, self.on_host, at, rows, columns, ld, *of_type, False, None, False,
+                    span_bytes(products, steps, of_one), products=products, steps=steps,
                 )
             )  # fmt: skip
         return Product(matrices[0], matrices[1], matrices[2])
@@ -65,7 +72,7 @@ class Traced(NamedTuple):
 
         Return None if no kernel can compute the product, or cuBLAS is expected to be as fast.
         """
-        if 0 in self.shape:
+        if 0 in self.shape or self.batch == 0:
             return None
         try:
             found = choose(self.product(), device)
@@ -77,9 +84,9 @@ class Traced(NamedTuple):
         """Return the JSON text with product, kernel and launch, from which `start_traced` launches the kernel."""
         place = next(at for at, winner in enumerate(WINNERS) if winner is match.winner)
         launch = (match.launch.rows_per_block, match.launch.splits, match.grid, match.workspace_bytes)
-        about = (self.shape, self.element, self.transposed, self.is_same, self.on_host)
         kernel = (match.extents, match.leading, match.index_bits, match.is_transposed)
-        return json.dumps([*about, place, *launch, *kernel])
+        batch = (match.batch, match.strides, match.workspace_strides, match.merged)
+        return json.dumps([*self, place, *launch, *kernel, *batch])
 
 
 def workspace_layout(match: Match) -> tuple[int, int]:
@@ -129,20 +136,25 @@ def start_traced(text: bytes, arguments: list[int], results: list[int], stream: 
 
 
 def _read(text: bytes) -> _Start:
-    shape, element, transposed, is_same, on_host, place, rows, splits, grid, workspace, *kernel = json.loads(text)
-    traced = Traced(tuple(shape), element, tuple(transposed), is_same, on_host)
+    found: list[Any] = [tuple(one) if isinstance(one, list) else one for one in json.loads(text)]
+    traced, found = Traced(*found[: len(Traced._fields)]), found[len(Traced._fields) :]
+    place, rows, splits, grid, workspace, *kernel, batch, strides, workspace_strides, merged = found
     winner, (extents, leading, index_bits, is_transposed) = WINNERS[place], kernel
     match = Match(
         winner=winner,
         launch=winner.launch.resized(rows, splits),
-        extents=tuple(extents),
-        leading=tuple(leading),
+        extents=extents,
+        leading=leading,
         index_bits=index_bits,
-        grid=tuple(grid),
-        workspace_bytes=workspace and tuple(workspace),
+        grid=grid,
+        workspace_bytes=workspace,
         measured_at=(winner.m, winner.n, winner.k),
         distance=0.0,
         is_transposed=is_transposed,
+        batch=batch,
+        strides=strides,
+        workspace_strides=workspace_strides,
+        merged=merged,
     )
     return _Start(traced, match, workspace_layout(match)[1], {})
 
@@ -167,9 +179,7 @@ def _start_on_host(found: _Start, addresses: tuple[int, int, int]) -> None:
 
 
 def _in_memory(matrix: Matrix) -> np.ndarray[Any, Any]:
-    """Return a NumPy array that is a view of the matrix's memory."""
-    order, ld = matrix.order
-    size = matrix.dtype.itemsize
-    strides = (size, ld * size) if order == "n" else (ld * size, size)
+    """Return a NumPy array that is a view of the memory of the matrix, or of those of a batch."""
+    shape, strides = (*matrix.products, matrix.rows, matrix.columns), (*matrix.steps, *matrix.strides)
     memory: Any = (ctypes.c_char * matrix.span_bytes).from_address(matrix.address)
-    return np.ndarray((matrix.rows, matrix.columns), matrix.dtype, memory, strides=strides)
+    return np.ndarray(shape, matrix.dtype, memory, strides=strides)

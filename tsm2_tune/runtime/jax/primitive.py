@@ -47,11 +47,11 @@ def jax_namespace() -> SimpleNamespace:
     ) -> Any:
         """Return the result of jax.lax.dot_general. It works under jit, grad, jvp, vmap and other transformations.
 
-        A call is a product of two matrices if it has no batch dimensions, and if the contracted dimensions of each
-        array are its first or its last ones, in order. A kernel computes such a product if `choice` would return a
-        kernel. For example, dot_general(x, y, (((0,), (0,)), ((), ()))) is x.T @ y without a transposed copy of x.
-        dot_general(x, x, ...) may compute only half of the symmetric result. JAX computes all other products. Errors
-        are those of JAX.
+        A call is a product of two matrices if the contracted dimensions of each array are its first or its last ones,
+        in order; it is a batch of such products if the batch dimensions are in front of those. A kernel computes the
+        product or the batch if `choice` would return a kernel. For example, dot_general(x, y, (((0,), (0,)), ((),
+        ()))) is x.T @ y without a transposed copy of x. dot_general(x, x, ...) may compute only half of the symmetric
+        result. JAX computes all other products. Errors are those of JAX.
         """
         named = {name: value for name, value in named.items() if value is not None}
         wanted = precision if precision is not None else jax.config.jax_default_matmul_precision
@@ -68,16 +68,19 @@ def jax_namespace() -> SimpleNamespace:
     def matmul(a: Any, b: Any, *, precision: Any = None, **named: Any) -> Any:
         """Return the result of jax.numpy.matmul. It works under jit, grad, jvp, vmap and other transformations.
 
-        If b is a matrix or vector, a batch `a` is multiplied as one tall matrix. A kernel computes the product if
-        `choice` would return a kernel. JAX computes all other products: two vectors, a batch `b`, element types that
-        differ or have no kernel. Errors are those of JAX.
+        If b is a matrix or vector, a batch `a` is multiplied as one tall matrix. A kernel computes the product or the
+        batch if `choice` would return a kernel. JAX computes all other products: two vectors, batches whose leading
+        dimensions differ, element types that differ or have no kernel. Errors are those of JAX.
         """
         named = {name: value for name, value in named.items() if value is not None}
         of_a: Any = getattr(a, "shape", ())
         of_b: Any = getattr(b, "shape", ())
-        if named or not (0 < len(of_b) <= 2 and len(of_a) > 0 and len(of_a) + len(of_b) > 2):
+        is_batch = len(of_b) > 2 and of_a[:-2] == of_b[:-2]
+        is_one = 0 < len(of_b) <= 2 and len(of_a) > 0 and len(of_a) + len(of_b) > 2
+        if named or not (is_one or is_batch):
             return jax.numpy.matmul(a, b, precision=precision, **named)
-        numbers = ((len(of_a) - 1,), (0,)), ((), ())
+        products = tuple(range(len(of_b) - 2)) if is_batch else ()
+        numbers = ((len(of_a) - 1,), (len(products),)), (products, products)
         if _found_matrices(a, b, numbers, None, None) is None:
             return jax.numpy.matmul(a, b, precision=precision)
         return dot_general(a, b, numbers, precision)
@@ -87,9 +90,9 @@ def jax_namespace() -> SimpleNamespace:
 
 # Products of two matrices
 
-Dimensions = tuple[
-    int, int, bool, bool
-]  # numbers of contracted dimensions of lhs and rhs; for each, whether they are its first (else its last) dimensions
+# Numbers of contracted dimensions of lhs and rhs; for each, whether they are its first (else its last) dimensions;
+# number of batch dimensions, which are in front of all others
+Dimensions = tuple[int, int, bool, bool, int]
 
 
 def _found_matrices(a: Any, b: Any, dimension_numbers: Any, preferred: Any, precision: Any) -> Dimensions | None:
@@ -163,13 +166,16 @@ def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_n
     """
     try:
         (over_a, over_b), (batch_a, batch_b) = dimension_numbers
-        over_a, over_b = list(over_a), list(over_b)
+        count, products = len(over_a), len(batch_a)
+        if not list(batch_a) == list(batch_b) == list(range(products)) or of_a[:products] != of_b[:products]:
+            return None
+        over_a, over_b = ([one - products for one in over] for over in (over_a, over_b))
     except (TypeError, ValueError):
         return None
-    count = len(over_a)
-    if batch_a or batch_b or count != len(over_b) or not 0 < count <= min(len(of_a), len(of_b)):
+    if not all(map(_is_known, (*of_a, *of_b))):
         return None
-    if not all(map(_is_known, (*of_a, *of_b))) or max(len(of_a), len(of_b)) <= count:
+    of_a, of_b = of_a[products:], of_b[products:]
+    if count != len(over_b) or not 0 < count <= min(len(of_a), len(of_b)) or max(len(of_a), len(of_b)) <= count:
         return None
     firsts = []
     for over, shape in ((over_a, of_a), (over_b, of_b)):
@@ -179,23 +185,27 @@ def _matrix_dimensions(of_a: tuple[Any, ...], of_b: tuple[Any, ...], dimension_n
         firsts.append(over == first and len(shape) > count)
     if [of_a[x] for x in over_a] != [of_b[x] for x in over_b]:
         return None
-    return count, count, firsts[0], firsts[1]
+    return count, count, firsts[0], firsts[1], products
 
 
 def _general(
     jax: Any, product: Any, lhs: Any, rhs: Any, *, dimensions: Dimensions, precision: Any, is_same: bool
 ) -> Any:
-    """Reshape each array to a matrix without a copy, multiply with the primitive, and reshape the result."""
-    matrices, free = [], []
+    """Reshape each array to matrices without a copy, multiply with the primitive, and reshape the result."""
+    matrices, free, products = [], [], dimensions[4]
+    leading = lhs.shape[:products]
     for x, over, is_first in ((lhs, dimensions[0], dimensions[2]), (rhs, dimensions[1], dimensions[3])):
-        at = over if is_first else x.ndim - over
-        matrices.append(x.reshape(math.prod(x.shape[:at]), math.prod(x.shape[at:])))
-        free.append(x.shape[at:] if is_first else x.shape[:at])
+        of_one = x.shape[products:]
+        at = over if is_first else len(of_one) - over
+        of_batch = (math.prod(leading),) if products else ()
+        matrices.append(x.reshape(*of_batch, math.prod(of_one[:at]), math.prod(of_one[at:])))
+        free.append(of_one[at:] if is_first else of_one[:at])
     of = {"over": (0 if dimensions[2] else 1, 0 if dimensions[3] else 1), "precision": precision, "is_same": is_same}
-    return product.bind(*matrices, **of).reshape(free[0] + free[1])
+    return product.bind(*matrices, **of).reshape(leading + free[0] + free[1])
 
 
-# The primitive. Its operands are matrices; `over` has the contracted dimension, 0 or 1, of each operand
+# The primitive. Its operands are matrices, or batches with one dimension in front. A matrix beside a batch is for all
+# products. `over` has the contracted dimension, 0 or 1, of the matrices of each operand
 
 
 def _primitive(jax: Any) -> Any:
@@ -212,7 +222,7 @@ def _primitive(jax: Any) -> Any:
         lambda g, a, b, over, precision, is_same: product.bind(g, b, over=over, precision=precision, is_same=False),
         lambda g, a, b, over, precision, is_same: product.bind(a, g, over=over, precision=precision, is_same=False),
     )
-    ad.primitive_transposes[product] = partial(_transposed, ad, product)
+    ad.primitive_transposes[product] = partial(_transposed, jax, ad, product)
     batching.primitive_batchers[product] = partial(_batched, jax, product)
     own = mlir.lower_fun(partial(_by_jax, jax), multiple_results=False)
     mlir.register_lowering(product, own)
@@ -222,15 +232,22 @@ def _primitive(jax: Any) -> Any:
 
 
 def _abstract(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, is_same: bool) -> Any:
-    return a.update(shape=(a.shape[1 - over[0]], b.shape[1 - over[1]]), weak_type=a.weak_type and b.weak_type)
+    return a.update(shape=_shape_of_result(a.shape, b.shape, over), weak_type=a.weak_type and b.weak_type)
+
+
+def _shape_of_result(of_a: tuple[Any, ...], of_b: tuple[Any, ...], over: tuple[int, int]) -> tuple[Any, ...]:
+    return (*(of_a[:-2] or of_b[:-2]), of_a[-1 - over[0]], of_b[-1 - over[1]])
 
 
 def _by_jax(jax: Any, a: Any, b: Any, *, over: tuple[int, int], precision: Any, is_same: bool) -> Any:
-    return jax.lax.dot_general(a, b, (((over[0],), (over[1],)), ((), ())), precision=precision)
+    contracted = (a.ndim - 2 + over[0],), (b.ndim - 2 + over[1],)
+    products = (0,) if a.ndim == b.ndim == 3 else ()
+    found = jax.lax.dot_general(a, b, (contracted, (products, products)), precision=precision)
+    return jax.numpy.moveaxis(found, 1, 0) if a.ndim < b.ndim else found
 
 
 def _transposed(
-    ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
+    jax: Any, ad: Any, product: Any, gradient: Any, a: Any, b: Any, *, over: Any, precision: Any, is_same: bool
 ) -> Any:
     """Transpose rule: return the cotangents of a and b, one of which is None.
 
@@ -240,33 +257,46 @@ def _transposed(
     of_a, of_b = over
     if type(gradient) is ad.Zero:
         return (None, None)
-    if ad.is_undefined_primal(a):
+    is_of_a = ad.is_undefined_primal(a)
+    if is_of_a:
         arrays, along = ((gradient, b), (1, 1 - of_b)) if of_a == 1 else ((b, gradient), (1 - of_b, 1))
-        return product.bind(*arrays, over=along, precision=precision, is_same=False), None
-    arrays, along = ((a, gradient), (1 - of_a, 0)) if of_b == 0 else ((gradient, a), (0, 1 - of_a))
-    return None, product.bind(*arrays, over=along, precision=precision, is_same=False)
+    else:
+        arrays, along = ((a, gradient), (1 - of_a, 0)) if of_b == 0 else ((gradient, a), (0, 1 - of_a))
+    if gradient.ndim == 3 and len((a if is_of_a else b).aval.shape) == 2:  # a matrix for all products: sum over them
+        contracted = tuple((0, 1 + one) for one in along)
+        found = jax.lax.dot_general(*arrays, (contracted, ((), ())), precision=precision)
+    else:
+        found = _multiplied(product, *arrays, over=along, precision=precision, is_same=False)
+    return (found, None) if is_of_a else (None, found)
+
+
+def _multiplied(product: Any, a: Any, b: Any, **of: Any) -> Any:
+    """Bind the primitive. A batch `a` whose rows follow one another is one product with a matrix b."""
+    if a.ndim < 3 or b.ndim > 2 or of["over"][0] == 0:
+        return product.bind(a, b, **of)
+    found = product.bind(a.reshape(math.prod(a.shape[:-1]), a.shape[-1]), b, **of)
+    return found.reshape(*a.shape[:-1], found.shape[1])
 
 
 def _batched(jax: Any, product: Any, arrays: Any, batches: Any, *, over: Any, precision: Any, is_same: bool) -> Any:
     """Batching rule: return the result and its batch dimension.
 
     If only one operand has a batch dimension, and its rows are contracted, the batch is merged into the rows of one
-    product. Otherwise JAX's own product is batched.
+    product. Otherwise the batch is one of the primitive, unless its dimensions and those of `arrays` are not one.
     """
-    (a, b), (at_a, at_b), (of_a, of_b) = arrays, batches, over
     named = {"over": over, "precision": precision, "is_same": False}
-    if at_b is None and of_a == 1:
-        a = jax.numpy.moveaxis(a, at_a, 0)
-        count, m, k = a.shape
-        found = product.bind(a.reshape(count * m, k), b, **named)
-        return found.reshape(count, m, found.shape[1]), 0
-    if at_a is None and of_b == 1:
-        b = jax.numpy.moveaxis(b, at_b, 0)
+    a, b = (x if at is None else jax.numpy.moveaxis(x, at, 0) for x, at in zip(arrays, batches, strict=True))
+    if batches[0] is None and over[1] == 1 and (a.ndim, b.ndim) == (2, 3):
         count, n, k = b.shape
         found = product.bind(a, b.reshape(count * n, k), **named)
         return found.reshape(found.shape[0], count, n), 1
-    each = partial(_by_jax, jax, **named)
-    return jax.vmap(each, (at_a, at_b))(a, b), 0
+    inner = [x.ndim - (at is not None) for x, at in zip(arrays, batches, strict=True)]
+    if 3 in inner and 3 in (a.ndim, b.ndim):  # one operand is a batch of one dimension, of two that are not one
+        return jax.vmap(partial(_by_jax, jax, **named), batches)(*arrays), 0
+    products = a.shape[:-2] or b.shape[:-2]
+    a, b = (x.reshape(math.prod(products), *x.shape[-2:]) if x.ndim > 3 else x for x in (a, b))
+    found = _multiplied(product, a, b, **named)
+    return found.reshape(*products, *found.shape[-2:]), 0
 
 
 # Lowering
@@ -276,18 +306,23 @@ def _lowered(jax: Any, mlir: Any, own: Any, platform: str, context: Any, a: Any,
     """Lowering rule for the platform: return the MLIR values of a call of the XLA handler or of JAX's product."""
     (array_a, array_b), found = context.avals_in, None
     over, is_same, on_host = of["over"], of["is_same"], platform == PLATFORM_OF_HOST
-    extents = (array_a.shape[1 - over[0]], array_b.shape[1 - over[1]], array_a.shape[over[0]])
+    shape = _shape_of_result(array_a.shape, array_b.shape, over)
+    extents = (*shape[-2:], array_a.shape[array_a.ndim - 2 + over[0]])
     device = None if on_host else _device_name(jax, platform)
-    if (on_host or device) and _is_alone(context.module_context.axis_context) and all(map(_is_known, extents)):
+    is_known = all(map(_is_known, (*shape, *extents)))
+    if (on_host or device) and _is_alone(context.module_context.axis_context) and is_known:
         across = (over[0] == 0, over[1] == 1)
-        traced = Traced(extents, dtype_name(array_a.dtype), across, is_same, on_host)
+        batch, are_shared = (
+            (shape[0], (array_a.ndim == 2, array_b.ndim == 2)) if len(shape) > 2 else (None, (False, False))
+        )
+        traced = Traced(extents, dtype_name(array_a.dtype), across, is_same, on_host, batch, are_shared)
         found = traced.choice(device)
     if found is None:
         return own(context, a, b, **of)
     text, workspace_size = traced.text(found), 0 if on_host else workspace_layout(found)[0]
 
     def call(a: Any, b: Any) -> Any:
-        results = [jax.ShapeDtypeStruct(extents[:2], array_a.dtype)]
+        results = [jax.ShapeDtypeStruct(shape, array_a.dtype)]
         if workspace_size:  # a second result, for which XLA allocates memory until the product is computed
             results.append(jax.ShapeDtypeStruct((workspace_size,), jax.numpy.uint8))
         return jax.ffi.ffi_call(target_of_xla(), results)(a, b, product=text)[0]
