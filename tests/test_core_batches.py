@@ -209,7 +209,7 @@ def test_a_new_c_merges_as_a_and_b_do() -> None:
     assert "as one product 8x8000x8" in one.explanation(found, GPU)
 
 
-def test_a_batch_that_no_kernel_computes_as_one_product_is_computed_as_it_is() -> None:
+def test_a_batch_that_no_kernel_computes_as_one_product_stays_a_batch() -> None:
     record = core_record("f32", (8, 8, 8), ((8000, 0), (8, 0)), (False, False), False, 1000, (8, 0, 0))
     found = core(BATCH_SHARED).choose(record, GPU)
     assert (found.merged, found.batch_count, found.stride_a, found.stride_b) == (0, 1000, 8, 0)
