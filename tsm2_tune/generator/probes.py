@@ -30,8 +30,9 @@ TURNS_WHERE_LONG = 2  # k tiles if m or n is long, and the other of them is a wh
 PAST_8_BITS = 2**8
 VECTOR_ELEMENTS = 8  # a multiple of a 16-byte vector, for every element type
 PAST_A_VECTOR = VECTOR_ELEMENTS + 1  # more than a 16-byte vector, for every element type
+MORE_PRODUCTS = 5  # than a vector for each block: then the last group of products is no whole vector
 FEWEST_STAGES = 2  # assumed pipeline stages of a family without the tunable `stages`
-BATCHES, SHARED_BATCHES = (2, 1, 3), (3, 1, 2, 37)  # products of small problems; of a kernel whose blocks share them
+BATCHES = (2, 1, 3)  # products of small problems
 LONG_BATCHES = (2**16, 2**16 + 1, 2_000_003)
 LONGEST = 2**25  # the largest k: with the largest element type, A and B then occupy 6.4 GB
 
@@ -170,8 +171,7 @@ def deep_problems(config: KernelConfig, problem: Problem, *, most_products: floa
 def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products: float) -> tuple[Problem, ...]:
     """Return a problem with more tiles of C than blocks, for a persistent kernel, whose grid does not depend on C.
 
-    If blocks share a batch, each block takes a third group of products.
-
+    If blocks share a batch, each block takes one group of products more than it has stages, as large as possible.
 
     The result is empty for other kernels, and if the problem needs more than `most_products` multiply-adds.
     """
@@ -182,7 +182,8 @@ def many_tile_problems(config: KernelConfig, problem: Problem, *, most_products:
     m, n = periods.m, periods.m if problem.is_gram else periods.n
     if launch.batched == SHARED:
         several = replace(problem, m=m, n=n, k=periods.k)
-        several = replace(several, batch=launch.splits * 2 * family.products_per_block(config, several) + 1)
+        groups = launch.splits * (int(config.tunables["stages"]) + 1)
+        several = replace(several, batch=groups * family.products_per_block(config, several) - 1)
         fits = family.computes(config, several) and products_of(config, several) <= most_products
         return (several,) if fits else ()
     while launch.tiles(m, n) <= launch.splits:
@@ -293,10 +294,12 @@ def long_line_problems(config: KernelConfig, problem: Problem) -> tuple[tuple[Pr
 def _of_shapes(config: KernelConfig, problem: Problem, shapes: Iterable[tuple[int, int, int]]) -> tuple[Problem, ...]:
     """Return the problems with these shapes that the configuration's kernel computes.
 
-    For a batch, they have these numbers of products in turn: BATCHES, or SHARED_BATCHES.
+    A batch has these numbers of products in turn: BATCHES; if blocks share it, 3, 1, and more than a vector for each
+    block.
     """
     family = family_named(config.family)
-    of_batch = SHARED_BATCHES if family.is_batched else BATCHES
+    many = VECTOR_ELEMENTS * family.launch(config, problem).splits + MORE_PRODUCTS
+    of_batch = (3, 1, many) if family.is_batched else BATCHES
     batches = cycle(of_batch if problem.is_batched else (1,))
     every = (replace(problem, m=m, n=n, k=k, batch=batch) for (m, n, k), batch in zip(shapes, batches, strict=False))
     return tuple(one for one in every if family.computes(config, one))

@@ -40,7 +40,7 @@ LARGEST_TILE = 32  # the most sums of a thread
 STAGES = (1, 2, 3)
 MIN_BLOCKS = (2, 3, 4, 6, 8, 10, 12, 16)
 FEW_BLOCKS = 16  # of the grid, for a device whose number of multiprocessors is not in MULTIPROCESSORS
-WAVES = (1, 4)  # options of the grid, in numbers of resident blocks
+WAVES = (1, 4)  # options of the grid, divided by the product of multiprocessors and min_blocks
 BLOCKS = [  # options of (min_blocks, blocks)
     (least, blocks)
     for least in MIN_BLOCKS

@@ -48,7 +48,7 @@ __device__ __forceinline__ void store_from_shared(T *C, const Sum *from, Sum alp
 
 // A batch of matrices. There are three ways to copy a group of them:
 // - flat: the group is contiguous in both memories, and its vectors are copied;
-// - wide: each matrix is contiguous, and its vectors are copied;
+// - wide: each matrix, or each padded line, is contiguous in both memories, and its vectors are copied;
 // - otherwise elements are copied.
 // If `has_padding`, a vector of padding follows each line in shared memory, so that the lines begin in different banks.
 template <class T, class Index, int block_threads, int vector_width, bool has_padding> class MatrixBatch {
@@ -57,17 +57,32 @@ template <class T, class Index, int block_threads, int vector_width, bool has_pa
     int elements;  // of a matrix
     bool is_flat, is_wide;
     int line_pitch, pitch; // of lines and matrices in shared memory
-    int per_line, lines;   // of a matrix, in vectors if `is_wide`; then the matrix is one line, unless lines are padded
+    int per_line, lines;   // of a matrix, in vectors if `is_wide`, which without padding counts it as one line
     Position first, step;  // of this thread: its first position, and the step to its next
 
-    // Return whether every matrix is contiguous and begins with a whole vector. `of_group`: only groups must.
+    // Return whether all matrices begin at multiples of a vector, and consist of whole vectors that are contiguous in
+    // both memories. Padded lines must each consist of whole vectors.
     static __device__ __forceinline__ bool has_whole_vectors(
-        const T *base, Index ld, long long stride, int contiguous, int all_lines, bool of_group)
+        const T *base, Index ld, long long stride, int contiguous, int all_lines)
+    {
+        const bool is_contiguous = ld == contiguous || all_lines == 1;
+        const bool is_whole = has_padding ? contiguous % vector_width == 0 && ld % vector_width == 0
+                                          : contiguous * all_lines % vector_width == 0 && is_contiguous;
+        return vector_width > 1 && is_whole && stride % vector_width == 0 && begins_aligned(base, vector_width);
+    }
+
+    // Return whether a group of matrices is contiguous in both memories, and begins at a multiple of a vector.
+    static __device__ __forceinline__ bool is_group_flat(
+        const T *base, Index ld, long long stride, int contiguous, int all_lines, int group_size)
     {
         const int elements = contiguous * all_lines;
-        return vector_width > 1 && (ld == contiguous || all_lines == 1) && stride == elements &&
-               (of_group || (has_padding ? contiguous : elements) % vector_width == 0) &&
-               reinterpret_cast<unsigned long long>(base) % (vector_width * sizeof(T)) == 0;
+        return vector_width > 1 && !has_padding && (ld == contiguous || all_lines == 1) && stride == elements &&
+               group_size * elements % vector_width == 0 && begins_aligned(base, vector_width);
+    }
+
+    static __device__ __forceinline__ bool begins_aligned(const T *base, int count)
+    {
+        return reinterpret_cast<unsigned long long>(base) % (count * sizeof(T)) == 0;
     }
 
     __device__ __forceinline__ MatrixBatch(
@@ -118,17 +133,15 @@ public:
     __device__ __forceinline__ MatrixBatch(
         const T *base, Index ld, long long stride, int contiguous, int all_lines, int group_size)
         : MatrixBatch(ld, stride, contiguous, all_lines,
-                      !has_padding && group_size % vector_width == 0 &&
-                          has_whole_vectors(base, ld, stride, contiguous, all_lines, true),
-                      has_whole_vectors(base, ld, stride, contiguous, all_lines, false))
+                      is_group_flat(base, ld, stride, contiguous, all_lines, group_size),
+                      has_whole_vectors(base, ld, stride, contiguous, all_lines))
     {
     }
 
-    // Return whether vectors of `count` elements are aligned, if they are in each line.
-    __device__ __forceinline__ bool has_vectors(const T *base, int count) const
+    // Return whether vectors of `count` elements are aligned in every line, if they are in the first.
+    __device__ __forceinline__ bool is_aligned(const T *base, int count) const
     {
-        return reinterpret_cast<unsigned long long>(base) % (count * sizeof(T)) == 0 && ld % count == 0 &&
-               stride % count == 0;
+        return begins_aligned(base, count) && ld % count == 0 && stride % count == 0;
     }
 
     // The elements from a line to the next in shared memory.

@@ -54,7 +54,7 @@ template <int rows, int columns, int most, class Orders, int M, int N, int K> st
         return column_width > 1 ? y * columns + c : y + c * across;
     }
 
-    // The same, but of a vector past the edge the last one before it.
+    // As above, but clamped to the last vector inside the matrix, so that reads stay in bounds.
     __device__ __forceinline__ int row_inside(int x, int r) const
     {
         const int first = row(x, r / row_width * row_width), last = height - row_width;
