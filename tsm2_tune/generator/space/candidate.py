@@ -52,7 +52,8 @@ class Candidate:
     @cached_property
     def launch(self) -> Launch:
         """The launch of the kernel: grid, threads of a block, splits of k."""
-        return self.family.launch(self.config, self.problem).of_batch(self.problem.batch)
+        launch = self.family.launch(self.config, self.problem)
+        return launch.of_batch(self.problem.batch) if self.problem.is_batched else launch
 
     @cached_property
     def occupancy(self) -> Occupancy:
