@@ -51,7 +51,8 @@ static int can_compute(const struct core_pack *pack, int index, const struct cor
     const struct core_kernel *kernel = &pack->kernels[index];
     return kernel->type == product->type && computes_batch(kernel, product) &&
            product->ld[CORE_A][kernel->orders[CORE_A]] != 0 && product->ld[CORE_B][kernel->orders[CORE_B]] != 0 &&
-           kernel->conjugates[0] == product->conjugates[0] && kernel->conjugates[1] == product->conjugates[1] && (product->is_gram || !kernel->is_gram) &&
+           kernel->conjugates[0] == product->conjugates[0] && kernel->conjugates[1] == product->conjugates[1] &&
+           (product->is_gram || !kernel->is_gram) &&
            (product->makes_c || product->ld[CORE_C][kernel->orders[CORE_C]] != 0) &&
            (c_order < 0 || kernel->orders[CORE_C] == c_order || kernel->is_gram) && !is_left_out(kernel, product);
 }

@@ -212,14 +212,21 @@ static tsm2_status find(tsm2_handle handle, const struct call *call, struct core
     return TSM2_SUCCESS;
 }
 
-tsm2_status multiply(tsm2_handle handle, const struct call *call)
+tsm2_status begin(tsm2_handle handle, const struct call *call, int *has_elements)
 {
-    struct core_choice choice;
     if (handle == NULL)
         return TSM2_INVALID_VALUE;
     handle->error[0] = '\0';
-    TRY(check_shapes(handle, call));
-    if (call->m == 0 || call->n == 0 || call->batch_count == 0)
+    *has_elements = call->m != 0 && call->n != 0 && call->batch_count != 0;
+    return check_shapes(handle, call);
+}
+
+tsm2_status multiply(tsm2_handle handle, const struct call *call)
+{
+    struct core_choice choice;
+    int has_elements;
+    TRY(begin(handle, call, &has_elements));
+    if (!has_elements)
         return TSM2_SUCCESS;
     TRY(check_strides(handle, call));
     TRY(check_addresses(handle, call));

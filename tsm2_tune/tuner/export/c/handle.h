@@ -86,6 +86,9 @@ tsm2_status read_pointers(tsm2_handle handle, struct call *call, const void *con
 
 /* gemm.c */
 
+/* Clear the last error, and check the handle and the shapes of a call. *has_elements: whether C has elements. */
+tsm2_status begin(tsm2_handle handle, const struct call *call, int *has_elements);
+
 /* Start the product of a call, after checking it. */
 tsm2_status multiply(tsm2_handle handle, const struct call *call);
 

@@ -37,11 +37,9 @@
 static tsm2_status multiply_by_pointers(tsm2_handle handle, struct call *call, const void *const A[],
                                         const void *const B[], void *const C[])
 {
-    if (handle == NULL)
-        return TSM2_INVALID_VALUE;
-    handle->error[0] = '\0';
-    TRY(check_shapes(handle, call));
-    if (call->m == 0 || call->n == 0 || call->batch_count == 0)
+    int has_elements;
+    TRY(begin(handle, call, &has_elements));
+    if (!has_elements)
         return TSM2_SUCCESS;
     TRY(read_pointers(handle, call, A, B, C));
     return multiply(handle, call);
