@@ -122,7 +122,7 @@ def test_an_operand_that_products_share_is_read_once() -> None:
 def test_shared_memory_holds_the_products_that_the_family_computes(
     dtype: str, op: str, kilobytes: int, stages: int, padding: int, direct: int
 ) -> None:
-    """Of a kernel that writes C from registers, as many as if it wrote C from shared memory."""
+    """A kernel that writes C from registers computes the products of one that writes C from shared memory."""
     (family,) = FAMILIES
     config = SmallConfig(128, kilobytes, 2, 2, stages, padding, direct, 2, 16)
     own = Problem(8, 8, 8, dtype, batch=1000)

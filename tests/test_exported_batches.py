@@ -167,7 +167,7 @@ def test_leading_dimensions_broadcast_as_numpys(both: ModuleType, of_a: Any, of_
 def test_a_shared_operand_makes_one_product_of_a_long_matrix(
     module_name: str, request: pytest.FixtureRequest
 ) -> None:
-    """Of contiguous rows and of contiguous columns, if there is a kernel for it; else it is a batch."""
+    """Its rows or columns follow one another. Without a kernel of single products it stays a batch."""
     module, kind = request.getfixturevalue(module_name), np.float64
     has_single = module_name == "both"
     long_a, long_b = drawn((100, 4, 5), kind), laid_out(drawn((100, 5, 3), kind), "F")

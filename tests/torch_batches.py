@@ -79,7 +79,7 @@ def batches(best: ModuleType, device: str) -> None:
 
 
 def batches_left_alone(best: ModuleType, device: str) -> None:
-    """What no kernel computes is PyTorch's own, and its errors keep their words."""
+    """Check that PyTorch computes what no kernel does, with its own errors."""
     import torch
 
     count, m, n, k = SHAPE

@@ -57,7 +57,7 @@ class Launch:
         )  # fmt: skip
 
     def of_batch(self, batch: int) -> Launch:
-        """Return the launch of so many products: if blocks do not share them, ONE_EACH."""
+        """Return the launch for this number of products: ONE_EACH if it is a batch that blocks do not share."""
         return self if batch == 1 or self.batched else replace(self, batched=ONE_EACH)
 
     @property
