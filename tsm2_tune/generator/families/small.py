@@ -332,17 +332,17 @@ class Small(Family[SmallConfig]):
 
     def proposals(self, problem: Problem, limits: DeviceLimits) -> tuple[SmallConfig, ...]:
         """Return configurations with as many resident blocks as fit, first those of common tiles and blocks."""
-        tiles = dict.fromkeys(
-            (covering(TILE, min(rows, problem.m)), covering(TILE, min(columns, problem.n)))
-            for rows, columns in FIRST_TILES
+        tiles = list(
+            dict.fromkeys(
+                (covering(TILE, min(rows, problem.m)), covering(TILE, min(columns, problem.n)))
+                for rows, columns in FIRST_TILES
+            )
         )
         width, (line_a, line_b, _) = vector_elements(problem), lines(problem)
         padding = int(line_a % width == line_b % width == 0 and max(line_a, line_b) > 2 * width)
         found = []
-        pairs = product(enumerate(tiles), enumerate(FIRST_BLOCKS))
-        for (_, (rows, columns)), (_, (threads, kilobytes, stages)) in sorted(
-            pairs, key=lambda pair: pair[0][0] + pair[1][0]
-        ):
+        for tile, block in sorted(product(range(len(tiles)), range(len(FIRST_BLOCKS))), key=sum):
+            (rows, columns), (threads, kilobytes, stages) = tiles[tile], FIRST_BLOCKS[block]
             config = SmallConfig(threads, kilobytes, rows, columns, stages, padding, 0, *BLOCKS[0])
             if stored_bytes(config, problem) >= FEWEST_STORED_BYTES:
                 config = replace(config, direct=1)
