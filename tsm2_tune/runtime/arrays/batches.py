@@ -85,6 +85,9 @@ def split_array(
     `strides` is None for a row-major array without padding. The other arguments are those of `Matrix.of`. Raise
     ValueError if the array has no such dimensions.
     """
+    if len(shape) == 2 and not dimensions and (strides is None or len(strides) == 2):  # what follows takes long
+        rows, columns = shape
+        return (), (), (rows, columns), strides or (columns * size, size), False
     if dimensions is None:
         dimensions = max(len(shape) - 2, 0)
     is_vector = vector != "" and len(shape) == dimensions + 1

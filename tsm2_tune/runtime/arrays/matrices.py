@@ -374,9 +374,10 @@ class Product:
             )
         if 0 in self.shape or self.batch == 0:
             return
-        extents, strides = (*out.products, out.rows, out.columns), (*out.steps, *out.strides)
-        if out.products and not has_nested_strides(extents, strides, self.dtype.itemsize):
-            raise ValueError("out: its matrices overlap: pass an out in which each has memory of its own")
+        if out.products:
+            extents, strides = (*out.products, out.rows, out.columns), (*out.steps, *out.strides)
+            if not has_nested_strides(extents, strides, self.dtype.itemsize):
+                raise ValueError("out: its matrices overlap: pass an out in which each has memory of its own")
         end = out.address + out.span_bytes
         for matrix in (self.a, self.b):
             apart = end <= matrix.address or matrix.address + matrix.span_bytes <= out.address
