@@ -199,7 +199,7 @@ class Plan:
     def launch(self, slot: Slot, stream: int, array: Array) -> None:
         """Launch the slot on the stream, in the plan's context. Raise RuntimeError if the launch fails.
 
-        A primary context stays current in a thread that had no current context.
+        GPU 0's primary context stays current in a thread that had no current context.
         """
         if (
             self.needed_bytes is not None
@@ -209,8 +209,9 @@ class Plan:
             return
         current = ctypes.c_void_p()
         cuda().cuCtxGetCurrent(ctypes.byref(current))
-        if current.value is None and self.context == primary_context(self.ordinal):
-            # Make the context current for later launches of this thread, too, as the CUDA runtime does.
+        if current.value is None and self.ordinal == 0 and self.context == primary_context(0):
+            # Make the context current for later launches of this thread, too, as the CUDA runtime does: in a thread
+            # without a context, its current device is GPU 0.
             ask_driver("cuCtxSetCurrent", ctypes.c_void_p(self.context))
             current.value = self.context
         if current.value == self.context:
