@@ -12,6 +12,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -19,6 +20,7 @@ import click
 import tsm2_tune
 from benchmarks.gpu import gpu
 from benchmarks.result_file import program_facts, require_new
+from benchmarks.versus_cublas import part_of
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import Seconds
 from tsm2_tune.errors import TuneError
@@ -66,14 +68,16 @@ def _batch(m: int, n: int, k: int, dtype: str, op: str) -> Problem:
 @click.option("--device", "spec", default="0", show_default=True)
 @click.option("--seconds", type=Seconds(min=0, min_open=True), default=4.0, show_default=True, help="Of each search.")
 @click.option("--most-seconds", type=Seconds(min=0, min_open=True), default=1e6, help="Begin no search after these.")
+@click.option("--part", default="1/1", show_default=True, help="Such as 2/4: of four runs, the second.")
 @click.option("--db", default="batches.db", show_default=True, help="The same database continues an earlier run.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
-def main(spec: str, seconds: float, most_seconds: float, db: str, output: Path) -> None:
+def main(spec: str, seconds: float, most_seconds: float, part: str, db: str, output: Path) -> None:
     """Tune each batch, and write the winners' times beside cuBLAS's to a file after each."""
     gpu(spec)
     require_new(output, "name another --output")
+    number, parts = part_of(part)
     began, rows = time.monotonic(), []
-    for problem in problems():
+    for problem in islice(problems(), number - 1, None, parts):
         if time.monotonic() - began > most_seconds:
             break
         try:
@@ -84,7 +88,7 @@ def main(spec: str, seconds: float, most_seconds: float, db: str, output: Path) 
         for winner in result.winners:
             rows.append(asdict(winner) | {"problem": problem.text})
             click.echo(winner)
-        facts = {"command": f"benchmarks.batches --seconds {seconds:g}", **program_facts()}
+        facts = {"command": f"benchmarks.batches --seconds {seconds:g} --part {part}", **program_facts()}
         output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
