@@ -105,8 +105,11 @@ CHOICE_TERMS: Terms = (
     ("vendor_ratio", "exp(sum(vendor_weights * vendor_log_ratios) / sum(vendor_weights))", ""),
     ("vendor_us", "vendor_ratio * vendor_rates_us", "us"),
     ("gain", "vendor_us / predicted_us", ""),
-    ("distance", "min(distances)", ""),
-    ("least_gain", "exp(CONFIDENCE * gain_error * max(distance / NEAR_DISTANCE, 1)**2)", ""),
+    ("distance_error", "DISTANCE_ERROR * max(nearest_distance, vendor_nearest_distance)", ""),
+    ("padding_error", "PADDING_ERROR * max(log(padding / nearest_padding), 0)", ""),
+    ("odd_lines_error", "ODD_LINES_ERROR * (has_odd_lines != nearest_has_odd_lines)", ""),
+    ("relative_error", "sqrt(1 + FEW_SHAPES / measured_shapes + distance_error**2 + padding_error**2 + odd_lines_error**2)", ""),
+    ("least_gain", "exp(CONFIDENCE * gain_error * relative_error)", ""),
 )
 
 Values = dict[str, Any]
@@ -156,7 +159,6 @@ class Example:
         is_simple = launch.has_workspace and not launch.persistent and not tiling.is_pipelined
         assert is_simple, "the formulas are of a kernel that splits k"
         assert not self.match.is_transposed, "the product is not transposed"
-        self._has_vectors_of_c = tiling.has_vectors_of_c
         self.values: Values = {name: value for name, (value, _) in constants().items()}
         self.values |= {
             name: value if value or value is False else math.inf for name, value in asdict(tiling).items()
@@ -181,7 +183,12 @@ class Example:
         for prefix, points in (("", self.points), ("vendor_", self.vendor_points)):
             self.values[f"{prefix}weights"] = Vector(one["weight"] for one in points)
             self.values[f"{prefix}log_ratios"] = Vector(one["log_ratio"] for one in points)
-        self.values["distances"] = [one["distance"] for one in self.points]
+        nearest = min(self.points, key=lambda one: one["distance"])
+        self.values |= {
+            "measured_shapes": len(self.points), "nearest_distance": nearest["shape_distance"],
+            "nearest_padding": nearest["padding"], "nearest_has_odd_lines": nearest["has_odd_lines"],
+            "vendor_nearest_distance": min(one["distance"] for one in self.vendor_points),
+        }  # fmt: skip
         evaluate((*MEASURED_TERMS, *CHOICE_TERMS), self.values)
         times = (CoreTime * len(self.points))(
             *(CoreTime(*map(int, one["shape"]), 1, 0.0, *map(int, one["launch"])) for one in self.points)
@@ -204,9 +211,10 @@ class Example:
 
     def _has_odd_lines(self, m: float, k: float) -> bool:
         """Return whether columns of A, or of B or C, are not whole vectors. Columns of A and C have m elements."""
-        bytes_, vector_bytes = self.values["element_bytes"], self.values["vector_bytes"]
-        lengths = (m, m if self._has_vectors_of_c else k)
-        return any(length * bytes_ % vector_bytes != 0 for length in lengths)
+        bytes_, tiling = self.values["element_bytes"], self.kernel.tiling
+        assert tiling is not None
+        second = (m, tiling.c_vector_bytes) if tiling.c_vector_bytes else (k, tiling.vector_bytes)
+        return any(length * bytes_ % vector_bytes != 0 for length, vector_bytes in ((m, tiling.vector_bytes), second))
 
     def _point(self, m: float, n: float, k: float, batch: float, rows: float, splits: float, us: float) -> Values:
         """Return the ratio of the measured to the predicted time at a measured shape, and its weight."""
@@ -236,7 +244,8 @@ class Example:
         share = without_start / (without_start + here["SHORT_BODY_US"])
         reduction = share + (1 - share) * min(rates_us / rates_us_here, 1)
         return {
-            "shape": extents, "us": us, "rates_us": rates_us, "distance": distance,
+            "shape": extents, "us": us, "rates_us": rates_us, "distance": distance, "shape_distance": math.sqrt(squares),
+            "padding": there["padding"], "has_odd_lines": there["has_odd_lines"],
             "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * reduction,
         }  # fmt: skip
 
@@ -286,18 +295,17 @@ def terms_table(terms: Terms, values: Values) -> str:
 
 def far_example(example: Example) -> str:
     """Return why cuBLAS computes a product for which a kernel is predicted to be faster."""
-    c = {name: value for name, (value, _) in constants().items()}
     match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn").record, example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
-    v = example.values
-    needed = math.exp(c["CONFIDENCE"] * v["gain_error"] * max(match.distance / c["NEAR_DISTANCE"], 1) ** 2)
+    needed = re.search(r"its likely error, ([\d.]+) x", str(match))
+    assert needed is not None
     m, n, k = FAR_SHAPE
     return (
         f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
         f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's nearest measured shape,"
         f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f}. There `least_gain` is"
-        f" {needed:.2f}, so cuBLAS computes the product."
+        f" {needed[1]}, so cuBLAS computes the product."
     )
 
 

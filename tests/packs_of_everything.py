@@ -99,7 +99,8 @@ def _known(found: Winners, seed: int) -> Known:
             k_padding=rng.choice((1, 1, 16)),
             n_padding=rng.choice((0, 1, 8)),
             is_pipelined=rng.choice((False, True)),
-            has_vectors_of_c=rng.choice((False, True)),
+            c_vector_bytes=rng.choice((0, 0, 8, 16)),
+            k_of_vectors=rng.choice((0, 0, 64)),
         )
     gflops = dict.fromkeys(TYPES, 65000.0) | {"c64": 87000.0, "f16": 617000.0}
     rates = {

@@ -14,6 +14,7 @@ from tsm2_tune.generator.families.resident_b import (
     ResidentBFmaHeldConfig,
     ResidentBFmaRingConfig,
 )
+from tsm2_tune.generator.families.row_lanes import RowLanesRegisterBConfig
 from tsm2_tune.generator.families.staged import StagedF32DmmaConfig
 from tsm2_tune.generator.families.stream_a import StreamAFmaConfig
 from tsm2_tune.generator.problem import Problem
@@ -28,20 +29,20 @@ L = (10**7, 8, 8)
         (
             StreamAFmaConfig(64, 1, 2, 8, 4, 13, 2, 4),
             (20480, 2, 20480),
-            Tiling(4, 256, 2, 8, 0, 1.03, k_padding=8, has_vectors_of_c=True),
+            Tiling(4, 256, 2, 8, 0, 1.03, k_padding=8, c_vector_bytes=16),
         ),
         (
             ResidentBFmaConfig(128, 8, 1, 8, 8, 4),
             L,
-            Tiling(4, 256, 8, 64, 0, 1.03, vector_bytes=8, k_padding=8, has_vectors_of_c=True),
+            Tiling(4, 256, 8, 64, 0, 1.03, vector_bytes=8, k_padding=8, c_vector_bytes=8),
         ),  # 8 columns
         (
             ResidentBFmaHeldConfig(128, 4, 8, 8, 8),
             L,
-            Tiling(4, 128, 8, 8, 8, 1.03, vector_bytes=4, k_padding=8, n_padding=8, has_vectors_of_c=True),
+            Tiling(4, 128, 8, 8, 8, 1.6, vector_bytes=4, k_padding=8, n_padding=8, c_vector_bytes=4),
         ),
-        (Tsm2Config("v3", 128, 4, 8), L, Tiling(4, 128, 4, 128, 0, 1.03, k_padding=8, has_vectors_of_c=True)),
-        (Ism2Config(1, 128, 4, 8, 2), L, Tiling(4, 128, 4, 128, 0, 1.03, k_padding=8, has_vectors_of_c=True)),
+        (Tsm2Config("v3", 128, 4, 8), L, Tiling(4, 128, 4, 128, 0, 1.03, k_padding=8, c_vector_bytes=16)),
+        (Ism2Config(1, 128, 4, 8, 2), L, Tiling(4, 128, 4, 128, 0, 1.03, k_padding=8, c_vector_bytes=16)),
     ],
 )
 def test_a_family_says_into_what_its_kernels_divide_their_work(
@@ -51,20 +52,11 @@ def test_a_family_says_into_what_its_kernels_divide_their_work(
     assert FAMILIES[config.family].tiling(config, problem, 4) == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_stream_a_down_columns_stores_vectors_of_c(family: str) -> None:
-    streaming = {
-        "tsm2",
-        "ism2",
-        "resident_b_fma",
-        "resident_b_fma_held",
-        "stream_a_fma",
-        "stream_a_dmma",
-        "stream_a_complex_dmma",
-    }
-    assert FAMILIES[family].has_vectors_of_c == (family in streaming), (
-        f"a family whose has_vectors_of_c is True is one of `streaming` in {__file__}, and no other is: {family}"
-    )
+def test_a_lane_with_b_in_registers_loads_and_stores_vectors_up_to_its_part_of_a_row() -> None:
+    config = RowLanesRegisterBConfig(128, 8, lanes=4, vectors=2, teams=1, columns=8, rows=4, row_tiles=2, min_blocks=4)
+    tiling = FAMILIES["row_lanes_register_b"].tiling(config, Problem(10**6, 8, 16, "f32", "ttt"), 4)
+    assert (tiling.vector_bytes, tiling.k_of_vectors) == (8, 16)
+    assert tiling.c_vector_bytes == 8  # of the 2 columns that each of the 4 lanes stores
 
 
 def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None:

@@ -163,8 +163,25 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
     choice->splits = pack->kernels[choice->kernel].splits;
 }
 
-/* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. */
-static void set_measured(const struct core_pack *pack, const struct core_product *product, struct core_choice *choice)
+/* Return the relative error of a kernel's predicted gain: the root of a sum of squares. `nearest` is the kernel's measured
+   shape that is nearest to the product, as nearest_point returns it. `distance` is that of measured shapes. */
+static double relative_error(const struct core_pack *pack, int index, const struct work *work, uint32_t nearest,
+                             double distance)
+{
+    const struct core_point *point = &pack->points[(uint32_t)pack->derived[index].first_point + nearest];
+    const double shapes = 1.0 + pack->kernels[index].time_count;
+    const double padding = log_padding(pack, index, work) - point->log_padding;
+    const double of_distance = DISTANCE_ERROR * distance;
+    const double of_padding = padding > 0 ? PADDING_ERROR * padding : 0;
+    const double of_odd_lines = point->has_odd_lines != work->has_odd_lines ? ODD_LINES_ERROR : 0;
+    return sqrt(1 + FEW_SHAPES / shapes + of_distance * of_distance + of_padding * of_padding +
+                of_odd_lines * of_odd_lines);
+}
+
+/* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. Set the
+   relative error if a gain is predicted. `vendor_distance` is that of the shapes at which cuBLAS was measured. */
+static void set_measured(const struct core_pack *pack, const struct core_product *product, double vendor_distance,
+                         struct core_choice *choice)
 {
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
     const struct work work = work_of(pack, choice->kernel, product);
@@ -176,6 +193,9 @@ static void set_measured(const struct core_pack *pack, const struct core_product
     choice->measured_batch = time != NULL ? time->batch : kernel->batch;
     choice->measured_us = time != NULL ? time->us : kernel->us;
     choice->distance = distance_between(choice, product);
+    if (choice->reason == CORE_PREDICTED && choice->vendor_us > 0)
+        choice->relative_error =
+            relative_error(pack, choice->kernel, &work, nearest, fmax(choice->distance, vendor_distance));
 }
 
 /* Choose the candidate with the least predicted time, penalized by its distance from measured shapes. */
@@ -218,8 +238,8 @@ double core_predict(const struct core_pack *pack, int index, const struct core_p
 }
 
 /* Return cuBLAS's predicted time from its times beside all candidates; 0 without any. `nearest` is the candidate
-   whose shape is nearest. */
-static double predicted_vendor_us(const struct candidates *candidates, int nearest)
+   whose shape is nearest. Set the distance of the nearest shape at which cuBLAS was measured. */
+static double predicted_vendor_us(const struct candidates *candidates, int nearest, double *distance)
 {
     const struct core_pack *pack = candidates->pack;
     const struct work work = vendor_work_of(pack, nearest, candidates->product);
@@ -229,6 +249,7 @@ static double predicted_vendor_us(const struct candidates *candidates, int neare
     for (int index = -1; next_candidate(candidates, &index);)
         for (int i = 0; i < pack->derived[index].vendor_point_count; ++i)
             add_point(&average, &pack->vendor_points[pack->derived[index].first_vendor_point + i], &distant, rates_us);
+    *distance = average.nearest;
     return average.weights > 0 ? vendor_us(&average, &work) : 0;
 }
 
@@ -239,6 +260,7 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
 {
     struct core_choice choice;
     struct candidates candidates;
+    double vendor_distance = 0;
     memset(&choice, 0, sizeof choice);
     if (!find_candidates(pack, product, device, wanted, &candidates))
         return choice;
@@ -254,9 +276,9 @@ static struct core_choice choose_as_is(const struct core_pack *pack, const struc
         choose_fastest(&candidates, &choice);
         choice.reason = CORE_PREDICTED;
         choice.us = is_host ? 0 : choice.us;
-        choice.vendor_us = is_host ? 0 : predicted_vendor_us(&candidates, nearest);
+        choice.vendor_us = is_host ? 0 : predicted_vendor_us(&candidates, nearest, &vendor_distance);
     }
-    set_measured(pack, product, &choice);
+    set_measured(pack, product, vendor_distance, &choice);
     return choice;
 }
 
@@ -326,16 +348,10 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 
 /* --- The choice --- */
 
-double core_error_growth(double distance)
-{
-    const double farther = distance > NEAR_DISTANCE ? distance / NEAR_DISTANCE : 1;
-    return farther * farther;
-}
-
 double least_gain(const struct core_pack *pack, const struct core_choice *choice)
 {
     const struct core_device *device = &pack->devices[pack->kernels[choice->kernel].device];
-    return exp(CONFIDENCE * device->gain_error * core_error_growth(choice->distance));
+    return exp(CONFIDENCE * device->gain_error * choice->relative_error);
 }
 
 /* Return whether cuBLAS should compute the product. At a tuned shape the measured times decide. Without predicted times
@@ -474,7 +490,7 @@ static int insert_launches(const struct core_pack *pack, const struct core_produ
         choice.is_transposed = is_transposed;
         choice.merged = found[0].merged;
         choice.is_of_other_device = candidates.device != device;
-        set_measured(pack, product, &choice);
+        set_measured(pack, product, 0, &choice);
         for (int i = 0; i < launch_count; ++i) {
             choice.rows_per_block = launches[i].rows;
             choice.splits = launches[i].splits;

@@ -46,7 +46,7 @@ enum core_batched {
 /* --- The pack's tables --- */
 
 #define CORE_MAGIC "TSM2PACK"
-enum { CORE_PACK_VERSION = 3 };
+enum { CORE_PACK_VERSION = 4 };
 
 struct core_header {
     char magic[8];
@@ -59,8 +59,8 @@ struct core_device {
     double read_gbytes_per_s;        /* measured; 0: unknown, then no times are predicted */
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
-    double gain_error;               /* standard deviation of the error of log(predicted gain) near measured shapes;
-                                        the gain is cuBLAS's time divided by the kernel's */
+    double gain_error;               /* standard deviation of the error of log(predicted gain) if its relative error
+                                        is 1; the gain is cuBLAS's time divided by the kernel's */
     uint32_t name;                   /* as the driver reports it */
     int32_t multiprocessors;
     int32_t is_host;                 /* kernels are emulated there */
@@ -69,7 +69,8 @@ struct core_device {
 
 /* The rates of a kernel, fitted to its measured times. Without measured times they are assumed. */
 struct core_rates {
-    double odd_lines; /* factor on the body if A, or B or C (has_vectors_of_c), has odd lines */
+    double odd_lines; /* factor on the body if A, or C (B if c_vector_bytes is 0), has odd lines, or k exceeds
+                         k_of_vectors */
     double arithmetic_rate; /* fraction of the device's arithmetic rate */
     double cached_rate; /* rate of rereads, which may hit the L2, in units of CACHED_RATE times the memory rate; also
                            the rate of rewriting C, in units of the memory rate */
@@ -98,7 +99,8 @@ struct core_kernel {
     int32_t k_padding; /* k is padded to a multiple with zeros */
     int32_t n_padding; /* n is padded to a multiple with zeros; 0: to tile_n */
     int32_t is_pipelined; /* a block loads the operands of its next tile of C while it computes a tile */
-    int32_t has_vectors_of_c; /* its vectors access lines of A and C; 0: of A and B */
+    int32_t c_vector_bytes; /* of its widest stores to C; 0: it stores elements, and loads B by vectors */
+    int32_t k_of_vectors; /* largest k for which it loads A by vectors */
 
     /* Its launch. */
     int32_t threads, smem_bytes; /* per block */
@@ -225,6 +227,7 @@ struct core_choice {
     int64_t measured_batch; /* its number of products */
     double measured_us; /* its time there */
     double distance; /* Euclidean distance of the logarithms of extents and products from the measured ones */
+    double relative_error; /* of the predicted gain, in units of the device's gain_error; 0: no gain is predicted */
     double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown, and always on a host */
 };
 
@@ -248,9 +251,6 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
    choice depends on odd lines. */
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice);
-
-/* Return the factor by which the error of a predicted gain grows at this distance from measured shapes; 1 near them. */
-double core_error_growth(double distance);
 
 /* Return the predicted time of a kernel for a product that it can compute, with its best launch; 0 if
    it cannot be predicted. Set `penalized_us` to the time with a penalty for the distance from measured shapes. */

@@ -37,8 +37,12 @@
 #define VENDOR_TILE_N 32.0 /* the same of n */
 #define VENDOR_TILE_K 32.0 /* the same of k */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
-#define CONFIDENCE 0.65 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
-#define NEAR_DISTANCE 1.5 /* from measured shapes; beyond it the error of a predicted gain grows with the square */
+#define CONFIDENCE 0.75 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
+/* The relative error of a gain is 1 at a measured shape if the kernel was measured at many shapes. */
+#define FEW_SHAPES 2.0 /* its square is doubled if the kernel was measured at so many shapes */
+#define DISTANCE_ERROR 0.45 /* added in squares for each unit of distance from measured shapes */
+#define PADDING_ERROR 1.8 /* the same if the arithmetic is padded e times as much as at the nearest measured shape */
+#define ODD_LINES_ERROR 3.0 /* the same if only one of the product and that shape has odd lines */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: blocks of a grid in z */
@@ -59,6 +63,7 @@ struct core_derived {
 struct core_point {
     double log_m, log_n, log_k, log_batch;
     double has_odd_lines; /* 1 or 0 */
+    double log_padding; /* of the kernel at the shape; 0 of cuBLAS */
     double rates_us; /* predicted from the device's rates and the kernel's fitted rates, without its measured times */
     double log_ratio; /* logarithm of the measured time divided by rates_us */
 };
@@ -71,7 +76,8 @@ struct work {
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double least_us; /* least predicted time of a kernel */
-    double has_odd_lines; /* 1 if A, or B (C for a kernel with has_vectors_of_c), has odd lines; else 0 */
+    double has_odd_lines; /* 1 if A, or B (C for a kernel with c_vector_bytes), has odd lines, or k exceeds k_of_vectors;
+                             else 0 */
     int leaves_out_shape; /* as in core_product */
 };
 
@@ -103,6 +109,9 @@ int fastest_launches(const struct core_pack *pack, int index, const struct work 
 /* Return which of a kernel's points is nearest: 0 for its own shape, 1 for its first time at another shape. Odd lines
    of only one of the point and the product add to the distance. */
 uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work);
+
+/* Return the logarithm of a kernel's arithmetic, with its padding, divided by the product's. */
+double log_padding(const struct core_pack *pack, int index, const struct work *work);
 
 /* Return the factor by which the choice multiplies the predicted time of a kernel whose nearest point is this far. */
 double distance_penalty(const struct core_pack *pack, int index, double distance);

@@ -10,7 +10,7 @@
 typedef char size_t_has_64_bits[sizeof(size_t) == 8 ? 1 : -1]; /* so that the sums of read_layout do not wrap */
 typedef char header_is_32_bytes[sizeof(struct core_header) == 32 ? 1 : -1];
 typedef char device_is_120_bytes[sizeof(struct core_device) == 120 ? 1 : -1];
-typedef char kernel_is_232_bytes[sizeof(struct core_kernel) == 232 ? 1 : -1];
+typedef char kernel_is_240_bytes[sizeof(struct core_kernel) == 240 ? 1 : -1];
 typedef char time_is_48_bytes[sizeof(struct core_time) == 48 ? 1 : -1];
 
 /* Bounds of CUDA, and of what a device may be. They keep arithmetic on a pack's numbers in range. */
@@ -89,7 +89,7 @@ static const char *device_fault(const struct core_pack *pack, const struct core_
 static const char *tiling_fault(const struct core_kernel *kernel)
 {
     const int32_t extents[] = {kernel->tile_n, kernel->k_step, kernel->k_per_pass, kernel->k_of_resident_b,
-                               kernel->n_padding};
+                               kernel->n_padding, kernel->k_of_vectors};
     for (size_t i = 0; i < sizeof extents / sizeof *extents; ++i)
         if (extents[i] < 0)
             return "an extent of a kernel's tile is negative";
@@ -99,7 +99,9 @@ static const char *tiling_fault(const struct core_kernel *kernel)
         return "a kernel's tile is out of range";
     if (kernel->vector_bytes < 1 || kernel->vector_bytes > VECTOR_BYTES || VECTOR_BYTES % kernel->vector_bytes != 0)
         return "the bytes of a kernel's vectors are out of range";
-    if (!is_flag(kernel->is_pipelined) || !is_flag(kernel->has_vectors_of_c))
+    if (kernel->c_vector_bytes < 0 || kernel->c_vector_bytes > VECTOR_BYTES)
+        return "the bytes of a kernel's vectors of C are out of range";
+    if (!is_flag(kernel->is_pipelined))
         return "a flag of a kernel's tile is neither 0 nor 1";
     if (!is_in(kernel->rates.odd_lines, 1e-3, 1e3) || !is_in(kernel->rates.arithmetic_rate, 1e-3, 1e3) ||
         !is_in(kernel->rates.cached_rate, 1e-3, 1e3))

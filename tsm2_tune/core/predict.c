@@ -117,9 +117,11 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
 struct work work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const int second = kernel->has_vectors_of_c ? CORE_C : CORE_B;
+    const int second = kernel->c_vector_bytes > 0 ? CORE_C : CORE_B;
+    const int32_t second_bytes = kernel->c_vector_bytes > 0 ? kernel->c_vector_bytes : kernel->vector_bytes;
     const int is_odd = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes) ||
-                       has_odd_lines(kernel, product, second, kernel->vector_bytes);
+                       has_odd_lines(kernel, product, second, second_bytes) ||
+                       (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
     return work_of_lines(pack, index, product, is_odd);
 }
 
@@ -229,6 +231,12 @@ static double padded_arithmetic(const struct core_kernel *kernel, const struct t
     const double padded = (ceil(n / n_padding) * n_padding) * (ceil(k / kernel->k_padding) * kernel->k_padding);
     const double computed = tiles->down * tiles->m * padded;
     return computed / (m * n * k);
+}
+
+double log_padding(const struct core_pack *pack, int index, const struct work *work)
+{
+    const struct tiles tiles = tiles_of(&pack->kernels[index], work);
+    return log(padded_arithmetic(&pack->kernels[index], &tiles, work));
 }
 
 /* Return the work of the busiest multiprocessor divided by the mean. */
@@ -598,7 +606,9 @@ static int set_time(const struct core_pack *pack, int index, struct core_point *
 {
     struct work work;
     const double rates_us = rates_us_at(pack, index, time, &work);
-    return set_point(point, &work, rates_us, time->us);
+    const int is_finite = set_point(point, &work, rates_us, time->us);
+    point->log_padding = log_padding(pack, index, &work);
+    return is_finite && point->log_padding < HUGE_VAL;
 }
 
 void core_rates_us(const struct core_pack *pack, int index, const struct core_time *times, int count, double *us)
@@ -642,6 +652,7 @@ static int set_vendor_time(const struct core_pack *pack, int index, struct core_
     const struct work work = vendor_work_of(pack, index, &product);
     const double rates_us = vendor_rates_us(&work);
     const struct work distant = work_for_vendor_distance(work);
+    point->log_padding = 0;
     return set_point(point, &distant, rates_us, time->us);
 }
 

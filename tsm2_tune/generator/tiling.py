@@ -27,4 +27,5 @@ class Tiling:
     k_padding: int = 1  # k is padded with zeros to a multiple of this
     n_padding: int = 0  # n is padded with zeros to a multiple of this; 0: of tile_n
     is_pipelined: bool = False  # a block loads its next tile's operands while it computes a tile of C
-    has_vectors_of_c: bool = False  # vectors access lines of A and C; False: of A and B
+    c_vector_bytes: int = 0  # bytes of the widest stores to C; 0: it stores elements, and loads B by vectors
+    k_of_vectors: int = 0  # largest k for which the kernel loads A by vectors; 0: any

@@ -41,7 +41,7 @@ class Family(ABC, Generic[C]):
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
     rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, applied before those of hardware and guidelines
     odd_lines: ClassVar[float] = ODD_LINES  # see Tiling.odd_lines
-    has_vectors_of_c: ClassVar[bool] = False  # see Tiling.has_vectors_of_c
+    c_vector_bytes: ClassVar[int] = 0  # see Tiling.c_vector_bytes
     on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
     beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables that do not affect `resources`; others may
     is_batched: ClassVar[bool] = False  # whether the kernel computes batches of products, and nothing else
@@ -103,7 +103,7 @@ class Family(ABC, Generic[C]):
             k_per_pass=self.k_per_pass(config),
             odd_lines=self.odd_lines,
             k_padding=step ** (step <= MOST_DEPTH),  # 1 for a long step; of a table, an array
-            has_vectors_of_c=self.has_vectors_of_c,
+            c_vector_bytes=self.c_vector_bytes,
         )
 
     def matrices_in_smem(self, config: C, problem: Problem) -> tuple[int, int]:

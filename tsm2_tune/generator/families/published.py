@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.rules import columns_within_n, covering_rule, pre
 from tsm2_tune.generator.space.tunables import Tunable
 from tsm2_tune.generator.split_k import split_traffic
 from tsm2_tune.generator.tiles import covering
-from tsm2_tune.generator.tiling import Tiling
+from tsm2_tune.generator.tiling import VECTOR_BYTES, Tiling
 
 THREADS = (32, 64, 128, 256, 512, 1024)
 COLUMNS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
@@ -100,7 +100,7 @@ def _staged_bytes(config: Tsm2Config | Ism2Config, problem: Problem) -> int:
 
 
 class Published(Family[P]):
-    has_vectors_of_c = True
+    c_vector_bytes = VECTOR_BYTES
 
     def launch(self, config: P, problem: Problem) -> Launch:
         return launch_of(

@@ -168,7 +168,7 @@ class Chooser:
             reason, kernel, is_vendors, is_transposed, is_of_other_device, _, merged, index_bits, rows_per_block,
             splits, grid_x, grid_y, _, partials_bytes, counters_bytes, of_partials, of_counters, m, n, k,
             lda, ldb, ldc, of_a, of_b, of_c, batch, measured_m, measured_n, measured_k, measured_batch,
-            _, distance, us, vendor_us,
+            _, distance, _, us, vendor_us,
         ) = CHOICE.unpack(choice)  # fmt: skip
         winner = self.winners[kernel]
         launch = winner.launch.resized(rows_per_block, splits)

@@ -33,7 +33,7 @@ MOST_CONTENDERS = 20  # most launches to time
 # struct core_product: m, n, k; leading dimensions of A, B, C, of each as column-major and as row-major; strides of A,
 # B and C; batch_count; type, conjugates of A and B, is_gram, makes_c, leaves_out_shape
 PRODUCT = struct.Struct("13q6i")
-CHOICE = struct.Struct("10i3I4Q14q4d")  # struct core_choice: the fields of CoreChoice, which takes longer to read
+CHOICE = struct.Struct("10i3I4Q14q5d")  # struct core_choice: the fields of CoreChoice, which takes longer to read
 
 
 class CoreChoice(ctypes.Structure):
@@ -50,7 +50,7 @@ class CoreChoice(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldb", "ldc")),
         *((name, ctypes.c_int64) for name in ("stride_a", "stride_b", "stride_c", "batch_count")),
         *((f"measured_{name}", ctypes.c_int64) for name in ("m", "n", "k", "batch")),
-        *((name, ctypes.c_double) for name in ("measured_us", "distance", "us", "vendor_us")),
+        *((name, ctypes.c_double) for name in ("measured_us", "distance", "relative_error", "us", "vendor_us")),
     )
 
 
@@ -102,8 +102,6 @@ class Core:
         self._predict.restype, self._rates_us.restype = ctypes.c_double, None
         self._us_by_rates = library.core_us_by_rates
         self._us_by_rates.restype = None
-        self._error_growth = library.core_error_growth
-        self._error_growth.restype = ctypes.c_double
 
     def device_index(self, name: str | None) -> int:
         """Return the index of the device with this name, OTHER_GPU for another GPU, HOST for None."""
@@ -143,11 +141,6 @@ class Core:
         outputs = ctypes.byref(rows), ctypes.byref(splits), ctypes.byref(penalized_us)
         us: float = self._predict(self._pack, kernel, record, *outputs)
         return us, rows.value, splits.value
-
-    def error_growth(self, distance: float) -> float:
-        """Return the factor by which the error of a predicted gain grows at this distance from measured shapes."""
-        found: float = self._error_growth(ctypes.c_double(distance))
-        return found
 
     def rates_us(self, kernel: int, times: ctypes.Array[CoreTime]) -> list[float]:
         """Return a kernel's predicted times at these shapes.

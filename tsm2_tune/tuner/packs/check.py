@@ -22,13 +22,14 @@ from tsm2_tune.tuner.packs.gains import SLOWER, mean
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
 MOST_UNTUNED = 32  # products of a part whose shapes were not tuned
+NEAR_DISTANCE = 1.5  # from the nearest shape at which the kernel was measured; see struct core_choice
 
 
 class Place(StrEnum):
     """The distance of a product from the shapes at which the chosen kernel was measured, pairs included."""
 
     TUNED = "tuned"  # the product's shape was tuned
-    NEAR = "near"  # within the distance up to which the error of a predicted gain does not grow
+    NEAR = "near"  # within NEAR_DISTANCE
     FAR = "far"
 
 
@@ -117,15 +118,14 @@ def sample(
             choice = choice_of(kernels, device, problem, source)
             if isinstance(choice, NoChoice):
                 continue
-            place = Place.TUNED if problem in own else _place(kernels, choice)
+            place = Place.TUNED if problem in own else _place(choice)
             by_place[place].append(Sampled(place, choice))
         found[kind, dtype] = list(_in_turn(by_place.values()))
     return {part: products for part, products in found.items() if products}
 
 
-def _place(kernels: ExportedKernels, choice: Choice) -> Place:
-    core = kernels.chooser.core
-    return Place.FAR if core is not None and core.error_growth(choice.distance) > 1 else Place.NEAR
+def _place(choice: Choice) -> Place:
+    return Place.FAR if choice.distance > NEAR_DISTANCE else Place.NEAR
 
 
 def _in_turn(lists: Iterable[Sequence[Sampled]]) -> Iterator[Sampled]:

@@ -18,7 +18,7 @@ from tsm2_tune.tuner.compile.core_library import core_library
 
 Times = Sequence[Sequence[float]]
 
-MAGIC, VERSION = b"TSM2PACK", 3
+MAGIC, VERSION = b"TSM2PACK", 4
 ORDERS = {"n": 0, "t": 1}
 UNKNOWN = Tiling(resident=0, tile_m=1, tile_n=0, k_step=0, k_per_pass=0, odd_lines=1.0)
 
@@ -54,7 +54,7 @@ class KernelRecord(ctypes.LittleEndianStructure):
         *CoreRates._fields_,
         *((name, ctypes.c_int32) for name in ("resident", "tile_m", "tile_n", "k_step", "k_per_pass")),
         *((name, ctypes.c_int32) for name in ("k_of_resident_b", "vector_bytes", "k_padding", "n_padding")),
-        *((name, ctypes.c_int32) for name in ("is_pipelined", "has_vectors_of_c", "threads", "smem_bytes")),
+        *((name, ctypes.c_int32) for name in ("is_pipelined", "c_vector_bytes", "k_of_vectors", "threads", "smem_bytes")),
         *((name, ctypes.c_int32) for name in ("rows_per_block", "columns_per_block", "splits", "flat_splits")),
         *((name, ctypes.c_int32) for name in ("is_persistent", "has_workspace")),
         *((name, ctypes.c_int32) for name in ("batched", "stages", "line_padding")),

@@ -30,7 +30,7 @@ class LeftOut:
     predicted_vendor_us: float
     distance: float  # to the chosen kernel's nearest measured shape: Euclidean, of the logarithms of m, n and k
     is_vendor_chosen: bool
-    error_growth: float  # factor by which errors grow at this distance
+    relative_error: float  # of the predicted gain, in units of `gain_error`
 
     @property
     def log_overestimate(self) -> float:
@@ -81,7 +81,7 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
         choice.vendor_us,
         choice.distance,
         bool(choice.is_vendors),
-        core.error_growth(choice.distance),
+        choice.relative_error,
     )
 
 
@@ -91,8 +91,8 @@ def with_gain_errors(
     """Return the rates of each GPU with the error of predicted gains, `gain_error`.
 
     It is the root mean square of the overestimates of log(gain) at left-out shapes, times the square root of 2, since
-    underestimates count as 0. An overestimate far from measured shapes is divided by the growth that the core assumes
-    there. The error assumed without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
+    underestimates count as 0. An overestimate is divided by the relative error of its prediction. The error assumed
+    without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
     """
     found = defaultdict[str, list[LeftOut]](list)
     for one in left_out(kernels, device_rates):
@@ -101,6 +101,6 @@ def with_gain_errors(
 
 
 def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
-    squares = 2 * sum((max(one.log_overestimate, 0.0) / one.error_growth) ** 2 for one in found)
+    squares = 2 * sum((max(one.log_overestimate, 0.0) / one.relative_error) ** 2 for one in found)
     variance = (PRIOR_SHAPES * rates.gain_error**2 + squares) / (PRIOR_SHAPES + len(found))
     return replace(rates, gain_error=math.sqrt(variance))

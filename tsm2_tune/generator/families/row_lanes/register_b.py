@@ -256,7 +256,13 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
 
     def tiling(self, config: RowLanesRegisterBConfig, problem: Problem, resident: int) -> Tiling:
-        return replace(super().tiling(config, problem, resident), vector_bytes=config.vector_bytes)
+        kept = max(config.columns // config.lanes, 1)  # columns of C that a lane stores
+        return replace(
+            super().tiling(config, problem, resident),
+            vector_bytes=config.vector_bytes,
+            c_vector_bytes=min(kept * problem.dtype.element_bytes, PACK_BYTES),
+            k_of_vectors=depth(config, problem),
+        )
 
     def probe_shapes(self, config: RowLanesRegisterBConfig, problem: Problem) -> tuple[tuple[int, int, int], ...]:
         """Return (m, n, k) of small problems that reach every branch of the kernel.

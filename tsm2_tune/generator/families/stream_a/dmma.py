@@ -67,7 +67,7 @@ class StreamADmma(StreamA[StreamADmmaConfig]):
     summary = "large or tall A times skinny B on the f64 tensor cores, A loaded straight into fragments"
     template = "stream_a/dmma.cu.jinja"
     on_tensor_cores = True
-    has_vectors_of_c = True
+    c_vector_bytes = VECTOR_BYTES
     dtypes: ClassVar[tuple[str, ...]] = ("f64",)
     options = REAL
     odd_products = 2

@@ -27,7 +27,7 @@ class StreamAFma(StreamA[StreamAFmaConfig]):
     name = "stream_a_fma"
     summary = "large A times skinny B: A streams through registers, k is split over blocks"
     template = "stream_a/fma.cu.jinja"
-    has_vectors_of_c = True
+    c_vector_bytes = VECTOR_BYTES
     options = OPTIONS
     rules = streaming_rules(OPTIONS, rows_within_m(threads=OPTIONS.threads[0], vectors=OPTIONS.rows[0]))
     config_type = StreamAFmaConfig
