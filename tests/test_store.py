@@ -76,10 +76,12 @@ class Plain:
         if not current:
             return None
         timed = {key: self.times[key][-1] for key in current}
-        round_, leader = min((timed[key] for key in current), key=lambda one: (one[1].median_us, one[1].high_us))
-        leaders = [key for key in current if timed[key][1].median_us == leader.median_us]
-        leader_key = min(leaders, key=lambda key: (timed[key][1].high_us, key[3].text))
-        round_, leader = timed[leader_key]
+
+        def place(key: Any) -> tuple[float, float, str]:
+            round_, measured = timed[key]
+            return measured.median_us * (1 if round_ else 1.05), measured.high_us, key[3].text
+
+        round_, leader = timed[min(current, key=place)]
         ties = [
             key
             for key, (own_round, own) in timed.items()

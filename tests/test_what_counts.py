@@ -23,6 +23,7 @@ from tests.fabricated import (
     vendor_measurement,
 )
 from tests.processes import python
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import LoadedResources
 
@@ -42,6 +43,17 @@ def test_what_was_not_in_the_leaders_final_does_not_tie_with_it(tmp_path: Path) 
         store.add_final(RUN, final((FAST, 480.0)), *OF)
     (row,) = tsm2_tune.best(path)
     assert (row.config, row.ties) == (FAST.text, 1)
+
+
+@pytest.mark.parametrize(("us", "winner"), [(460, FAST), (450, THIRD)])
+def test_without_a_final_a_kernel_must_be_faster_than_the_finalists_by_5_percent(
+    us: float, winner: KernelConfig, tmp_path: Path
+) -> None:
+    with Store.open(tmp_path / "results.db", create=True) as store:
+        for config, median_us in ((FAST, 470), (LEAN, 475), (THIRD, us)):
+            store.add_trial(RUN, trial(median_us, config))
+        store.add_final(RUN, final((FAST, 480.0), (LEAN, 490.0)), *OF)
+        assert store.best()[0].config == winner.text
 
 
 def test_an_export_has_the_time_of_the_last_final(tmp_path: Path) -> None:
@@ -84,6 +96,7 @@ ROUND_TRIP = """
 import sys
 from tests import fabricated as made
 import tsm2_tune
+from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.tuner.results.store import Store
 run, config = made.tuning_run(), made.configuration()
 with Store.open("first.db", create=True) as store:

@@ -143,7 +143,8 @@ best = Table(
 #            kernel's code changes, older trials stay in the table but can no longer win.
 # contender  a known trial with a correct result, with each of its measurements in its L2 cache state.
 # racing     the newest measurement of each contender: from its last final comparison, or else its first. The
-#            leader has the least median, so a trial that took part in no final comparison can win.
+#            leader has the least median. A trial that took part in no final comparison wins only if its median is
+#            less than that of each finalist by 5 %: times of a search and of a final differ by some percent.
 # placed     the ties: trials measured in the leader's round whose confidence interval overlaps the leader's
 #            interval, and whose median is at most 5 % over the leader's. The winner is the first of them by
 #            registers, then by shared memory, then by the configuration's text.
@@ -175,7 +176,10 @@ WITH known AS (
          first_value(round) OVER in_order AS leader_round
   FROM contender
   WHERE round = last_round
-  WINDOW in_order AS (PARTITION BY device_name, problem_id, cache ORDER BY median_us, high_us, config)
+  WINDOW in_order AS (
+    PARTITION BY device_name, problem_id, cache
+    ORDER BY CASE round WHEN 0 THEN 1.05 * median_us ELSE median_us END, high_us, config
+  )
 ), placed AS (
   SELECT *, count(*) OVER (PARTITION BY device_name, problem_id, cache) AS ties,
          row_number() OVER

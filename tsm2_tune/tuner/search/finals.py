@@ -212,5 +212,5 @@ def is_final_due(chosen: Sequence[FinalCandidate], prior: PriorTrials, also: Col
 
 
 def _rank(contender: FinalCandidate) -> tuple[float, float, str]:
-    """Return the sort key of a contender. The order of contenders is the order in the database view `best`."""
+    """Return the sort key of a contender: as in the database view `best`, but with no preference for finalists."""
     return contender.median_us, contender.high_us, contender.config.text

@@ -105,9 +105,14 @@ def _to_28(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE problem ADD UNIQUE (op, dtype, m, n, k, batch)")
 
 
+def _to_29(connection: Connection) -> None:
+    """The view `best`, which `make` recreates, prefers trials that took part in a final."""
+
+
 # Columns of older schemas that a migration renames, as SQLite describes them: see sqlite_schema.Layout.
 RENAMED = {"source": frozenset({("text", "TEXT", 1, 0, 0)})}
-MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26, _to_27, _to_28)  # from OLDEST to the next schema, and so on
+# From OLDEST to the next schema, and so on.
+MIGRATIONS: tuple[Migration, ...] = (_to_25, _to_26, _to_27, _to_28, _to_29)
 
 
 def version() -> int:
