@@ -108,7 +108,11 @@ CHOICE_TERMS: Terms = (
     ("distance_error", "DISTANCE_ERROR * max(nearest_distance, vendor_nearest_distance)", ""),
     ("padding_error", "PADDING_ERROR * max(log(padding / nearest_padding), 0)", ""),
     ("odd_lines_error", "ODD_LINES_ERROR * (has_odd_lines != nearest_has_odd_lines)", ""),
-    ("relative_error", "sqrt(1 + FEW_SHAPES / measured_shapes + distance_error**2 + padding_error**2 + odd_lines_error**2)", ""),
+    (
+        "relative_error",
+        "sqrt(1 + FEW_SHAPES / measured_shapes + distance_error**2 + padding_error**2 + odd_lines_error**2)",
+        "",
+    ),
     ("least_gain", "exp(CONFIDENCE * gain_error * relative_error)", ""),
 )
 
@@ -244,8 +248,8 @@ class Example:
         share = without_start / (without_start + here["SHORT_BODY_US"])
         reduction = share + (1 - share) * min(rates_us / rates_us_here, 1)
         return {
-            "shape": extents, "us": us, "rates_us": rates_us, "distance": distance, "shape_distance": math.sqrt(squares),
-            "padding": there["padding"], "has_odd_lines": there["has_odd_lines"],
+            "shape": extents, "us": us, "rates_us": rates_us, "distance": distance,
+            "shape_distance": math.sqrt(squares), "padding": there["padding"], "has_odd_lines": there["has_odd_lines"],
             "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * reduction,
         }  # fmt: skip
 

@@ -53,7 +53,8 @@ def test_a_family_says_into_what_its_kernels_divide_their_work(
 
 
 def test_a_lane_with_b_in_registers_loads_and_stores_vectors_up_to_its_part_of_a_row() -> None:
-    config = RowLanesRegisterBConfig(128, 8, lanes=4, vectors=2, teams=1, columns=8, rows=4, row_tiles=2, min_blocks=4)
+    lanes = {"lanes": 4, "vectors": 2, "teams": 1, "columns": 8}
+    config = RowLanesRegisterBConfig(128, 8, **lanes, rows=4, row_tiles=2, min_blocks=4)
     tiling = FAMILIES["row_lanes_register_b"].tiling(config, Problem(10**6, 8, 16, "f32", "ttt"), 4)
     assert (tiling.vector_bytes, tiling.k_of_vectors) == (8, 16)
     assert tiling.c_vector_bytes == 8  # of the 2 columns that each of the 4 lanes stores
