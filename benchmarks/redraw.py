@@ -50,6 +50,8 @@ MINPLUS = ROOT / "benchmarks/results/h200-minplus.json"
 BESIDE = ROOT / "benchmarks/results/h200-beside-cublas.json"  # the published kernel versions
 UNSEEN = ROOT / "benchmarks/results/h100-unseen.json"
 UNSEEN_LATER = ROOT / "benchmarks/results/h100-unseen-4.json"  # other random shapes, measured by a later version
+UNSEEN_H200 = ROOT / "benchmarks/results/h200-unseen.json.xz"
+UNSEEN_H200_LATER = ROOT / "benchmarks/results/h200-unseen-8.json.xz"
 TUNED = ROOT / "benchmarks/results/h100-tuned.json"
 CALLS = ROOT / "benchmarks/results/h100-call-cost.json"
 PROGRAMS = ROOT / "benchmarks/results/h200-programs.json"
@@ -87,7 +89,8 @@ def all_drawn() -> dict[str, str]:
     gained_at_all, by_kernels = gained(gains.Calls.of(CALLS)), gained(gains.NO_CALLS)
     parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
     parts |= {"reached": gains.short_table(gained_at_all)}
-    parts |= {"unseen-later": unseen_tables.summed_up(read_unseen(UNSEEN_LATER))}
+    later = {"unseen-later": UNSEEN_LATER, "unseen-of-h": UNSEEN_H200, "unseen-of-h-later": UNSEEN_H200_LATER}
+    parts |= {name: unseen_tables.summed_up(read_unseen(path)) for name, path in later.items()}
     beside = json.loads(BESIDE.read_text(encoding="utf-8"))
     parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}
     parts |= {"calls": call_tables.table(call_tables.read_calls(CALLS))}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import lzma
 import os
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -189,13 +190,14 @@ def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return a file's JSON, which must have rows; lists of runs and skipped cells are optional.
+    """Return the JSON of a file, which may be compressed (.xz). It must have rows; runs and skips are optional.
 
     Raise InputError for another file.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+        content = path.read_bytes()
+        found = json.loads(lzma.decompress(content) if path.suffix == ".xz" else content)
+    except (OSError, ValueError, RecursionError, lzma.LZMAError) as error:
         raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):
         raise InputError(f"{path} is no result file (no rows): name one that a bench has written")

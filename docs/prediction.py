@@ -249,7 +249,8 @@ class Example:
         reduction = share + (1 - share) * min(rates_us / rates_us_here, 1)
         return {
             "shape": extents, "us": us, "rates_us": rates_us, "distance": distance,
-            "shape_distance": math.sqrt(squares), "padding": there["padding"], "has_odd_lines": there["has_odd_lines"],
+            "shape_distance": math.sqrt(squares), "padding": there["padding"],
+            "has_odd_lines": there["has_odd_lines"],
             "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * reduction,
         }  # fmt: skip
 
