@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
-from benchmarks import redraw, unseen_tables
+from benchmarks import redraw, thinned, unseen_tables
 from benchmarks.cells import (
     LAYOUTS,
     REGIMES,
@@ -142,3 +145,14 @@ def test_wrong_answers_are_no_times() -> None:
     found = [unseen_tables.summary([of_unseen(**one)]) for one in changes]
     assert [(one.x_vendor, one.x_search) for one in found] == [(None, 0.95), (1.2, None), (None, None)]
     assert unseen_tables.summary([of_unseen(plan_verified=False)], by_timing=True).x_search is None
+
+
+def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_path: Path) -> None:
+    for arguments in (["h100"], ["h200", "--unseen", redraw.UNSEEN_H200, "--unseen", redraw.UNSEEN_H200_LATER]):
+        output = tmp_path / f"{arguments[0]}.json"
+        done = CliRunner().invoke(thinned.main, [*map(str, arguments), "--output", str(output)])
+        assert done.exit_code == 0, done.output
+        rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
+        assert all(
+            row["products"] > 250 and row["slower_by_3_percent"] <= 0.0125 < 1 < row["x_cublas"] for row in rows
+        )
