@@ -110,7 +110,7 @@ CHOICE_TERMS: Terms = (
     ("odd_lines_error", "ODD_LINES_ERROR * (has_odd_lines != nearest_has_odd_lines)", ""),
     (
         "relative_error",
-        "sqrt(1 + FEW_SHAPES / measured_shapes + distance_error**2 + padding_error**2 + odd_lines_error**2)",
+        "sqrt(1 + 1 / measured_shapes + distance_error**2 + padding_error**2 + odd_lines_error**2)",
         "",
     ),
     ("least_gain", "exp(CONFIDENCE * gain_error * relative_error)", ""),

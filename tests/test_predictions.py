@@ -85,7 +85,7 @@ def test_a_gain_that_is_too_uncertain_is_printed_with_the_error(times_k: int, is
     chooser = core(measured(SPLIT, R, 380.0, vendor_us=600.0))
     found = chooser.choose(product((m, n, k * times_k)), GPU)
     gain = found.vendor_us / found.us
-    least = math.exp(0.75 * RATES.gain_error * math.sqrt(1 + 2 + (0.45 * math.log(times_k)) ** 2))
+    least = math.exp(0.75 * RATES.gain_error * math.sqrt(1 + 1 + (0.45 * math.log(times_k)) ** 2))
     printed = f"; the predicted gain of {gain:.2f} x is below its likely error, {least:.2f} x"
     assert (found.is_vendors, gain < least) == (is_vendors, is_vendors)
     assert gain > 1.2

@@ -174,7 +174,7 @@ static double relative_error(const struct core_pack *pack, int index, const stru
     const double of_distance = DISTANCE_ERROR * distance;
     const double of_padding = padding > 0 ? PADDING_ERROR * padding : 0;
     const double of_odd_lines = point->has_odd_lines != work->has_odd_lines ? ODD_LINES_ERROR : 0;
-    return sqrt(1 + FEW_SHAPES / shapes + of_distance * of_distance + of_padding * of_padding +
+    return sqrt(1 + 1 / shapes + of_distance * of_distance + of_padding * of_padding +
                 of_odd_lines * of_odd_lines);
 }
 

@@ -38,10 +38,8 @@
 #define VENDOR_TILE_K 32.0 /* the same of k */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
 #define CONFIDENCE 0.75 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
-/* The relative error of a gain is 1 at a measured shape if the kernel was measured at many shapes. */
-#define FEW_SHAPES 2.0 /* its square is doubled if the kernel was measured at so many shapes */
-#define DISTANCE_ERROR 0.45 /* added in squares for each unit of distance from measured shapes */
-#define PADDING_ERROR 1.8 /* the same if the arithmetic is padded e times as much as at the nearest measured shape */
+#define DISTANCE_ERROR 0.45 /* relative error of a gain for each unit of distance from measured shapes */
+#define PADDING_ERROR 1.6 /* the same if the arithmetic is padded e times as much as at the nearest measured shape */
 #define ODD_LINES_ERROR 3.0 /* the same if only one of the product and that shape has odd lines */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
