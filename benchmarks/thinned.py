@@ -1,12 +1,12 @@
 """Evaluate the choices of whole and thinned packs by measured times, without a GPU.
 
     python -m benchmarks.thinned h100 --output thinned.json
-    python -m benchmarks.thinned h200 --unseen unseen.json --output unseen-anew.json
+    python -m benchmarks.thinned h200 --unseen unseen.json --output unseen-evaluated.json
 
 A thinned pack has the kernels and times of a random share of the pretuned pack's shapes. It chooses at each
 measured shape, without the kernels and times of this shape. The times of the chosen kernel and of cuBLAS there are
 those of the whole pack. With `--unseen`, the whole pack chooses at the shapes of a file of `benchmarks.unseen`.
-This file has times of the kernels that were chosen there by prediction, by timing and by a search. Products whose
+That file has times of the kernels that were chosen there by prediction, by timing and by a search. Products whose
 chosen kernel was not timed are counted and left out. A product that the pack leaves to cuBLAS has the gain 1.
 """
 
@@ -16,9 +16,8 @@ import json
 import math
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -46,26 +45,27 @@ Shape = tuple[int, ...]  # m, n, k and number of products
 class Gains:
     """cuBLAS's time divided by the time that a product takes, for each product whose time is known."""
 
-    gains: list[float] = field(default_factory=list)
+    ratios: list[float] = field(default_factory=list)
     by_cublas: int = 0  # products that are left to cuBLAS
     unknown: int = 0  # products whose chosen kernel was not timed
 
-    def add(self, kernel_us: float | None, cublas_us: float, *, is_vendors: bool) -> None:
-        self.by_cublas += is_vendors
-        if is_vendors or kernel_us is not None:
-            self.gains.append(1.0 if is_vendors else cublas_us / (kernel_us or math.inf))
+    def add(self, kernel_us: float | None, cublas_us: float, *, is_left: bool) -> None:
+        """Add a product, which is left to cuBLAS or computed by a kernel."""
+        self.by_cublas += is_left
+        if is_left or kernel_us is not None:
+            self.ratios.append(1.0 if is_left else cublas_us / (kernel_us or math.inf))
         else:
             self.unknown += 1
 
     def row(self, name: str) -> dict[str, Any]:
         """Return the row of the result file."""
-        count = len(self.gains)
-        slower = {percent: sum(gain * (1 + percent / 100) < 1 for gain in self.gains) / count for percent in (3, 10)}
+        count = len(self.ratios)
+        slower = {percent: sum(gain * (1 + percent / 100) < 1 for gain in self.ratios) / count for percent in (3, 10)}
         return {
             "pack": name, "products": count, "unknown": self.unknown,
             "left_to_cublas": round(self.by_cublas / (count + self.unknown), 4),
-            "x_cublas": round(geometric_mean(self.gains) or 0.0, 4), "slower_by_3_percent": round(slower[3], 4),
-            "slower_by_10_percent": round(slower[10], 4), "worst": round(min(self.gains), 4),
+            "x_cublas": round(geometric_mean(self.ratios) or 0.0, 4), "slower_by_3_percent": round(slower[3], 4),
+            "slower_by_10_percent": round(slower[10], 4), "worst": round(min(self.ratios), 4),
         }  # fmt: skip
 
 
@@ -101,31 +101,35 @@ def thinned(kernels: Sequence[MeasuredKernel], kept: set[Shape], rates: DeviceRa
     return found
 
 
-def of_thinned(kernels: Sequence[MeasuredKernel], rates: DeviceRates, share: float, seed: int) -> Iterator[Gains]:
-    """Yield the gains of thinned packs of one device, for each element type and op."""
-    alike = defaultdict[tuple[str, str], list[MeasuredKernel]](list)
+def gains_of_thinned(kernels: Sequence[MeasuredKernel], rates: DeviceRates, share: float, seed: int) -> Gains:
+    """Return the gains of a thinned pack of one device. It keeps at least one kernel of each element type and op."""
+    groups = defaultdict[tuple[str, str], list[MeasuredKernel]](list)
     for kernel in kernels:
-        alike[kernel.winner.dtype, kernel.winner.op].append(kernel)
-    numbers = random.Random(seed)
-    prior = replace(rates, gain_error=PRIOR_ERROR)
-    for (dtype, op), of in alike.items():
-        device, vendor = of[0].winner.device, vendor_times_of(of)
-        shapes = sorted(set(vendor).union(*map(times_of, of)))
-        kept = {*numbers.sample(shapes, max(round(share * len(shapes)), 1)), own_shape(numbers.choice(of))}
-        thin = thinned(of, kept, prior)
-        measured = {(one.winner.config, own_shape(one)): times_of(one) for one in of}
-        core, gains = core_of(thin, with_gain_errors(thin, {device: prior})), Gains()
-        for shape, cublas_us in vendor.items():
+        groups[kernel.winner.dtype, kernel.winner.op].append(kernel)
+    rng, prior, device = random.Random(seed), replace(rates, gain_error=PRIOR_ERROR), kernels[0].winner.device
+    thin = dict[tuple[str, str], list[MeasuredKernel]]()
+    for kind, group in groups.items():
+        shapes = sorted(set(vendor_times_of(group)).union(*map(times_of, group)))
+        kept = {*rng.sample(shapes, max(round(share * len(shapes)), 1)), own_shape(rng.choice(group))}
+        thin[kind] = thinned(group, kept, prior)
+    errors = with_gain_errors([kernel for group in thin.values() for kernel in group], {device: prior})
+    gains = Gains()
+    for (dtype, op), group in groups.items():
+        measured = {(one.winner.config, own_shape(one)): times_of(one) for one in group}
+        core = core_of(thin[dtype, op], errors)
+        for shape, cublas_us in vendor_times_of(group).items():
             layout = Layout.of_op(dtype, (shape[0], shape[1], shape[2]), op, shape[3])
             choice = core.choose(core_record(*layout, leaves_out_shape=True), device)
             if choice.reason != NO_KERNEL and choice.us:
-                kernel = thin[choice.kernel]
+                kernel = thin[dtype, op][choice.kernel]
                 us = measured[kernel.winner.config, own_shape(kernel)].get(shape)
-                gains.add(us, cublas_us, is_vendors=bool(choice.is_vendors))
-        yield gains
+                gains.add(us, cublas_us, is_left=bool(choice.is_vendors))
+    return gains
 
 
-def of_unseen(core: Core, kernels: Sequence[MeasuredKernel], rows: Sequence[dict[str, Any]], device: str) -> Gains:
+def gains_at_unseen(
+    core: Core, kernels: Sequence[MeasuredKernel], rows: Sequence[dict[str, Any]], device: str
+) -> Gains:
     """Return the gains at the shapes of a file of `benchmarks.unseen`, relative to cuBLAS's own routine."""
     gains = Gains()
     for row in rows:
@@ -140,25 +144,26 @@ def of_unseen(core: Core, kernels: Sequence[MeasuredKernel], rows: Sequence[dict
         choice = core.choose(core_record(*layout, leaves_out_shape=True), device)
         if choice.reason != NO_KERNEL:
             us = known.get(kernels[choice.kernel].winner.config)
-            gains.add(us, row["cublas_us"], is_vendors=bool(choice.is_vendors))
+            gains.add(us, row["cublas_us"], is_left=bool(choice.is_vendors))
     return gains
-
-
-def merged(every: Iterator[Gains]) -> Gains:
-    found = Gains()
-    for one in every:
-        found.gains += one.gains
-        found.by_cublas, found.unknown = found.by_cublas + one.by_cublas, found.unknown + one.unknown
-    return found
 
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a Markdown table."""
-    heads = ("pack", "products", "left to cuBLAS", "x cuBLAS", "over 3 % slower", "over 10 % slower", "worst")
+    heads = (
+        "pack",
+        "products",
+        "not timed",
+        "left to cuBLAS",
+        "x cuBLAS",
+        "over 3 % slower",
+        "over 10 % slower",
+        "worst",
+    )
     return markdown(
         heads,
         [
-            (row["pack"], str(row["products"]), f"{row['left_to_cublas']:.0%}", f"{row['x_cublas']:.3f}",
+            (row["pack"], str(row["products"]), str(row["unknown"]), f"{row['left_to_cublas']:.0%}", f"{row['x_cublas']:.3f}",
              f"{row['slower_by_3_percent']:.1%}", f"{row['slower_by_10_percent']:.1%}", f"{row['worst']:.2f}")
             for row in rows
         ],
@@ -179,11 +184,14 @@ def main(name: str, unseen: tuple[Path, ...], output: Path) -> None:
     kernels, rates = exported.kernels, exported.device_rates[device]
     rows = []
     for path in unseen:
-        gains = of_unseen(core_of(kernels, exported.device_rates), kernels, read_json(path)["rows"], device)
+        gains = gains_at_unseen(core_of(kernels, exported.device_rates), kernels, read_json(path)["rows"], device)
         rows.append(gains.row(f"{name}, {path.name}"))
     for share in () if unseen else SHARES:
-        every = (of_thinned(kernels, rates, share, seed) for seed in range(DRAWS if share < 1 else 1))
-        rows.append(merged(chain.from_iterable(every)).row(f"{name}, {share:.0%} of its shapes"))
+        gains = Gains()
+        for seed in range(DRAWS if share < 1 else 1):
+            one = gains_of_thinned(kernels, rates, share, seed)
+            gains = Gains(gains.ratios + one.ratios, gains.by_cublas + one.by_cublas, gains.unknown + one.unknown)
+        rows.append(gains.row(f"{name}, {share:.0%} of its shapes"))
     output.write_text(json.dumps({**program_facts(), "rows": rows}, indent=1) + "\n", encoding="utf-8")
     click.echo(table(rows))
 

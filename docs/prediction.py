@@ -30,7 +30,7 @@ CARD, SHAPE, DTYPE = "h100", (40000, 8, 10000), "f32"
 CONSTANT = re.compile(r"#define ([A-Z_]+) ([\d.]+) +/\* (.+?) \*/")
 REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 TILING = ("resident", "tile_m", "tile_n", "k_step", "k_per_pass", "k_of_resident_b", "k_padding")
-RATES = ("arithmetic_rate", "cached_rate", "odd_lines")
+RATES = ("arithmetic_rate", "cached_rate", "without_vectors")
 
 Terms = Sequence[tuple[str, str, str]]  # name, formula, unit
 SHAPE_TERMS: Terms = (
@@ -97,7 +97,7 @@ VENDOR_TERMS: Terms = (
     ),
     (
         "vendor_rates_us",
-        "START_US + (VENDOR_ODD_LINES if has_odd_lines else 1) * sqrt(memory_us**2 + vendor_arithmetic_us**2)",
+        "START_US + (VENDOR_ODD_LINES if lacks_vectors else 1) * sqrt(memory_us**2 + vendor_arithmetic_us**2)",
         "us",
     ),
 )
@@ -107,13 +107,13 @@ CHOICE_TERMS: Terms = (
     ("gain", "vendor_us / predicted_us", ""),
     ("distance_error", "DISTANCE_ERROR * max(nearest_distance, vendor_nearest_distance)", ""),
     ("padding_error", "PADDING_ERROR * max(log(padding / nearest_padding), 0)", ""),
-    ("odd_lines_error", "ODD_LINES_ERROR * (has_odd_lines != nearest_has_odd_lines)", ""),
+    ("vectors_error", "NO_VECTORS_ERROR * (lacks_vectors != nearest_lacks_vectors)", ""),
     (
-        "relative_error",
-        "sqrt(1 + 1 / measured_shapes + distance_error**2 + padding_error**2 + odd_lines_error**2)",
+        "error_factor",
+        "sqrt(1 + 1 / measured_shapes + distance_error**2 + padding_error**2 + vectors_error**2)",
         "",
     ),
-    ("least_gain", "exp(CONFIDENCE * gain_error * relative_error)", ""),
+    ("least_gain", "exp(CONFIDENCE * gain_error * error_factor)", ""),
 )
 
 Values = dict[str, Any]
@@ -190,7 +190,7 @@ class Example:
         nearest = min(self.points, key=lambda one: one["distance"])
         self.values |= {
             "measured_shapes": len(self.points), "nearest_distance": nearest["shape_distance"],
-            "nearest_padding": nearest["padding"], "nearest_has_odd_lines": nearest["has_odd_lines"],
+            "nearest_padding": nearest["padding"], "nearest_lacks_vectors": nearest["lacks_vectors"],
             "vendor_nearest_distance": min(one["distance"] for one in self.vendor_points),
         }  # fmt: skip
         evaluate((*MEASURED_TERMS, *CHOICE_TERMS), self.values)
@@ -208,12 +208,12 @@ class Example:
         m, n, k = shape
         columns = self.match.launch.columns_per_block or n
         values = self.values | {"m": m, "n": n, "k": k, "rows_per_block": rows, "splits": splits}
-        values |= {"columns_per_block": columns, "has_odd_lines": self._has_odd_lines(m, k)}
-        values["line_factor"] = values["odd_lines"] if values["has_odd_lines"] else 1
+        values |= {"columns_per_block": columns, "lacks_vectors": self._lacks_vectors(m, k)}
+        values["line_factor"] = values["without_vectors"] if values["lacks_vectors"] else 1
         evaluate(terms, values)
         return values
 
-    def _has_odd_lines(self, m: float, k: float) -> bool:
+    def _lacks_vectors(self, m: float, k: float) -> bool:
         """Return whether columns of A, or of B or C, are not whole vectors. Columns of A and C have m elements."""
         bytes_, tiling = self.values["element_bytes"], self.kernel.tiling
         assert tiling is not None
@@ -230,7 +230,7 @@ class Example:
         """Return the same of cuBLAS at a shape."""
         assert batch == 1, "the product is no batch"
         there = self._at((m, n, k), 1, 1, (*SHAPE_TERMS, *BODY_TERMS))
-        there["has_odd_lines"] = any(length * there["element_bytes"] % VECTOR_BYTES != 0 for length in (m, k))
+        there["lacks_vectors"] = any(length * there["element_bytes"] % VECTOR_BYTES != 0 for length in (m, k))
         evaluate(VENDOR_TERMS, there)
         return self._ratio(there, us, there["vendor_rates_us"], self.values["vendor_rates_us"], is_vendors=True)
 
@@ -241,16 +241,16 @@ class Example:
         extents = [there[name] for name in "mnk"]
         logs = [math.log(here["VENDOR_VECTOR_EXTENT"] if is_vendors and x == 1 and at < 2 else x)
                 for at, x in enumerate(extents)]  # fmt: skip
-        is_odd_at_one = there["has_odd_lines"] != here["has_odd_lines"]
+        is_odd_at_one = there["lacks_vectors"] != here["lacks_vectors"]
         squares = sum((x - math.log(y)) ** 2 for x, y in zip(logs, SHAPE, strict=True))
-        distance = math.sqrt(squares + here["ODD_LINES_APART"] * is_odd_at_one)
+        distance = math.sqrt(squares + here["NO_VECTORS_APART"] * is_odd_at_one)
         without_start = rates_us - here["START_US"]
         share = without_start / (without_start + here["SHORT_BODY_US"])
         reduction = share + (1 - share) * min(rates_us / rates_us_here, 1)
         return {
             "shape": extents, "us": us, "rates_us": rates_us, "distance": distance,
             "shape_distance": math.sqrt(squares), "padding": there["padding"],
-            "has_odd_lines": there["has_odd_lines"],
+            "lacks_vectors": there["lacks_vectors"],
             "weight": 1 / (distance + here["DISTANCE_OFFSET"]) ** 3, "log_ratio": math.log(us / rates_us) * reduction,
         }  # fmt: skip
 
@@ -303,14 +303,14 @@ def far_example(example: Example) -> str:
     match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn").record, example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
-    needed = re.search(r"its likely error, ([\d.]+) x", str(match))
+    needed = re.search(r"at least ([\d.]+) x", str(match))
     assert needed is not None
     m, n, k = FAR_SHAPE
     return (
         f"For {m}x{n}x{k} in {FAR_DTYPE} the kernel is predicted to take {us:.1f} us, and cuBLAS's routine"
         f" {vendor_us:.1f} us, a gain of {vendor_us / us:.2f}. The kernel's nearest measured shape,"
-        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f}. There `least_gain` is"
-        f" {needed[1]}, so cuBLAS computes the product."
+        f" {'x'.join(map(str, match.measured_at))}, is at distance {match.distance:.1f}. Its lines are odd and"
+        f" the product's are not, so `least_gain` is {needed[1]}, and cuBLAS computes the product."
     )
 
 
@@ -319,7 +319,7 @@ def all_drawn() -> dict[str, str]:
     example = Example()
     v, match = example.values, example.match
     inputs = {
-        "the product": ("m", "n", "k", "element_bytes", "has_odd_lines"),
+        "the product": ("m", "n", "k", "element_bytes", "lacks_vectors"),
         f"the device ({example.device}), measured": (
             "read_gbytes_per_s", "copy_gbytes_per_s", "gflops", "multiprocessors"),
         "the pack's predictions at shapes that were left out": ("gain_error",),

@@ -57,7 +57,7 @@ static void check_choice(const struct core_pack *pack, const struct core_product
     const struct core_kernel *kernel = &pack->kernels[choice->kernel];
     REQUIRE(kernel->device < pack->header->device_count && choice->rows_per_block >= 1 && choice->splits >= 1);
     REQUIRE(is_time(choice->us) && is_time(choice->vendor_us) && is_time(choice->distance));
-    REQUIRE(is_time(choice->relative_error));
+    REQUIRE(is_time(choice->error_factor));
     REQUIRE(choice->measured[0] >= 1 && choice->measured[1] >= 1 && choice->measured[2] >= 1);
     REQUIRE(is_time(choice->measured_us) && choice->measured_us > 0);
     REQUIRE(choice->index_bits == 32 || choice->index_bits == 64);

@@ -91,7 +91,7 @@ def _known(found: Winners, seed: int) -> Known:
             tile_n=launch.columns_per_block,
             k_step=rng.choice((0, 1, 16, 64)),
             k_per_pass=rng.choice((0, 0, 32)),
-            odd_lines=rng.choice((1.03, 1.3)),
+            without_vectors=rng.choice((1.03, 1.3)),
             k_of_resident_b=rng.choice((0, 0, 256)),
             arithmetic_rate=rng.choice((1.0, 0.33)),
             cached_rate=rng.choice((1.0, 0.3)),

@@ -86,7 +86,7 @@ def test_without_measurements_the_error_is_the_prior(kernels: list[MeasuredKerne
 def test_losses_raise_the_error_and_gains_lower_it() -> None:
     """One of two shapes loses log 6, the other gains as much; the prior counts as ten shapes."""
     exact, wrong = (with_gain_errors(pair(us), {GPU: RATES})[GPU].gain_error for us in (US / 2, 3 * US))
-    relative = next(left_out(pair(), {GPU: RATES})).relative_error
+    relative = next(left_out(pair(), {GPU: RATES})).error_factor
     assert exact == pytest.approx(math.sqrt(10 / 12 * 0.25**2), rel=0.05)
     assert wrong == pytest.approx(math.sqrt((10 * 0.25**2 + 2 * (math.log(6) / relative) ** 2) / 12), rel=0.05)
 

@@ -57,17 +57,19 @@ def test_fitted_rates_predict_unseen_shapes_better(arithmetic: float, cached: fl
     assert error(fitted(kernel(times_by(true, (WON, *OTHERS))), RATES)) < 0.7 * error(TILING)
 
 
-@pytest.mark.parametrize("odd_lines", [1.0, 1.4, 2.4])
-def test_the_factor_for_odd_lines_is_found_if_some_are_odd(odd_lines: float) -> None:
-    true = replace(TILING, odd_lines=odd_lines)
-    assert fitted(kernel(times_by(true, (WON, *OTHERS, *ODD))), RATES).odd_lines == pytest.approx(odd_lines, rel=0.2)
+@pytest.mark.parametrize("without_vectors", [1.0, 1.4, 2.4])
+def test_the_factor_for_odd_lines_is_found_if_some_are_odd(without_vectors: float) -> None:
+    true = replace(TILING, without_vectors=without_vectors)
+    assert fitted(kernel(times_by(true, (WON, *OTHERS, *ODD))), RATES).without_vectors == pytest.approx(
+        without_vectors, rel=0.2
+    )
     for shapes in ((WON, *OTHERS[:2]), ODD):  # none are odd, or all
-        assert fitted(kernel(times_by(true, shapes)), RATES).odd_lines == TILING.odd_lines
+        assert fitted(kernel(times_by(true, shapes)), RATES).without_vectors == TILING.without_vectors
 
 
 def test_short_times_leave_the_factor_for_odd_lines() -> None:
-    staged = replace(TILING, odd_lines=1.3)
-    assert fitted(kernel([(shape, 5.0 + 1e-3 * shape[2]) for shape in SHORT], staged), RATES).odd_lines == 1.3
+    staged = replace(TILING, without_vectors=1.3)
+    assert fitted(kernel([(shape, 5.0 + 1e-3 * shape[2]) for shape in SHORT], staged), RATES).without_vectors == 1.3
 
 
 def test_times_bound_by_the_memory_leave_the_usual_rates() -> None:

@@ -66,7 +66,7 @@ def test_rings_copy_lines_that_are_no_whole_vectors_element_by_element() -> None
     )
     assert config is not None
     tiling = FAMILIES["staged_f32_dmma"].tiling(config, Problem(20480, 64, 20480, "f32", "nn"), 2)
-    assert (tiling.tile_m, tiling.tile_n, tiling.k_step, tiling.odd_lines) == (128, 64, 32, 1.3)
+    assert (tiling.tile_m, tiling.tile_n, tiling.k_step, tiling.without_vectors) == (128, 64, 32, 1.3)
 
 
 def test_b_in_shared_memory_is_a_part_of_k() -> None:
@@ -83,6 +83,6 @@ def test_b_in_shared_memory_is_a_part_of_k() -> None:
 def test_row_tiles_in_shared_memory_have_all_columns_and_even_lines() -> None:
     config = ResidentBFmaRingConfig(128, 4, 8, 2, 55, splits=528)
     tiling = FAMILIES["resident_b_fma_ring"].tiling(config, Problem(10**6, 42, 5, "f32", "ttt"), 4)
-    assert (tiling.resident, tiling.tile_m, tiling.tile_n, tiling.odd_lines) == (4, 128, 0, 1.0)
+    assert (tiling.resident, tiling.tile_m, tiling.tile_n, tiling.without_vectors) == (4, 128, 0, 1.0)
     assert (tiling.k_step, tiling.k_per_pass > 64) == (0, True)  # no sum is divided among blocks
     assert tiling.n_padding == 8  # width of a lane

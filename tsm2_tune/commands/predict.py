@@ -55,8 +55,8 @@ def predict(
     or cuBLASLt, whichever is faster, their ratio, and whether the module would call the kernel or cuBLAS. A time is
     measured at the shape, or predicted. The last columns are the nearest shape at which the kernel was measured, and
     the distance to that shape: it is 0.7 if one of m, n and k differs by a factor of 2. Lines below the table explain
-    the module's choices: it calls cuBLAS's gemm if that is faster than the kernel, or if the predicted gain is below
-    its likely error. The exit status is 1 if a problem has no kernel.
+    the module's choices: it calls cuBLAS's gemm if that is faster than the kernel, or if the predicted gain
+    is too uncertain. The exit status is 1 if a problem has no kernel.
     """
     from tsm2_tune.api.parse import problems_of
 

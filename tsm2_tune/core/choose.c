@@ -163,9 +163,10 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
     choice->splits = pack->kernels[choice->kernel].splits;
 }
 
-/* Return the relative error of a kernel's predicted gain: the root of a sum of squares. `nearest` is the kernel's measured
-   shape that is nearest to the product, as nearest_point returns it. `distance` is that of measured shapes. */
-static double relative_error(const struct core_pack *pack, int index, const struct work *work, uint32_t nearest,
+/* Return the error factor of a kernel's predicted gain: the root of a sum of squares. `nearest` is the kernel's measured
+   shape that is nearest to the product, as nearest_point returns it. `distance` is the larger one of two: from the
+   kernel's and from cuBLAS's nearest measured shape. */
+static double error_factor(const struct core_pack *pack, int index, const struct work *work, uint32_t nearest,
                              double distance)
 {
     const struct core_point *point = &pack->points[(uint32_t)pack->derived[index].first_point + nearest];
@@ -173,13 +174,13 @@ static double relative_error(const struct core_pack *pack, int index, const stru
     const double padding = log_padding(pack, index, work) - point->log_padding;
     const double of_distance = DISTANCE_ERROR * distance;
     const double of_padding = padding > 0 ? PADDING_ERROR * padding : 0;
-    const double of_odd_lines = point->has_odd_lines != work->has_odd_lines ? ODD_LINES_ERROR : 0;
+    const double of_vectors = point->lacks_vectors != work->lacks_vectors ? NO_VECTORS_ERROR : 0;
     return sqrt(1 + 1 / shapes + of_distance * of_distance + of_padding * of_padding +
-                of_odd_lines * of_odd_lines);
+                of_vectors * of_vectors);
 }
 
 /* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. Set the
-   relative error if a gain is predicted. `vendor_distance` is that of the shapes at which cuBLAS was measured. */
+   error factor if a gain is predicted. `vendor_distance` is that from cuBLAS's nearest measured shape. */
 static void set_measured(const struct core_pack *pack, const struct core_product *product, double vendor_distance,
                          struct core_choice *choice)
 {
@@ -194,8 +195,8 @@ static void set_measured(const struct core_pack *pack, const struct core_product
     choice->measured_us = time != NULL ? time->us : kernel->us;
     choice->distance = distance_between(choice, product);
     if (choice->reason == CORE_PREDICTED && choice->vendor_us > 0)
-        choice->relative_error =
-            relative_error(pack, choice->kernel, &work, nearest, fmax(choice->distance, vendor_distance));
+        choice->error_factor =
+            error_factor(pack, choice->kernel, &work, nearest, fmax(choice->distance, vendor_distance));
 }
 
 /* Choose the candidate with the least predicted time, penalized by its distance from measured shapes. */
@@ -351,7 +352,7 @@ static int set_launch(const struct core_kernel *kernel, struct core_choice *choi
 double least_gain(const struct core_pack *pack, const struct core_choice *choice)
 {
     const struct core_device *device = &pack->devices[pack->kernels[choice->kernel].device];
-    return exp(CONFIDENCE * device->gain_error * choice->relative_error);
+    return exp(CONFIDENCE * device->gain_error * choice->error_factor);
 }
 
 /* Return whether cuBLAS should compute the product. At a tuned shape the measured times decide. Without predicted times

@@ -59,8 +59,8 @@ struct core_device {
     double read_gbytes_per_s;        /* measured; 0: unknown, then no times are predicted */
     double copy_gbytes_per_s;        /* bytes read plus bytes written */
     double gflops[CORE_TYPES];       /* a fused multiply-add counts as two; 0: unknown */
-    double gain_error;               /* standard deviation of the error of log(predicted gain) if its relative error
-                                        is 1; the gain is cuBLAS's time divided by the kernel's */
+    double gain_error;               /* times the error_factor of a choice: standard deviation of the error of
+                                        log(predicted gain). The gain is cuBLAS's time divided by the kernel's */
     uint32_t name;                   /* as the driver reports it */
     int32_t multiprocessors;
     int32_t is_host;                 /* kernels are emulated there */
@@ -69,16 +69,17 @@ struct core_device {
 
 /* The rates of a kernel, fitted to its measured times. Without measured times they are assumed. */
 struct core_rates {
-    double odd_lines; /* factor on the body if A, or C (B if c_vector_bytes is 0), has odd lines, or k exceeds
-                         k_of_vectors */
+    double without_vectors; /* factor on the body if the kernel cannot use vectors */
     double arithmetic_rate; /* fraction of the device's arithmetic rate */
     double cached_rate; /* rate of rereads, which may hit the L2, in units of CACHED_RATE times the memory rate; also
                            the rate of rewriting C, in units of the memory rate */
 };
 
 /* A kernel, and its *own shape*: the shape for which it was exported. A *line* is a column of a column-major matrix,
-   or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector load: then
-   vectors of all lines but the first are not aligned. A kernel's *body* is its time without the start of the launch
+   or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector: then vectors of
+   all lines but the first are not aligned. A kernel *cannot use vectors* for a product if A has odd lines for its loads,
+   if C has odd lines for its stores (B for its loads, if c_vector_bytes is 0), or if k exceeds k_of_vectors. A kernel's
+   *body* is its time without the start of the launch
    and without the addition of partial sums. An extent of 0 is unbounded, unless its comment says otherwise. */
 struct core_kernel {
     int64_t m, n, k;
@@ -99,8 +100,8 @@ struct core_kernel {
     int32_t k_padding; /* k is padded to a multiple with zeros */
     int32_t n_padding; /* n is padded to a multiple with zeros; 0: to tile_n */
     int32_t is_pipelined; /* a block loads the operands of its next tile of C while it computes a tile */
-    int32_t c_vector_bytes; /* of its widest stores to C; 0: it stores elements, and loads B by vectors */
-    int32_t k_of_vectors; /* largest k for which it loads A by vectors */
+    int32_t c_vector_bytes; /* of its widest stores to C; 0: it stores elements, and vectors of B count instead */
+    int32_t k_of_vectors; /* largest k for which it loads A by vectors: its lanes hold so many elements of a row */
 
     /* Its launch. */
     int32_t threads, smem_bytes; /* per block */
@@ -227,7 +228,7 @@ struct core_choice {
     int64_t measured_batch; /* its number of products */
     double measured_us; /* its time there */
     double distance; /* Euclidean distance of the logarithms of extents and products from the measured ones */
-    double relative_error; /* of the predicted gain, in units of the device's gain_error; 0: no gain is predicted */
+    double error_factor; /* of the predicted gain, see gain_error; 0: no gain is predicted */
     double us, vendor_us; /* measured if CORE_TUNED, else predicted; 0: unknown, and always on a host */
 };
 

@@ -63,7 +63,7 @@ static void add_predicted(char *text, size_t bytes, const struct core_pack *pack
     if (choice->vendor_us > 0)
         add(text, bytes, ", cuBLAS's gemm %.1f us", choice->vendor_us);
     if (choice->is_vendors && choice->vendor_us >= choice->us)
-        add(text, bytes, "; the predicted gain of %.2f x is below its likely error, %.2f x", choice->vendor_us / choice->us,
+        add(text, bytes, "; the predicted gain of %.2f x is too uncertain: at least %.2f x is needed", choice->vendor_us / choice->us,
             least_gain(pack, choice));
 }
 

@@ -27,7 +27,7 @@
 #define DISTANCE_PENALTY 0.05 /* factor on compared times: e to this for each unit of distance from a measured shape */
 #define HOST_DISTANCE_PENALTY 0.5 /* the same on a host, whose times follow no memory rate */
 #define DISTANCE_OFFSET 0.2 /* added to distances, so that no single measured time decides */
-#define ODD_LINES_APART 2.0 /* added to the squared distance if only one of two products has odd lines */
+#define NO_VECTORS_APART 2.0 /* added to the squared distance if the kernel can use vectors at only one of two shapes */
 #define SHORT_BODY_US 50.0 /* if a measured shape takes this longer than START_US, half its log ratio counts for a long
                                product */
 #define VENDOR_RATE 0.7    /* share of the device's arithmetic rate that cuBLAS reaches */
@@ -38,9 +38,9 @@
 #define VENDOR_TILE_K 32.0 /* the same of k */
 #define WORTH_TIMING 2.0 /* launches are timed if predicted to take at most so many times the least time */
 #define CONFIDENCE 0.75 /* a kernel is used if the logarithm of its predicted gain is at least this times its error */
-#define DISTANCE_ERROR 0.45 /* relative error of a gain for each unit of distance from measured shapes */
-#define PADDING_ERROR 1.6 /* the same if the arithmetic is padded e times as much as at the nearest measured shape */
-#define ODD_LINES_ERROR 3.0 /* the same if only one of the product and that shape has odd lines */
+#define DISTANCE_ERROR 0.45 /* times the distance from measured shapes: a term of the error factor */
+#define PADDING_ERROR 1.6 /* times log(padding / padding at the nearest measured shape): another term */
+#define NO_VECTORS_ERROR 3.0 /* another term if the kernel can use vectors for only one of the product and that shape */
 
 enum { VECTOR_BYTES = 16, MOST_SPLITS = 65535, MOST_ROWS = 1 << 30 };
 enum { MOST_ONE_EACH = 65535 }; /* products of a kernel that is CORE_ONE_EACH: blocks of a grid in z */
@@ -60,8 +60,8 @@ struct core_derived {
 /* A measured time at a shape. */
 struct core_point {
     double log_m, log_n, log_k, log_batch;
-    double has_odd_lines; /* 1 or 0 */
-    double log_padding; /* of the kernel at the shape; 0 of cuBLAS */
+    double lacks_vectors; /* as in struct work */
+    double log_padding; /* as log_padding returns it; 0 for cuBLAS */
     double rates_us; /* predicted from the device's rates and the kernel's fitted rates, without its measured times */
     double log_ratio; /* logarithm of the measured time divided by rates_us */
 };
@@ -74,8 +74,7 @@ struct work {
     double memory_us; /* to move each operand and C once */
     double arithmetic_us; /* at the device's arithmetic rate, without padding; 0: unknown */
     double least_us; /* least predicted time of a kernel */
-    double has_odd_lines; /* 1 if A, or B (C for a kernel with c_vector_bytes), has odd lines, or k exceeds k_of_vectors;
-                             else 0 */
+    double lacks_vectors; /* 1 if the kernel cannot use vectors, else 0; of cuBLAS: if A or B has odd lines */
     int leaves_out_shape; /* as in core_product */
 };
 
@@ -108,7 +107,7 @@ int fastest_launches(const struct core_pack *pack, int index, const struct work 
    of only one of the point and the product add to the distance. */
 uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work);
 
-/* Return the logarithm of a kernel's arithmetic, with its padding, divided by the product's. */
+/* Return log(padding). Padding is the operations of whole tiles, which a kernel executes, divided by the product's. */
 double log_padding(const struct core_pack *pack, int index, const struct work *work);
 
 /* Return the factor by which the choice multiplies the predicted time of a kernel whose nearest point is this far. */

@@ -103,7 +103,7 @@ static const char *tiling_fault(const struct core_kernel *kernel)
         return "the bytes of a kernel's vectors of C are out of range";
     if (!is_flag(kernel->is_pipelined))
         return "a flag of a kernel's tile is neither 0 nor 1";
-    if (!is_in(kernel->rates.odd_lines, 1e-3, 1e3) || !is_in(kernel->rates.arithmetic_rate, 1e-3, 1e3) ||
+    if (!is_in(kernel->rates.without_vectors, 1e-3, 1e3) || !is_in(kernel->rates.arithmetic_rate, 1e-3, 1e3) ||
         !is_in(kernel->rates.cached_rate, 1e-3, 1e3))
         return "a kernel's rate is out of range";
     return NULL;

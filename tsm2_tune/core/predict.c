@@ -91,7 +91,7 @@ static double matrices_of(const struct core_product *product, int x)
 }
 
 static struct work work_of_lines(const struct core_pack *pack, int index, const struct core_product *product,
-                                 int is_odd)
+                                 int lacks_vectors)
 {
     const struct core_device *device = device_of(pack, index);
     const double m = (double)product->m, n = (double)product->n, k = (double)product->k;
@@ -99,7 +99,7 @@ static struct work work_of_lines(const struct core_pack *pack, int index, const 
     struct work work;
     work.m = m, work.n = n, work.k = k, work.batch = batch;
     work.log_m = log(m), work.log_n = log(n), work.log_k = log(k), work.log_batch = log(batch);
-    work.has_odd_lines = is_odd;
+    work.lacks_vectors = lacks_vectors;
     work.leaves_out_shape = product->leaves_out_shape;
     const double of_b = pack->kernels[index].is_gram ? 0 : k * n * matrices_of(product, CORE_B);
     const double read = m * k * matrices_of(product, CORE_A) + of_b, written = m * n * batch;
@@ -119,18 +119,18 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
     const struct core_kernel *kernel = &pack->kernels[index];
     const int second = kernel->c_vector_bytes > 0 ? CORE_C : CORE_B;
     const int32_t second_bytes = kernel->c_vector_bytes > 0 ? kernel->c_vector_bytes : kernel->vector_bytes;
-    const int is_odd = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes) ||
+    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes) ||
                        has_odd_lines(kernel, product, second, second_bytes) ||
                        (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
-    return work_of_lines(pack, index, product, is_odd);
+    return work_of_lines(pack, index, product, lacks_vectors);
 }
 
 struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const int is_odd = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES) ||
+    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES) ||
                        has_odd_lines(kernel, product, CORE_B, VECTOR_BYTES);
-    return work_of_lines(pack, index, product, is_odd);
+    return work_of_lines(pack, index, product, lacks_vectors);
 }
 
 /* --- A launch, and its time from rates --- */
@@ -310,7 +310,7 @@ struct time_terms {
     double moved_again, us_per_element; /* elements, and the time to move one */
     double padded_arithmetic;
     double memory_factor, arithmetic_factor;
-    double has_odd_lines;
+    double lacks_vectors;
 };
 
 static struct time_terms terms_of(const struct core_pack *pack, int index, const struct tiles *tiles,
@@ -333,7 +333,7 @@ static struct time_terms terms_of(const struct core_pack *pack, int index, const
     terms.padded_arithmetic = padded_arithmetic(kernel, tiles, work);
     terms.memory_factor = idle * slowdown(kernel, derived->loading_blocks / loading) * general_code(kernel, work);
     terms.arithmetic_factor = unevenness * slowdown(kernel, derived->busy_blocks / busy);
-    terms.has_odd_lines = work->has_odd_lines;
+    terms.lacks_vectors = work->lacks_vectors;
     return terms;
 }
 
@@ -345,7 +345,7 @@ static double terms_us(const struct time_terms *terms, const struct core_rates *
     const double arithmetic =
         terms->arithmetic_us / rates->arithmetic_rate * terms->padded_arithmetic * terms->arithmetic_factor;
     const double us = sqrt(memory * memory + arithmetic * arithmetic + terms->serial_us * terms->serial_us);
-    return terms->start_us + (terms->has_odd_lines != 0 ? rates->odd_lines : 1.0) * us;
+    return terms->start_us + (terms->lacks_vectors != 0 ? rates->without_vectors : 1.0) * us;
 }
 
 /* Return the time from rates of a launch. */
@@ -447,8 +447,8 @@ static int fastest_of(const struct timed_launch *tried, int count)
 static double distance_to_point(const struct core_point *point, const struct work *work)
 {
     const double m = point->log_m - work->log_m, n = point->log_n - work->log_n, k = point->log_k - work->log_k;
-    const double batch = point->log_batch - work->log_batch, odd = point->has_odd_lines - work->has_odd_lines;
-    return log_distance(m, n, k, batch, ODD_LINES_APART * odd * odd);
+    const double batch = point->log_batch - work->log_batch, vectors = point->lacks_vectors - work->lacks_vectors;
+    return log_distance(m, n, k, batch, NO_VECTORS_APART * vectors * vectors);
 }
 
 /* Return whether the point is not used, because it was measured at a shape that is left out. */
@@ -534,7 +534,7 @@ double vendor_rates_us(const struct work *work)
         k = ceil(k / VENDOR_TILE_K) * VENDOR_TILE_K;
     }
     const double arithmetic = work->arithmetic_us / VENDOR_RATE * (m * n * k / (work->m * work->n * work->k));
-    return START_US + (work->has_odd_lines != 0 ? VENDOR_ODD_LINES : 1.0) * hypot(work->memory_us, arithmetic);
+    return START_US + (work->lacks_vectors != 0 ? VENDOR_ODD_LINES : 1.0) * hypot(work->memory_us, arithmetic);
 }
 
 struct work work_for_vendor_distance(struct work work)
@@ -569,7 +569,7 @@ static int set_point(struct core_point *point, const struct work *work, double r
     const double log_ratio = log(measured_us / rates_us);
     point->log_m = work->log_m, point->log_n = work->log_n, point->log_k = work->log_k;
     point->log_batch = work->log_batch;
-    point->has_odd_lines = work->has_odd_lines;
+    point->lacks_vectors = work->lacks_vectors;
     point->rates_us = larger(rates_us, START_US);
     point->log_ratio = log_ratio;
     return log_ratio > -HUGE_VAL && log_ratio < HUGE_VAL;

@@ -19,13 +19,13 @@ class Tiling:
     tile_n: int  # columns of a tile of C; 0: n
     k_step: int  # each split of k but the last is a multiple of this extent; 0: k is not split
     k_per_pass: int  # k after which C is written, and read again by the next pass; 0: k
-    odd_lines: float  # factor on the body's time if lines are not a multiple of the vector loads
+    without_vectors: float  # factor on the body's time if the kernel cannot use vectors
     k_of_resident_b: int = 0  # largest split of k for which a block keeps its part of B; 0: any
     arithmetic_rate: float = 1.0  # share of the GPU's arithmetic rate that the kernel can reach
     cached_rate: float = 1.0  # rate of rereads, which may hit the L2, relative to the typical rate
-    vector_bytes: int = VECTOR_BYTES  # bytes of the widest loads; lines that are not a multiple are odd
+    vector_bytes: int = VECTOR_BYTES  # bytes of the widest loads, whose multiple a line must be
     k_padding: int = 1  # k is padded with zeros to a multiple of this
     n_padding: int = 0  # n is padded with zeros to a multiple of this; 0: of tile_n
     is_pipelined: bool = False  # a block loads its next tile's operands while it computes a tile of C
-    c_vector_bytes: int = 0  # bytes of the widest stores to C; 0: it stores elements, and loads B by vectors
+    c_vector_bytes: int = 0  # bytes of the widest stores to C; 0: it stores elements, and vectors of B count
     k_of_vectors: int = 0  # largest k for which the kernel loads A by vectors; 0: any

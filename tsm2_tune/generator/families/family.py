@@ -27,7 +27,7 @@ C = TypeVar("C", bound=KernelConfig)
 
 # The factor on a kernel's time, without its launch, if contiguous rows or columns of operands are not whole 16-byte
 # vectors. Measured on an H200: 0 to 6 % more for loads into registers, 13 to 59 % more for copies to shared memory.
-ODD_LINES, ODD_STAGED_LINES = 1.03, 1.3
+WITHOUT_VECTORS, STAGED_WITHOUT_VECTORS = 1.03, 1.3
 MOST_PRODUCTS = 2**16 - 1  # the largest batch of a kernel whose grid has a product for each z
 MOST_DEPTH = 64  # the largest step along k for which `tiling` counts a partial step as a whole one
 
@@ -40,7 +40,7 @@ class Family(ABC, Generic[C]):
     template: ClassVar[str]  # file name in tsm2_tune/templates
     dtypes: ClassVar[tuple[str, ...]] = FMA_DTYPES  # the types that the template supports
     rules: ClassVar[tuple[Rule, ...]]  # the family's own rules, applied before those of hardware and guidelines
-    odd_lines: ClassVar[float] = ODD_LINES  # see Tiling.odd_lines
+    without_vectors: ClassVar[float] = WITHOUT_VECTORS  # see Tiling.without_vectors
     c_vector_bytes: ClassVar[int] = 0  # see Tiling.c_vector_bytes
     on_tensor_cores: ClassVar[bool] = False  # whether tensor cores compute the products
     beside_resources: ClassVar[tuple[str, ...]] = ()  # tunables that do not affect `resources`; others may
@@ -101,7 +101,7 @@ class Family(ABC, Generic[C]):
             tile_n=launch.columns_per_block,
             k_step=step,
             k_per_pass=self.k_per_pass(config),
-            odd_lines=self.odd_lines,
+            without_vectors=self.without_vectors,
             k_padding=step ** (step <= MOST_DEPTH),  # 1 for a long step; of a table, an array
             c_vector_bytes=self.c_vector_bytes,
         )

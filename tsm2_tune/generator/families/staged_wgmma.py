@@ -14,7 +14,7 @@ from tsm2_tune.generator.config import KernelConfig, Launch, Periods, Resources,
 from tsm2_tune.generator.device.architecture import HOST
 from tsm2_tune.generator.device.limits import DeviceLimits
 from tsm2_tune.generator.device.tensor_cores import WITH_WARPGROUP_PRODUCTS
-from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
+from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, Family
 from tsm2_tune.generator.families.stream_a import FEW_COLUMNS, MANY_COLUMNS
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
@@ -81,7 +81,7 @@ class StagedWgmma(Family[StagedWgmmaConfig]):
     )
     template = "staged_wgmma.cu.jinja"
     has_batches = True
-    odd_lines = ODD_STAGED_LINES
+    without_vectors = STAGED_WITHOUT_VECTORS
     dtypes = ("bf16", "f16")
     rules = (
         Rule(

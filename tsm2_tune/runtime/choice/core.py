@@ -50,7 +50,7 @@ class CoreChoice(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("m", "n", "k", "lda", "ldb", "ldc")),
         *((name, ctypes.c_int64) for name in ("stride_a", "stride_b", "stride_c", "batch_count")),
         *((f"measured_{name}", ctypes.c_int64) for name in ("m", "n", "k", "batch")),
-        *((name, ctypes.c_double) for name in ("measured_us", "distance", "relative_error", "us", "vendor_us")),
+        *((name, ctypes.c_double) for name in ("measured_us", "distance", "error_factor", "us", "vendor_us")),
     )
 
 
@@ -67,7 +67,7 @@ class CoreTime(ctypes.Structure):
 class CoreRates(ctypes.Structure):
     """struct core_rates."""
 
-    _fields_ = tuple((name, ctypes.c_double) for name in ("odd_lines", "arithmetic_rate", "cached_rate"))
+    _fields_ = tuple((name, ctypes.c_double) for name in ("without_vectors", "arithmetic_rate", "cached_rate"))
 
 
 class _OpenPack(ctypes.Structure):

@@ -20,7 +20,7 @@ Times = Sequence[Sequence[float]]
 
 MAGIC, VERSION = b"TSM2PACK", 4
 ORDERS = {"n": 0, "t": 1}
-UNKNOWN = Tiling(resident=0, tile_m=1, tile_n=0, k_step=0, k_per_pass=0, odd_lines=1.0)
+UNKNOWN = Tiling(resident=0, tile_m=1, tile_n=0, k_step=0, k_per_pass=0, without_vectors=1.0)
 
 
 class HeaderRecord(ctypes.LittleEndianStructure):

@@ -30,7 +30,7 @@ class LeftOut:
     predicted_vendor_us: float
     distance: float  # to the chosen kernel's nearest measured shape: Euclidean, of the logarithms of m, n and k
     is_vendor_chosen: bool
-    relative_error: float  # of the predicted gain, in units of `gain_error`
+    error_factor: float  # of the predicted gain; times `gain_error`, its standard deviation
 
     @property
     def log_overestimate(self) -> float:
@@ -81,7 +81,7 @@ def _left_out(winner: Winner, kernels: Sequence[MeasuredKernel], core: Core) -> 
         choice.vendor_us,
         choice.distance,
         bool(choice.is_vendors),
-        choice.relative_error,
+        choice.error_factor,
     )
 
 
@@ -91,7 +91,7 @@ def with_gain_errors(
     """Return the rates of each GPU with the error of predicted gains, `gain_error`.
 
     It is the root mean square of the overestimates of log(gain) at left-out shapes, times the square root of 2, since
-    underestimates count as 0. An overestimate is divided by the relative error of its prediction. The error assumed
+    underestimates count as 0. An overestimate is divided by the error factor of its prediction. The error assumed
     without any left-out shape counts as PRIOR_SHAPES shapes. Raise the errors of `core_of`.
     """
     found = defaultdict[str, list[LeftOut]](list)
@@ -101,6 +101,6 @@ def with_gain_errors(
 
 
 def _with_gain_error(rates: DeviceRates, found: Sequence[LeftOut]) -> DeviceRates:
-    squares = 2 * sum((max(one.log_overestimate, 0.0) / one.relative_error) ** 2 for one in found)
+    squares = 2 * sum((max(one.log_overestimate, 0.0) / one.error_factor) ** 2 for one in found)
     variance = (PRIOR_SHAPES * rates.gain_error**2 + squares) / (PRIOR_SHAPES + len(found))
     return replace(rates, gain_error=math.sqrt(variance))

@@ -16,7 +16,7 @@ from math import lcm
 from typing import Annotated, Any, ClassVar
 
 from tsm2_tune.generator.device.limits import DeviceLimits
-from tsm2_tune.generator.families.family import ODD_LINES
+from tsm2_tune.generator.families.family import WITHOUT_VECTORS
 from tsm2_tune.generator.families.inner.kernel import (
     CHUNKS_FOR_ALL,
     VECTOR_BYTES,
@@ -193,7 +193,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
         *WIDE_SPLIT_RULES,
     )
     moved_as_doubles = ()
-    odd_lines = 1.0  # no penalty for odd lines across k: they are copied as one contiguous piece
+    without_vectors = 1.0  # no penalty for odd lines across k: they are copied as one contiguous piece
     config_type = InnerFmaRingConfig
 
     def grids(self) -> Iterable[Grid[InnerFmaRingConfig]]:
@@ -248,7 +248,7 @@ class InnerFmaRing(Inner[InnerFmaRingConfig]):
 
     def tiling(self, config: InnerFmaRingConfig, problem: Problem, resident: int) -> Tiling:
         found = super().tiling(config, problem, resident)
-        return replace(found, odd_lines=ODD_LINES) if "k" in problem.contiguous[:2] else found
+        return replace(found, without_vectors=WITHOUT_VECTORS) if "k" in problem.contiguous[:2] else found
 
     def fits(self, problem: Problem) -> bool:
         return super().fits(problem) and not problem.is_gram  # other families compute half of a Gram matrix

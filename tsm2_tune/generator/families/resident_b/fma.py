@@ -46,7 +46,7 @@ TILE_DEPTH = 64  # rows of B in shared memory at a time: all of B if k is small
 # Options of resident_b_fma_held.
 DEPTH = (2, 4, 8, 16)
 COLUMNS_AT_A_TIME = (2, 4, 8, 16)
-ODD_HELD = 1.6  # Tiling.odd_lines of resident_b_fma_held: fits of 5 kernels on an H100 are 1.15 to 1.8
+HELD_WITHOUT_VECTORS = 1.6  # of resident_b_fma_held: fits of 5 kernels on an H100 are 1.15 to 1.8
 ACROSS = (2, 4, 8, 16, 32, 64)
 PACK = 16  # rows; a multiple of every type's vector
 
@@ -202,7 +202,7 @@ class ResidentBFmaHeld(ThroughRegisters[ResidentBFmaHeldConfig]):
         ),
         ROWS_WITHIN_M,
     )
-    odd_lines = ODD_HELD
+    without_vectors = HELD_WITHOUT_VECTORS
     config_type = ResidentBFmaHeldConfig
 
     def grids(self) -> Iterable[Grid[ResidentBFmaHeldConfig]]:

@@ -58,7 +58,7 @@ WIDE_TILES = ((8, 4), (8, 2), (8, 8))
 SMALL_WIDE_TILES = ((8, 1), (2, 1), (4, 1))
 SMALL_TILES = ((4, 1), (2, 1), (8, 1), (4, 2))
 LONG_ROW_BYTES = 128
-ODD_ROWS = 2.8  # Tiling.odd_lines: measured over expected time of 11 odd shapes on an H200, mean of 1.2 to 5.7
+WITHOUT_VECTORS = 2.8  # measured over expected time of 11 shapes with odd lines on an H200, mean of 1.2 to 5.7
 WIDE = 4  # the least n / k of a C that takes nearly all of the memory traffic
 
 
@@ -203,7 +203,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         strides_fill_device("threads", "lanes", "teams", "rows"),
         REGISTERS_REACHABLE,
     )
-    odd_lines = ODD_ROWS
+    without_vectors = WITHOUT_VECTORS
     config_type = RowLanesRegisterBConfig
 
     def grids(self) -> Iterable[Grid[RowLanesRegisterBConfig]]:
@@ -256,11 +256,11 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
         return Periods(block_rows(config), config.teams * config.columns, depth(config, problem))
 
     def tiling(self, config: RowLanesRegisterBConfig, problem: Problem, resident: int) -> Tiling:
-        kept = max(config.columns // config.lanes, 1)  # columns of C that a lane stores
+        stored = max(config.columns // config.lanes, 1) if problem.row_major_c else config.rows  # along a line of C
         return replace(
             super().tiling(config, problem, resident),
-            vector_bytes=config.vector_bytes,
-            c_vector_bytes=min(kept * problem.dtype.element_bytes, PACK_BYTES),
+            vector_bytes=config.vector_bytes // config.rows_per_vector,
+            c_vector_bytes=min(stored * problem.dtype.element_bytes, PACK_BYTES),
             k_of_vectors=depth(config, problem),
         )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from tsm2_tune.generator.config import GROUP_SPLITS, KernelConfig, Launch, Periods, Resources
-from tsm2_tune.generator.families.family import ODD_STAGED_LINES, Family
+from tsm2_tune.generator.families.family import STAGED_WITHOUT_VECTORS, Family
 from tsm2_tune.generator.paper_model import OVERHEAD_REGISTERS
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.space.candidate import Candidate, tunable
@@ -111,7 +111,7 @@ class StagedKernel(Family[C]):
     persistent: ClassVar[bool]  # whether the grid has `splits` blocks, which share all tiles of C
     least_bound: ClassVar[int]  # the least value of `min_blocks` that the CUDA source passes to __launch_bounds__
     has_batches = True
-    odd_lines = ODD_STAGED_LINES
+    without_vectors = STAGED_WITHOUT_VECTORS
     beside_resources = ("splits", "min_blocks")
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""Fit of a kernel's arithmetic_rate, cached_rate and odd_lines (members of Tiling) to its measured times.
+"""Fit of a kernel's arithmetic_rate, cached_rate and without_vectors (members of Tiling) to its measured times.
 
 At some shapes a kernel does additional work: it computes partly filled tiles, or reads an operand several times. The
 rate of this work differs between kernels, and can be measured only at such shapes.
@@ -23,7 +23,7 @@ Array = np.ndarray[Any, np.dtype[np.float64]]
 # multiple of the typical one, and the time factor for lines that are not a multiple of vector loads.
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (6.7, 3.3, 1.7, 1.0, 0.6, 0.3, 0.14)
-ODD_LINES = (1.0, 1.15, 1.4, 1.8, 2.4)
+WITHOUT_VECTORS = (1.0, 1.15, 1.4, 1.8, 2.4)
 # Kernel family -> prior value of the arithmetic rate; 1 for other families. They are the means for 276 winners
 # on an H100. Families whose threads read most operands from shared memory have lower rates.
 PRIOR_ARITHMETIC = {
@@ -52,18 +52,18 @@ def fitted(kernel: MeasuredKernel, device_rates: DeviceRates) -> Tiling:
     prior = replace(tiling, arithmetic_rate=PRIOR_ARITHMETIC.get(family_name_in(kernel.winner.config), 1.0))
     if not kernel.times:
         return prior
-    times, odd_line_factors = _times(kernel), sorted({*ODD_LINES, prior.odd_lines})
-    axes = np.meshgrid(ARITHMETIC_RATES, CACHED_RATES, odd_line_factors, indexing="ij")
+    times, vector_factors = _times(kernel), sorted({*WITHOUT_VECTORS, prior.without_vectors})
+    axes = np.meshgrid(ARITHMETIC_RATES, CACHED_RATES, vector_factors, indexing="ij")
     rates = np.stack(axes, axis=-1)  # [arithmetic, cached, odd, 3 rates]
     predicted_us = _predicted_us(kernel, rates, times, device_rates)  # [arithmetic, cached, odd, time]
-    has_odd_lines = predicted_us[0, 0, 0] != predicted_us[0, 0, -1]
-    if has_odd_lines.all() or not has_odd_lines.any():  # then the times do not show what odd lines cost
-        at = odd_line_factors.index(prior.odd_lines)
+    lacks_vectors = predicted_us[0, 0, 0] != predicted_us[0, 0, -1]
+    if lacks_vectors.all() or not lacks_vectors.any():  # then the times do not show what the lack of vectors costs
+        at = vector_factors.index(prior.without_vectors)
         rates, predicted_us = rates[:, :, at : at + 1], predicted_us[:, :, at : at + 1]
     us = np.array([time.us for time in times])
     errors = _squared_residuals(us, predicted_us) + PRIOR_WEIGHT * _prior_penalty(rates, prior)
-    arithmetic_rate, cached_rate, odd_lines = rates[np.unravel_index(errors.argmin(), errors.shape)].tolist()
-    return replace(prior, arithmetic_rate=arithmetic_rate, cached_rate=cached_rate, odd_lines=odd_lines)
+    arithmetic_rate, cached_rate, without_vectors = rates[np.unravel_index(errors.argmin(), errors.shape)].tolist()
+    return replace(prior, arithmetic_rate=arithmetic_rate, cached_rate=cached_rate, without_vectors=without_vectors)
 
 
 def _times(kernel: MeasuredKernel) -> ctypes.Array[CoreTime]:
@@ -93,5 +93,5 @@ def _squared_residuals(us: Array, predicted_us: Array) -> Array:
 
 def _prior_penalty(rates: Array, prior: Tiling) -> Array:
     """Return the sum over the three rates (the last axis) of squared log(rate / prior value)."""
-    prior_rates = np.array([prior.arithmetic_rate, prior.cached_rate, prior.odd_lines])
+    prior_rates = np.array([prior.arithmetic_rate, prior.cached_rate, prior.without_vectors])
     return cast(Array, (np.log(rates / prior_rates) ** 2).sum(axis=-1))
