@@ -1,12 +1,13 @@
 """Write the trials of a GPU model that the package includes, from a database: verify its winners, then export.
 
     tsm2-tune import tsm2_tune/pretuned/h200.jsonl --db h200.db
-    python -m benchmarks.pretuned h200.db --dtype f32,f64,c64 --pairs 300 --output tsm2_tune/pretuned/h200.jsonl
+    python -m benchmarks.pretuned h200.db --dtype f32,f64,c64 --cross-timing 300 --output tsm2_tune/pretuned/h200.jsonl
 
 The verification needs the GPU, and the compiler with which the winners were tuned. An interrupted verification
 continues with the same command. `--no-verify` skips it; the file states for each winner whether it was fully
-verified. With `--pairs`, kernels are timed at other tuned shapes first, which makes predictions more exact. Several
-GPUs share this work if each gets one `--part` of the types and ops, with one database.
+verified. With `--cross-timing`, kernels are timed at other tuned shapes first, which makes predictions more exact.
+Several GPUs share this if each times one `--part` with `--no-verify`, an --output of its own and one database; after
+them the command is called once without `--cross-timing`.
 """
 
 from __future__ import annotations
@@ -61,7 +62,9 @@ def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2
     return [row for row in rows if not row.verified_in_full]
 
 
-def time_pairs(database: str, dtypes: Sequence[str], device: str, most_seconds: float, part: tuple[int, int]) -> None:
+def time_at_other_shapes(
+    database: str, dtypes: Sequence[str], device: str, most_seconds: float, part: tuple[int, int]
+) -> None:
     """Time the kernels of these types at other shapes than their own, until the seconds are over.
 
     The L2 is in the state in which the winners were timed.
@@ -86,17 +89,19 @@ def time_pairs(database: str, dtypes: Sequence[str], device: str, most_seconds: 
 @click.option("--device", default="0", show_default=True, help="The CUDA ordinal of the card.")
 @click.option("--verify/--no-verify", "is_verified", default=True, help="Whether winners are verified before.")
 @click.option(
-    "--pairs", "most_seconds", type=Seconds(min=0), default=0.0, help="Time kernels at other shapes so long."
+    "--cross-timing", type=Seconds(min=0), default=0.0, help="Time kernels at other shapes so many seconds."
 )
-@click.option("--part", default="1/1", show_default=True, help="Of --pairs, such as 2/4: of four runs, the second.")
+@click.option(
+    "--part", default="1/1", show_default=True, help="Time the kernels of a part of the types and ops: 2/4."
+)
 @click.option("--output", required=True, metavar="FILE", help="The text.")
 def main(
-    database: str, dtype: str, device: str, is_verified: bool, most_seconds: float, part: str, output: str
+    database: str, dtype: str, device: str, is_verified: bool, cross_timing: float, part: str, output: str
 ) -> None:
     """Write the file of trials that the package includes, from DATABASE."""
     dtypes = [one.strip() for one in dtype.split(",")]
-    if most_seconds > 0:
-        time_pairs(database, dtypes, device, most_seconds, part_of(part))
+    if cross_timing > 0:
+        time_at_other_shapes(database, dtypes, device, cross_timing, part_of(part))
     if is_verified:
         verify(database, dtypes, device)
     rows = tsm2_tune.best(database, dtype=dtypes)

@@ -163,8 +163,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(
         heads,
         [
-            (row["pack"], str(row["products"]), str(row["unknown"]), f"{row['left_to_cublas']:.0%}", f"{row['x_cublas']:.3f}",
-             f"{row['slower_by_3_percent']:.1%}", f"{row['slower_by_10_percent']:.1%}", f"{row['worst']:.2f}")
+            (row["pack"], str(row["products"]), str(row["unknown"]), f"{row['left_to_cublas']:.0%}",
+             f"{row['x_cublas']:.3f}", f"{row['slower_by_3_percent']:.1%}", f"{row['slower_by_10_percent']:.1%}", f"{row['worst']:.2f}")
             for row in rows
         ],
     )  # fmt: skip

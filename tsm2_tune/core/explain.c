@@ -63,8 +63,8 @@ static void add_predicted(char *text, size_t bytes, const struct core_pack *pack
     if (choice->vendor_us > 0)
         add(text, bytes, ", cuBLAS's gemm %.1f us", choice->vendor_us);
     if (choice->is_vendors && choice->vendor_us >= choice->us)
-        add(text, bytes, "; the predicted gain of %.2f x is too uncertain: at least %.2f x is needed", choice->vendor_us / choice->us,
-            least_gain(pack, choice));
+        add(text, bytes, "; the predicted gain of %.2f x is too uncertain: at least %.2f x is needed",
+            choice->vendor_us / choice->us, least_gain(pack, choice));
 }
 
 void core_explain(const struct core_pack *pack, const struct core_choice *choice, const char *device, char *text,

@@ -103,8 +103,8 @@ struct timed_launch {
 int fastest_launches(const struct core_pack *pack, int index, const struct work *work, struct timed_launch *found,
                      int room, double *distance);
 
-/* Return which of a kernel's points is nearest: 0 for its own shape, 1 for its first time at another shape. Odd lines
-   of only one of the point and the product add to the distance. */
+/* Return which of a kernel's points is nearest: 0 for its own shape, 1 for its first time at another shape. Distances
+   include NO_VECTORS_APART. */
 uint32_t nearest_point(const struct core_pack *pack, int index, const struct work *work);
 
 /* Return log(padding). Padding is the operations of whole tiles, which a kernel executes, divided by the product's. */

@@ -143,8 +143,8 @@ best = Table(
 #            kernel's code changes, older trials stay in the table but can no longer win.
 # contender  a known trial with a correct result, with each of its measurements in its L2 cache state.
 # racing     the newest measurement of each contender: from its last final comparison, or else its first. The
-#            leader has the least median. A trial that took part in no final comparison wins only if its median is
-#            less than that of each finalist by 5 %: times of a search and of a final differ by some percent.
+#            leader has the least median. The median of a trial that took part in no final counts 1.05 times, because
+#            times of a search are some percent shorter than those of a final.
 # placed     the ties: trials measured in the leader's round whose confidence interval overlaps the leader's
 #            interval, and whose median is at most 5 % over the leader's. The winner is the first of them by
 #            registers, then by shared memory, then by the configuration's text.
