@@ -1,7 +1,8 @@
 """Write the trials of a GPU model that the package includes, from a database: verify its winners, then export.
 
     tsm2-tune import tsm2_tune/pretuned/h200.jsonl --db h200.db
-    python -m benchmarks.pretuned h200.db --dtype f32,f64,c64 --cross-timing 300 --output tsm2_tune/pretuned/h200.jsonl
+    python -m benchmarks.pretuned h200.db --dtype f32,f64,c64 --cross-timing 300 \
+        --output tsm2_tune/pretuned/h200.jsonl
 
 The verification needs the GPU, and the compiler with which the winners were tuned. An interrupted verification
 continues with the same command. `--no-verify` skips it; the file states for each winner whether it was fully

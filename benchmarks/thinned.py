@@ -160,14 +160,20 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
         "over 10 % slower",
         "worst",
     )
-    return markdown(
-        heads,
-        [
-            (row["pack"], str(row["products"]), str(row["unknown"]), f"{row['left_to_cublas']:.0%}",
-             f"{row['x_cublas']:.3f}", f"{row['slower_by_3_percent']:.1%}", f"{row['slower_by_10_percent']:.1%}", f"{row['worst']:.2f}")
-            for row in rows
-        ],
-    )  # fmt: skip
+    lines = [
+        (
+            row["pack"],
+            str(row["products"]),
+            str(row["unknown"]),
+            f"{row['left_to_cublas']:.0%}",
+            f"{row['x_cublas']:.3f}",
+            f"{row['slower_by_3_percent']:.1%}",
+            f"{row['slower_by_10_percent']:.1%}",
+            f"{row['worst']:.2f}",
+        )
+        for row in rows
+    ]
+    return markdown(heads, lines)
 
 
 @click.command(cls=Command)
