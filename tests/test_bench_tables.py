@@ -153,6 +153,5 @@ def test_hardly_any_product_is_slower_than_by_cublas_whole_pack_or_thinned(tmp_p
         done = CliRunner().invoke(thinned.main, [*map(str, arguments), "--output", str(output)])
         assert done.exit_code == 0, done.output
         rows = json.loads(output.read_text(encoding="utf-8"))["rows"]
-        assert all(
-            row["products"] > 250 and row["slower_by_3_percent"] <= 0.0125 < 1 < row["x_cublas"] for row in rows
-        )
+        assert all(row["products"] > 250 and row["x_cublas"] > 1.1 for row in rows)
+        assert all(row["slower_by_3_percent"] <= (0.016 if "%" in row["pack"] else 0.01) for row in rows)
