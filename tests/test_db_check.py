@@ -148,7 +148,7 @@ def test_what_is_old_or_needed_by_nothing_is_a_note(good: Path) -> None:
     downgrade(good)
     removes = f"Remedy: tsm2-tune db vacuum --db {good} removes them"
     assert told(good) == [
-        f"note     schema: 24, older than this version's 28. Remedy: tsm2-tune db migrate"
+        f"note     schema: 24, older than this version's 29. Remedy: tsm2-tune db migrate"
         f" --db {good} migrates it, as does the next command that opens it",
         "note     kernels: 1 trial of kernels whose code changed in this version, on NVIDIA H200. Their times"
         " can still win. Remedy: tune again on that device",
