@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-PATIENCE_SECONDS = 60  # after so many, again and again, it says where its threads are
+# After so many seconds a program prints where its threads are. That can crash a thread that runs: wait until it hangs.
+PATIENCE_SECONDS = 200
 
 
 def in_threads(works: list[Callable[[], object]]) -> None:
