@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-# After so many seconds a program prints where its threads are. That can crash a thread that runs: wait until it hangs.
+# After so many seconds a program prints where its threads are. That can crash one that runs, so wait until it hangs.
 PATIENCE_SECONDS = 200
 
 
