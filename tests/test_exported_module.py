@@ -156,6 +156,7 @@ def test_arrays_must_be_where_kernels_were_tuned(tmp_path: Path) -> None:
         False,
     ]
     assert ["NumPy arrays need the package tsm2_tune" in text for text in said] == [False, True]
+    assert ["\n`launcher()` is" in str(module.__doc__) for module in (of_gpu, of_host)] == [True, True]
 
 
 # The module on the host
