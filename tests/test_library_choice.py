@@ -23,6 +23,7 @@ from tests.packs_of_everything import everything, kernels_of_everything, pack_of
 from tsm2_tune.runtime.choice.choose import core_record
 from tsm2_tune.runtime.choice.core import NO_KERNEL
 from tsm2_tune.tuner.packs.core_pack import core_of
+from tsm2_tune.tuner.packs.left_out import with_gain_errors
 
 pytestmark = IN_C
 
@@ -49,7 +50,7 @@ def test_a_library_tells_the_cores_choice(
 ) -> None:
     found, known = everything(seed)
     kernels, calls = kernels_of_everything(seed), random_calls(600, seed)
-    core = core_of(kernels, known.rates)
+    core = core_of(kernels, with_gain_errors(kernels, known.rates))
     library = str(fabricated_library(tmp_path, *pack_of_everything(seed), known=known, found=found))
     told, times, chosen = there(choices, library, calls, device), there(compared, library, calls, device), 0
     for call, (status, text, error), compared_times in zip(calls, told, times, strict=True):
