@@ -20,10 +20,8 @@ import click
 import tsm2_tune
 from benchmarks.gpu import gpu
 from benchmarks.result_file import program_facts, require_new
-from benchmarks.versus_cublas import part_of
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.commands.options import Seconds
-from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.problem import INT32_MAX, Problem, dtype_named
 
 # What users of PyTorch wait for.
@@ -34,6 +32,7 @@ KNOWN = (
     "64*4096x8x4096:f64", "128*4096x16x128:bf16", "64*16x128x8192:bf16:tn",
 )  # fmt: skip
 LARGEST_SMALL, SKINNY = 32, 4
+OF_A_RUN = 12  # problems of one run: their kernels are compiled while others are timed
 BYTES = 2e8  # of a batch whose count is chosen here: four times the L2 of an H200
 STACKS = {  # regime -> m, n, k of a product, and the letters of A and B
     "R": (4096, 16, 256, "nn"),
@@ -65,30 +64,27 @@ def _batch(m: int, n: int, k: int, dtype: str, op: str) -> Problem:
 
 
 @click.command(cls=Command)
-@click.option("--device", "spec", default="0", show_default=True)
+@click.option("--device", "spec", default="0", show_default=True, help="A CUDA ordinal, or several: 0,1.")
 @click.option("--seconds", type=Seconds(min=0, min_open=True), default=4.0, show_default=True, help="Of each search.")
 @click.option("--most-seconds", type=Seconds(min=0, min_open=True), default=1e6, help="Begin no search after these.")
-@click.option("--part", default="1/1", show_default=True, help="Such as 2/4: of four runs, the second.")
 @click.option("--db", default="batches.db", show_default=True, help="The same database continues an earlier run.")
 @click.option("--output", required=True, type=click.Path(dir_okay=False, path_type=Path))
-def main(spec: str, seconds: float, most_seconds: float, part: str, db: str, output: Path) -> None:
-    """Tune each batch, and write the winners' times beside cuBLAS's to a file after each."""
-    gpu(spec)
+def main(spec: str, seconds: float, most_seconds: float, db: str, output: Path) -> None:
+    """Tune each batch, and write the winners' times beside cuBLAS's to a file after every few."""
+    for ordinal in spec.split(","):
+        gpu(ordinal)
     require_new(output, "name another --output")
-    number, parts = part_of(part)
-    began, rows = time.monotonic(), []
-    for problem in islice(problems(), number - 1, None, parts):
+    began, rows, left = time.monotonic(), [], problems()
+    while some := list(islice(left, OF_A_RUN)):
         if time.monotonic() - began > most_seconds:
             break
-        try:
-            result = tsm2_tune.tune(problem, device=spec, db=db, budget=seconds, pairs=False)
-        except TuneError as error:
-            click.echo(f"{problem.text}: {error}", err=True)
-            continue
+        result = tsm2_tune.tune(some, device=spec, db=db, budget=seconds, pairs=False)
+        for problem in (*result.unsolved, *result.unfinished):
+            click.echo(f"{problem.text}: no winner", err=True)
         for winner in result.winners:
-            rows.append(asdict(winner) | {"problem": problem.text})
+            rows.append(asdict(winner) | {"problem": winner.problem.text})
             click.echo(winner)
-        facts = {"command": f"benchmarks.batches --seconds {seconds:g} --part {part}", **program_facts()}
+        facts = {"command": f"benchmarks.batches --device {spec} --seconds {seconds:g}", **program_facts()}
         output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
