@@ -101,8 +101,9 @@ def main(
 ) -> None:
     """Write the file of trials that the package includes, from DATABASE."""
     dtypes = [one.strip() for one in dtype.split(",")]
+    of_kinds = part_of(part)
     if cross_timing > 0:
-        time_at_other_shapes(database, dtypes, device, cross_timing, part_of(part))
+        time_at_other_shapes(database, dtypes, device, cross_timing, of_kinds)
     if is_verified:
         verify(database, dtypes, device)
     rows = tsm2_tune.best(database, dtype=dtypes)

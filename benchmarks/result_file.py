@@ -25,6 +25,7 @@ from tsm2_tune.tuner.device.target import Target
 SAME = ("device", "driver", "toolkit", "flags", "cublas", "cublaslt", "tsm2_tune", "sources", "pack")
 LISTS = ("earlier_runs", "skipped", "rows")
 MOST = 1e15  # limit of the numbers in a row
+MOST_BYTES = 1 << 28  # of a compressed file's content
 
 
 def is_number(value: Any) -> bool:
@@ -109,6 +110,7 @@ class ResultFile:
     """The facts of a run, the rows of its cells, and the skipped cells. Each change rewrites the file."""
 
     def __init__(self, path: Path, facts: dict[str, Any]) -> None:
+        refuse_compressed(path)
         self.path, self.facts = path, facts
         self.rows: list[dict[str, Any]] = []
         self.skipped: list[dict[str, Any]] = []
@@ -170,9 +172,16 @@ def require_folder(path: Path) -> None:
         raise InputError(f"{path} is in no folder that exists: make it first or name another file")
 
 
+def refuse_compressed(path: Path) -> None:
+    """Raise InputError if the file's name is that of a compressed one, which can only be read."""
+    if path.suffix == ".xz":
+        raise InputError(f"{path}: results are written as JSON: name a file without .xz, and compress it afterwards")
+
+
 def require_new(path: Path, remedy: str) -> None:
     """Raise InputError if the file exists, so that a run does not overwrite hours of measurements."""
     require_folder(path)
+    refuse_compressed(path)
     if path.exists():
         raise InputError(f"{path} exists: {remedy}")
 
@@ -189,14 +198,22 @@ def comparable(path: Path, found: dict[str, Any], facts: dict[str, Any]) -> None
             )
 
 
+def _decompressed(content: bytes) -> bytes:
+    """Return the bytes that xz compressed. Raise LZMAError for other content, and for more than MOST_BYTES."""
+    decompressor = lzma.LZMADecompressor(lzma.FORMAT_XZ)
+    found = decompressor.decompress(content, MOST_BYTES)
+    if not decompressor.eof:
+        raise lzma.LZMAError(f"it is cut off, or has more than {MOST_BYTES} bytes")
+    return found
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """Return the JSON of a file, which may be compressed (.xz). It must have rows; runs and skips are optional.
 
     Raise InputError for another file.
     """
     try:
-        content = path.read_bytes()
-        found = json.loads(lzma.decompress(content) if path.suffix == ".xz" else content)
+        found = json.loads(_decompressed(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes())
     except (OSError, ValueError, RecursionError, lzma.LZMAError) as error:
         raise InputError(f"{path} is no result file ({error}): name one that a bench has written") from None
     if not isinstance(found, dict) or not isinstance(found.get("rows"), list):

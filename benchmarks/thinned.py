@@ -7,7 +7,8 @@ A thinned pack has the kernels and times of a random share of the pretuned pack'
 measured shape, without the kernels and times of this shape. The times of the chosen kernel and of cuBLAS there are
 those of the whole pack. With `--unseen`, the whole pack chooses at the shapes of a file of `benchmarks.unseen`.
 That file has times of the kernels that were chosen there by prediction, by timing and by a search. Products whose
-chosen kernel was not timed are counted and left out. A product that the pack leaves to cuBLAS has the gain 1.
+chosen kernel was not timed are counted. They are left out, and so are products without a kernel. A product
+that the pack leaves to cuBLAS has the gain 1.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from typing import Any
 import click
 
 from benchmarks.headline import geometric_mean, markdown
-from benchmarks.result_file import program_facts, read_json, require_new
+from benchmarks.result_file import program_facts, require_new
+from benchmarks.unseen_file import read_unseen
 from tsm2_tune.commands.errors import Command
 from tsm2_tune.errors import InputError
 from tsm2_tune.pretuned import pretuned
@@ -58,8 +60,10 @@ class Gains:
             self.unknown += 1
 
     def row(self, name: str) -> dict[str, Any]:
-        """Return the row of the result file."""
+        """Return the row of the result file. Raise InputError if no product's time is known."""
         count = len(self.ratios)
+        if count == 0:
+            raise InputError(f"{name}: no product's time is known")
         slower = {percent: sum(gain * (1 + percent / 100) < 1 for gain in self.ratios) / count for percent in (3, 10)}
         return {
             "pack": name, "products": count, "unknown": self.unknown,
@@ -136,9 +140,10 @@ def gains_at_unseen(
         if not (row["cublas_us"] and row["cublas_verified"]):
             continue
         planned = (row["plan"] or "").partition(" ")[0].rstrip(":,")
+        # The launch of the kernel that was chosen by prediction is probably the one that is chosen here.
         known = {
-            row["configuration"]: row["ours_us"], planned: row["plan_us"],
-            row["search_configuration"]: row["search_us"],
+            planned: row["plan_us"], row["search_configuration"]: row["search_us"],
+            row["configuration"]: row["ours_us"],
         }  # fmt: skip
         layout = Layout.of_op(row["dtype"], (row["m"], row["n"], row["k"]), row["op"])
         choice = core.choose(core_record(*layout, leaves_out_shape=True), device)
@@ -190,7 +195,10 @@ def main(name: str, unseen: tuple[Path, ...], output: Path) -> None:
     kernels, rates = exported.kernels, exported.device_rates[device]
     rows = []
     for path in unseen:
-        gains = gains_at_unseen(core_of(kernels, exported.device_rates), kernels, read_json(path)["rows"], device)
+        found = read_unseen(path)
+        if found["device"] != device:
+            raise InputError(f"{path} was measured on {found['device']}, and {name} on {device}")
+        gains = gains_at_unseen(core_of(kernels, exported.device_rates), kernels, found["rows"], device)
         rows.append(gains.row(f"{name}, {path.name}"))
     for share in () if unseen else SHARES:
         gains = Gains()

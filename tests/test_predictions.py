@@ -262,6 +262,20 @@ def test_odd_lines_of_a_and_of_b_or_c_take_longer(
     assert slower / plain == pytest.approx(2.0 if odd else 1.0, rel=0.05)
 
 
+@pytest.mark.parametrize(
+    ("shape", "lds"), [((64, 8, 5), {"lda_rows": 8}), ((64, 7, 8), {"ldc_rows": 8}), ((64, 8, 80), {})]
+)
+def test_lanes_that_hold_rows_need_whole_and_short_lines(shape: Shape, lds: dict[str, int]) -> None:
+    leading = [(0, lds.get(f"ld{x}_rows", 0)) for x in "abc"]
+    asked = core_record("f32", shape, leading, (False, False), is_gram=False)
+    times = []
+    for k_of_vectors in (0, 64):
+        tiling = replace(LOOPING[0], without_vectors=2.0, c_vector_bytes=16, k_of_vectors=k_of_vectors)
+        kernel = measured((tiling, LOOPING[1]), (64, 8, 64), 1e6, op="ttt")
+        times.append(core(kernel, rates=DeviceRates(SMS, 1e-3, 1e-3, {})).predict(0, asked)[0])
+    assert times[1] / times[0] == pytest.approx(2.0, rel=0.05)
+
+
 def test_cublas_has_the_time_that_was_measured_near_the_shape() -> None:
     times = (R, 400.0), ((100, 8, 1000), 50.0)
     assert vendor_us(R, *times) == pytest.approx(400, rel=0.02)

@@ -77,7 +77,8 @@ struct core_rates {
 
 /* A kernel, and its *own shape*: the shape for which it was exported. A *line* is a column of a column-major matrix,
    or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector: then vectors of
-   all lines but the first are not aligned. A kernel *cannot use vectors* for a product if A has odd lines for its loads,
+   all lines but the first are not aligned. For a kernel with k_of_vectors, lines with a rest after the last vector are odd
+   too. A kernel *cannot use vectors* for a product if A has odd lines for its loads,
    if C has odd lines for its stores (B for its loads, if c_vector_bytes is 0), or if k exceeds k_of_vectors. A kernel's
    *body* is its time without the start of the launch
    and without the addition of partial sums. An extent of 0 is unbounded, unless its comment says otherwise. */
@@ -248,8 +249,8 @@ int core_contenders(const struct core_pack *pack, const struct core_product *pro
                     struct core_choice *found, int room);
 
 /* Set `ld` and `index_bits` of a choice for another product, which differs from the choice's product only in leading
-   dimensions. The widest vector load that divides a leading dimension must be the same in both products, since the
-   choice depends on odd lines. */
+   dimensions. The widest vector that divides a leading dimension must be the same in both products, since the choice
+   depends on odd lines. */
 void core_set_leading_dimensions(const struct core_pack *pack, const struct core_product *product,
                                  struct core_choice *choice);
 

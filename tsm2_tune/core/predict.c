@@ -43,9 +43,16 @@ int64_t core_element_bytes(int type)
 
 int64_t core_sum_bytes(int type) { return type == CORE_BF16 || type == CORE_F16 ? 4 : core_element_bytes(type); }
 
-/* Return whether matrix x has odd lines: several lines (columns if it is column-major) whose leading dimension in
-   bytes is no multiple of a vector. The matrix's base address is not known. The remainder is computed before the
-   multiplication by the element's bytes, which cannot overflow then. */
+/* Return whether the extent in bytes is a multiple of a vector. The remainder is computed before the multiplication by
+   the element's bytes, which cannot overflow then. */
+static int is_whole(int64_t extent, int type, int32_t vector_bytes)
+{
+    return extent % vector_bytes * core_element_bytes(type) % vector_bytes == 0;
+}
+
+/* Return whether matrix x has odd lines: several lines (columns if it is column-major) whose leading dimension is no
+   multiple of a vector. A kernel with k_of_vectors has no code for the rest of a line, so the line itself has to be a
+   multiple too. The matrix's base address is not known. */
 static int has_odd_lines(const struct core_kernel *kernel, const struct core_product *product, int x,
                          int32_t vector_bytes)
 {
@@ -54,7 +61,8 @@ static int has_odd_lines(const struct core_kernel *kernel, const struct core_pro
     const int64_t lines = order == CORE_ROW_MAJOR ? rows : columns, length = order == CORE_ROW_MAJOR ? columns : rows;
     const int is_contiguous = (x == CORE_C && product->makes_c) || product->ld[x][order] == 0;
     const int64_t ld = is_contiguous ? length : product->ld[x][order];
-    return lines > 1 && ld % vector_bytes * core_element_bytes(product->type) % vector_bytes != 0;
+    const int is_line_whole = kernel->k_of_vectors == 0 || is_whole(length, product->type, vector_bytes);
+    return lines > 1 && !(is_line_whole && is_whole(ld, product->type, vector_bytes));
 }
 
 /* Return the elements of a matrix in shared memory, with the padding after each line. */

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import operator
+import struct
 from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
@@ -113,9 +114,11 @@ def core_record(
     """Return a packed struct core_product. Its other fields are those of a Layout."""
     (a, b), makes_c = leading[:2], len(leading) == 2
     c = (0, 0) if makes_c else leading[2]
-    return PRODUCT.pack(
-        *shape, *a, *b, *c, *strides, batch, TYPES_IN_C.index(name), *conjugates, is_gram, makes_c, leaves_out_shape
-    )
+    flags = (*conjugates, is_gram, makes_c, leaves_out_shape)
+    try:
+        return PRODUCT.pack(*shape, *a, *b, *c, *strides, batch, TYPES_IN_C.index(name), *flags)
+    except struct.error:
+        raise ValueError(f"an extent or a stride of {'x'.join(map(str, shape))} exceeds 64 bits") from None
 
 
 def record_of(product: Product) -> bytes:
