@@ -284,6 +284,16 @@ def test_cublas_has_the_time_that_was_measured_near_the_shape() -> None:
     assert vendor_us((20480, 8, 20479), (R, 400.0)) == pytest.approx(440, rel=0.02)  # its lines are odd
 
 
+def test_cublas_takes_rests_of_lines_that_a_kernel_does_not() -> None:
+    asked = core_record("f32", (64, 8, 5), [(0, 8), (0, 8), (0, 8)], (False, False), is_gram=False)
+    times = []
+    for k_of_vectors in (0, 64):
+        kernel = measured((replace(LOOPING[0], k_of_vectors=k_of_vectors), LOOPING[1]), (64, 8, 8), 50.0, op="ttt")
+        found = core(replace(kernel, winner=replace(kernel.winner, vendor_us=60.0, vendor_right=1)))
+        times.append(found.choose(asked, GPU).vendor_us)
+    assert times[0] == times[1] > 0
+
+
 def test_cublas_computes_whole_tiles() -> None:
     filled = (500_000, 64, 64), 400.0
     assert vendor_us((500_000, 36, 36), filled) > 0.6 * 400.0  # 0.32 times the operations, and half of the bytes

@@ -167,7 +167,7 @@ static void choose_nearest(const struct candidates *candidates, struct core_choi
    shape that is nearest to the product, as nearest_point returns it. `distance` is the larger one of two: from the
    kernel's and from cuBLAS's nearest measured shape. */
 static double error_factor(const struct core_pack *pack, int index, const struct work *work, uint32_t nearest,
-                             double distance)
+                           double distance)
 {
     const struct core_point *point = &pack->points[(uint32_t)pack->derived[index].first_point + nearest];
     const double shapes = 1.0 + pack->kernels[index].time_count;
@@ -175,8 +175,7 @@ static double error_factor(const struct core_pack *pack, int index, const struct
     const double of_distance = DISTANCE_ERROR * distance;
     const double of_padding = padding > 0 ? PADDING_ERROR * padding : 0;
     const double of_vectors = point->lacks_vectors != work->lacks_vectors ? NO_VECTORS_ERROR : 0;
-    return sqrt(1 + 1 / shapes + of_distance * of_distance + of_padding * of_padding +
-                of_vectors * of_vectors);
+    return sqrt(1 + 1 / shapes + of_distance * of_distance + of_padding * of_padding + of_vectors * of_vectors);
 }
 
 /* Set the measured shape of the choice's kernel that is nearest to the product, its time, and its distance. Set the

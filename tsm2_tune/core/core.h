@@ -76,12 +76,12 @@ struct core_rates {
 };
 
 /* A kernel, and its *own shape*: the shape for which it was exported. A *line* is a column of a column-major matrix,
-   or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector: then vectors of
-   all lines but the first are not aligned. For a kernel with k_of_vectors, lines with a rest after the last vector are odd
-   too. A kernel *cannot use vectors* for a product if A has odd lines for its loads,
-   if C has odd lines for its stores (B for its loads, if c_vector_bytes is 0), or if k exceeds k_of_vectors. A kernel's
-   *body* is its time without the start of the launch
-   and without the addition of partial sums. An extent of 0 is unbounded, unless its comment says otherwise. */
+   or a row of a row-major matrix. *Odd lines* are several lines whose bytes are no multiple of a vector: then vectors
+   of all lines but the first are not aligned. For a kernel with k_of_vectors, lines with a rest after the last vector
+   are odd too. A kernel *cannot use vectors* for a product if A has odd lines for its loads, if C has odd lines for
+   its stores (B for its loads, if c_vector_bytes is 0), or if k exceeds k_of_vectors. A kernel's *body* is its time
+   without the start of the launch and without the addition of partial sums. An extent of 0 is unbounded, unless its
+   comment says otherwise. */
 struct core_kernel {
     int64_t m, n, k;
     int64_t batch;    /* products at its own shape: 1 if it is CORE_SINGLE, else at least 2 */

@@ -51,18 +51,18 @@ static int is_whole(int64_t extent, int type, int32_t vector_bytes)
 }
 
 /* Return whether matrix x has odd lines: several lines (columns if it is column-major) whose leading dimension is no
-   multiple of a vector. A kernel with k_of_vectors has no code for the rest of a line, so the line itself has to be a
-   multiple too. The matrix's base address is not known. */
+   multiple of a vector, or, without code for the rest of a line (`takes_rests` is 0), whose length is none. The matrix's
+   base address is not known. */
 static int has_odd_lines(const struct core_kernel *kernel, const struct core_product *product, int x,
-                         int32_t vector_bytes)
+                         int32_t vector_bytes, int takes_rests)
 {
     const int64_t rows = x == CORE_B ? product->k : product->m, columns = x == CORE_A ? product->k : product->n;
     const int order = kernel->orders[x];
     const int64_t lines = order == CORE_ROW_MAJOR ? rows : columns, length = order == CORE_ROW_MAJOR ? columns : rows;
     const int is_contiguous = (x == CORE_C && product->makes_c) || product->ld[x][order] == 0;
     const int64_t ld = is_contiguous ? length : product->ld[x][order];
-    const int is_line_whole = kernel->k_of_vectors == 0 || is_whole(length, product->type, vector_bytes);
-    return lines > 1 && !(is_line_whole && is_whole(ld, product->type, vector_bytes));
+    const int is_line_taken = takes_rests || is_whole(length, product->type, vector_bytes);
+    return lines > 1 && !(is_line_taken && is_whole(ld, product->type, vector_bytes));
 }
 
 /* Return the elements of a matrix in shared memory, with the padding after each line. */
@@ -127,17 +127,18 @@ struct work work_of(const struct core_pack *pack, int index, const struct core_p
     const struct core_kernel *kernel = &pack->kernels[index];
     const int second = kernel->c_vector_bytes > 0 ? CORE_C : CORE_B;
     const int32_t second_bytes = kernel->c_vector_bytes > 0 ? kernel->c_vector_bytes : kernel->vector_bytes;
-    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes) ||
-                       has_odd_lines(kernel, product, second, second_bytes) ||
-                       (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
+    const int takes_rests = kernel->k_of_vectors == 0;
+    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, kernel->vector_bytes, takes_rests) ||
+                              has_odd_lines(kernel, product, second, second_bytes, takes_rests) ||
+                              (double)product->k > extent_or_unbounded(kernel->k_of_vectors);
     return work_of_lines(pack, index, product, lacks_vectors);
 }
 
 struct work vendor_work_of(const struct core_pack *pack, int index, const struct core_product *product)
 {
     const struct core_kernel *kernel = &pack->kernels[index];
-    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES) ||
-                       has_odd_lines(kernel, product, CORE_B, VECTOR_BYTES);
+    const int lacks_vectors = has_odd_lines(kernel, product, CORE_A, VECTOR_BYTES, 1) ||
+                              has_odd_lines(kernel, product, CORE_B, VECTOR_BYTES, 1);
     return work_of_lines(pack, index, product, lacks_vectors);
 }
 
