@@ -1,14 +1,12 @@
 """Write the trials of a GPU model that the package includes, from a database: verify its winners, then export.
 
     tsm2-tune import tsm2_tune/pretuned/h200.jsonl --db h200.db
-    python -m benchmarks.pretuned h200.db --dtype f32,f64,c64 --cross-timing 300 \
-        --output tsm2_tune/pretuned/h200.jsonl
+    python -m benchmarks.pretuned h200.db --dtype f32,f64,c64 --output tsm2_tune/pretuned/h200.jsonl
 
 The verification needs the GPU, and the compiler with which the winners were tuned. An interrupted verification
 continues with the same command. `--no-verify` skips it; the file states for each winner whether it was fully
-verified. With `--cross-timing`, kernels are timed at other tuned shapes first, which makes predictions more exact.
-Several GPUs share this if each times one `--part` with `--no-verify`, an --output of its own and one database; after
-them the command is called once without `--cross-timing`.
+verified. `tsm2-tune --max-trials 1` on the tuned shapes, with the L2 state of their trials (`--cache`), searches nothing
+and times their kernels at other shapes, on several GPUs too. That makes predictions more exact.
 """
 
 from __future__ import annotations
@@ -20,17 +18,12 @@ from pathlib import Path
 import click
 
 import tsm2_tune
-from benchmarks.versus_cublas import part_of
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.commands.options import Seconds
 from tsm2_tune.errors import InputError
 from tsm2_tune.tuner.device.lock import device_lock
 from tsm2_tune.tuner.device.target import Target, find_target
 from tsm2_tune.tuner.export.kernel_sets.intermediate_winners import rows_between
-from tsm2_tune.tuner.measure.cross_timing import CrossTiming
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Cache
-from tsm2_tune.tuner.runs.events import PairMeasured
 from tsm2_tune.tuner.search.loop import Tuner
 from tsm2_tune.tuner.search.options import Options
 from tsm2_tune.tuner.search.session import verified
@@ -63,47 +56,15 @@ def unverified(store: Store, dtypes: Sequence[str], target: Target) -> list[tsm2
     return [row for row in rows if not row.verified_in_full]
 
 
-def time_at_other_shapes(
-    database: str, dtypes: Sequence[str], device: str, most_seconds: float, part: tuple[int, int]
-) -> None:
-    """Time the kernels of these types at other shapes than their own, until the seconds are over.
-
-    The L2 is in the state in which the winners were timed.
-    """
-    target, (number, parts), end = find_target(device), part, time.monotonic() + most_seconds
-    with Store.open(Path(database), create=False) as store:
-        rows = [row for row in store.best(device=target.identity.name) if row.dtype in dtypes and not row.stale]
-        kinds = list(dict.fromkeys((row.dtype, row.op, row.cache) for row in rows))[number - 1 :: parts]
-        for kind in kinds:
-            asked = frozenset(row.problem for row in rows if (row.dtype, row.op, row.cache) == kind)
-            with device_lock(target), Tuner(target, Options(cache=Cache(kind[-1]))) as tuner:
-                for event in CrossTiming(asked, tuner, store).events():
-                    if isinstance(event, PairMeasured):
-                        click.echo(f"{kind[0]} {kind[1]}: {event}")
-                    if time.monotonic() > end:
-                        return
-
-
 @click.command(cls=Command)
 @click.argument("database", metavar="DATABASE")
 @click.option("--dtype", default="f32,f64", show_default=True, help="Element types of the winners.")
 @click.option("--device", default="0", show_default=True, help="The CUDA ordinal of the card.")
 @click.option("--verify/--no-verify", "is_verified", default=True, help="Whether winners are verified before.")
-@click.option(
-    "--cross-timing", type=Seconds(min=0), default=0.0, help="Time kernels at other shapes so many seconds."
-)
-@click.option(
-    "--part", default="1/1", show_default=True, help="Time the kernels of a part of the types and ops: 2/4."
-)
 @click.option("--output", required=True, metavar="FILE", help="The text.")
-def main(
-    database: str, dtype: str, device: str, is_verified: bool, cross_timing: float, part: str, output: str
-) -> None:
+def main(database: str, dtype: str, device: str, is_verified: bool, output: str) -> None:
     """Write the file of trials that the package includes, from DATABASE."""
     dtypes = [one.strip() for one in dtype.split(",")]
-    of_kinds = part_of(part)
-    if cross_timing > 0:
-        time_at_other_shapes(database, dtypes, device, cross_timing, of_kinds)
     if is_verified:
         verify(database, dtypes, device)
     rows = tsm2_tune.best(database, dtype=dtypes)
