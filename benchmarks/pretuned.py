@@ -5,8 +5,8 @@
 
 The verification needs the GPU, and the compiler with which the winners were tuned. An interrupted verification
 continues with the same command. `--no-verify` skips it; the file states for each winner whether it was fully
-verified. `tsm2-tune --max-trials 1` on the tuned shapes, with the L2 state of their trials (`--cache`), searches nothing
-and times their kernels at other shapes, on several GPUs too. That makes predictions more exact.
+verified. `tsm2-tune --max-trials 1` on the tuned shapes, with the L2 state of their trials (`--cache`), searches
+nothing and times their kernels at other shapes, on several GPUs too. That makes predictions more exact.
 """
 
 from __future__ import annotations

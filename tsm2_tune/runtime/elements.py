@@ -1,4 +1,4 @@
-"""Names of element types and storage orders. An op such as "nt" has a letter for a, for b and perhaps for out."""
+"""Element types, their names, and storage orders. An op such as "nt" has a letter for a, b and perhaps out."""
 
 from __future__ import annotations
 
@@ -39,3 +39,36 @@ NAMES = ("a", "b", "out")  # the matrices, in the order of an op's letters
 LARGEST_EXTENT = 2**63 - 1
 LARGEST_32_BIT_OFFSET = 2**31 - 2**22  # in elements; larger matrices need kernels with 64-bit indices
 INDEX_WIDTHS = (32, 64)  # bits
+
+
+def dtype_name(dtype: Any, what: str = "dtype") -> str:
+    """Return the key in DTYPES of a dtype of any library. A key of DTYPES or a name in MATHS is returned unchanged.
+
+    Raise TypeError for a type without kernels. The message begins with `what`.
+    """
+    if dtype is None:  # np.dtype(None) would be float64
+        raise TypeError(f"{what}: expected a type, got None")
+    if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
+        return dtype
+    if str(dtype) == "bfloat16":
+        return "bf16"
+    known_names = ("bfloat16" if name == "bf16" else str(known) for name, known in DTYPES.items())
+    try:
+        asked = np.dtype(dtype)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {dtype!r}") from None
+    for name, known in DTYPES.items():
+        if name != "bf16" and asked == known:
+            return name
+    raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {asked}")
+
+
+def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
+    """Return whether a finite alpha or beta becomes infinite in this dtype."""
+    try:
+        with np.errstate(over="ignore"):
+            is_wide = isinstance(factor, np.inexact)  # a NumPy number may be wider than Python's float
+            is_finite = np.isfinite(factor if is_wide else complex(factor))
+            return bool(is_finite and not np.isfinite(dtype.type(factor)))
+    except OverflowError:  # an int too large for a float
+        return True

@@ -9,7 +9,7 @@ import numpy as np
 
 from tsm2_tune.runtime.arrays.dlpack import let_wait
 from tsm2_tune.runtime.arrays.libraries import at_stream, current_stream, is_torchs, new_array
-from tsm2_tune.runtime.arrays.matrices import Product, too_large
+from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.arrays.pycuda_arrays import new_gpu_array
 from tsm2_tune.runtime.choice.winners import Match
 from tsm2_tune.runtime.cuda.cubins import function_of
@@ -22,7 +22,7 @@ from tsm2_tune.runtime.cuda.driver import (
     home,
     stream_handle,
 )
-from tsm2_tune.runtime.elements import UNITS
+from tsm2_tune.runtime.elements import UNITS, too_large
 from tsm2_tune.runtime.launch_plan import Plan, made_order, made_strides
 from tsm2_tune.runtime.plan_cache import keep_plan, plans
 

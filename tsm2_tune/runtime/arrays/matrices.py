@@ -22,7 +22,7 @@ from tsm2_tune.runtime.arrays.batches import (
 from tsm2_tune.runtime.arrays.dlpack import TYPE_OF_BFLOAT16, speaks_dlpack
 from tsm2_tune.runtime.arrays.libraries import check_tensor, device_interface, library_of, tensor_memory
 from tsm2_tune.runtime.arrays.protocols import Array
-from tsm2_tune.runtime.elements import DTYPES, MATHS, OF_ELEMENT, SUMS
+from tsm2_tune.runtime.elements import DTYPES, MATHS, OF_ELEMENT, SUMS, dtype_name
 
 LARGEST_ADDRESS = 2**64 - 1  # also the largest stream handle
 INTEGERS = (int, np.integer)
@@ -212,28 +212,6 @@ def leading_dimensions(name: str, shape: tuple[int, int], strides: Any, itemsize
     return (as_columns, as_rows), distance * itemsize
 
 
-def dtype_name(dtype: Any, what: str = "dtype") -> str:
-    """Return the key in DTYPES of a dtype of any library. A key of DTYPES or a name in MATHS is returned unchanged.
-
-    Raise TypeError for a type without kernels. The message begins with `what`.
-    """
-    if dtype is None:  # np.dtype(None) would be float64
-        raise TypeError(f"{what}: expected a type, got None")
-    if isinstance(dtype, str) and (dtype in DTYPES or dtype in MATHS.values()):
-        return dtype
-    if str(dtype) == "bfloat16":
-        return "bf16"
-    known_names = ("bfloat16" if name == "bf16" else str(known) for name, known in DTYPES.items())
-    try:
-        asked = np.dtype(dtype)
-    except (TypeError, ValueError):
-        raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {dtype!r}") from None
-    for name, known in DTYPES.items():
-        if name != "bf16" and asked == known:
-            return name
-    raise TypeError(f"{what}: expected one of {', '.join(known_names)}, got {asked}")
-
-
 @dataclass(slots=True)  # not frozen: see Matrix
 class Product:
     """The matrices a, b and out of one call. `Product.of` raises an error if no kernel can multiply them.
@@ -391,14 +369,3 @@ def _shares(x: Matrix, y: Matrix) -> str:
         return "shares" if np.shares_memory(x.span, y.span, max_work=cast(Any, MOST_WORK)) else ""
     except RuntimeError:  # it needs more than MOST_WORK steps
         return "may share"
-
-
-def too_large(factor: Any, dtype: np.dtype[Any]) -> bool:
-    """Return whether a finite alpha or beta becomes infinite in this dtype."""
-    try:
-        with np.errstate(over="ignore"):
-            is_wide = isinstance(factor, np.inexact)  # a NumPy number may be wider than Python's float
-            is_finite = np.isfinite(factor if is_wide else complex(factor))
-            return bool(is_finite and not np.isfinite(dtype.type(factor)))
-    except OverflowError:  # an int too large for a float
-        return True

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
 
-from tsm2_tune.runtime.arrays.matrices import Product, dtype_name
+from tsm2_tune.runtime.arrays.matrices import Product
 from tsm2_tune.runtime.choice.core import (
     CHOICE,
     NO_KERNEL,
@@ -34,6 +34,7 @@ from tsm2_tune.runtime.elements import (
     ORDERS,
     SAME,
     SUMS,
+    dtype_name,
     log,
 )
 from tsm2_tune.runtime.module_data import WINNERS

@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any
 
-from tsm2_tune.runtime.arrays.matrices import dtype_name
+from tsm2_tune.runtime.elements import dtype_name
 from tsm2_tune.runtime.jax.lowering import Traced, start_traced, workspace_layout
 from tsm2_tune.runtime.jax.xla_ffi import xla_handler
 from tsm2_tune.runtime.module_data import IDENTITY
