@@ -68,7 +68,7 @@ NAMES = (
 )  # fmt: skip
 PAGES = (ROOT / "README.md", *(ROOT / f"docs/{name}.md" for name in NAMES))
 CODE = re.compile("`([^`]+)`")
-REGION = re.compile(r"(<!-- drawn: ([a-z-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
+REGION = re.compile(r"(<!-- drawn: ([a-z0-9-]+) -->\n\n).*?(\n\n<!-- end -->)", re.DOTALL)
 
 
 def drawn(found: dict[str, Any]) -> dict[str, str]:
@@ -89,7 +89,7 @@ def all_drawn() -> dict[str, str]:
     gained_at_all, by_kernels = gained(gains.Calls.of(CALLS)), gained(gains.NO_CALLS)
     parts |= {"unseen": unseen_tables.tables(read_unseen(UNSEEN)), "gains": gains.table(gained_at_all, by_kernels)}
     parts |= {"reached": gains.short_table(gained_at_all)}
-    later = {"unseen-later": UNSEEN_LATER, "unseen-of-h": UNSEEN_H200, "unseen-of-h-later": UNSEEN_H200_LATER}
+    later = {"unseen-later": UNSEEN_LATER, "unseen-h200": UNSEEN_H200, "unseen-h200-later": UNSEEN_H200_LATER}
     parts |= {name: unseen_tables.summed_up(read_unseen(path)) for name, path in later.items()}
     beside = json.loads(BESIDE.read_text(encoding="utf-8"))
     parts |= {"published": f"{table(beside)}\n\n{provenance(beside)} Every kernel in the table was verified."}

@@ -303,6 +303,7 @@ def far_example(example: Example) -> str:
     match = example.chooser.match(Layout.of_op(FAR_DTYPE, FAR_SHAPE, "nn").record, example.device)
     us, vendor_us = match.expected_us or 0.0, match.vendor_us or 0.0
     assert match.is_vendor_chosen and vendor_us > us  # noqa: PT018
+    assert match.measured_at[0] % 2 != FAR_SHAPE[0] % 2 == 0, "the text says that only the measured lines are odd"
     needed = re.search(r"at least ([\d.]+) x", str(match))
     assert needed is not None
     m, n, k = FAR_SHAPE

@@ -86,9 +86,9 @@ def test_without_measurements_the_error_is_the_prior(kernels: list[MeasuredKerne
 def test_losses_raise_the_error_and_gains_lower_it() -> None:
     """One of two shapes loses log 6, the other gains as much; the prior counts as ten shapes."""
     exact, wrong = (with_gain_errors(pair(us), {GPU: RATES})[GPU].gain_error for us in (US / 2, 3 * US))
-    relative = next(left_out(pair(), {GPU: RATES})).error_factor
+    factor = next(left_out(pair(), {GPU: RATES})).error_factor
     assert exact == pytest.approx(math.sqrt(10 / 12 * 0.25**2), rel=0.05)
-    assert wrong == pytest.approx(math.sqrt((10 * 0.25**2 + 2 * (math.log(6) / relative) ** 2) / 12), rel=0.05)
+    assert wrong == pytest.approx(math.sqrt((10 * 0.25**2 + 2 * (math.log(6) / factor) ** 2) / 12), rel=0.05)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def test_losses_raise_the_error_and_gains_lower_it() -> None:
     [(0.0, 10240, False), (0.31, 10240, False), (0.39, 10240, True), (0.26, 2560, False), (0.33, 2560, True)],
 )
 def test_a_kernel_must_be_faster_by_more_than_the_error(error: float, k: int, is_vendors: bool) -> None:
-    """The predicted gain is 1.5, so 0.75 errors may be 0.405. The relative error is sqrt(1 + 1 / 1 + (0.45 d)^2)."""
+    """The predicted gain is 1.5, so 0.75 errors may be 0.405. The error factor is sqrt(1 + 1 / 1 + (0.45 d)^2)."""
     kernel = measured(PLAIN, HERE, US, vendor_us=1.5 * US)
     found = core(kernel, rates=replace(RATES, gain_error=error)).choose(product((*HERE[:2], k)), GPU)
     assert found.vendor_us / found.us == pytest.approx(1.5, rel=0.05)

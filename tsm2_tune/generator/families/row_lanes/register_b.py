@@ -312,8 +312,7 @@ class RowLanesRegisterB(RowLanes[RowLanesRegisterBConfig]):
     def _layouts(self, problem: Problem) -> list[RowLanesRegisterBConfig]:
         """Return configurations with different divisions of rows of A and columns of C.
 
-        Lanes and vectors divide a row of A, and teams divide the columns of C. Tunables that do not affect the
-        division have placeholder values.
+        Lanes and vectors divide a row of A, and teams divide the columns of C. `proposals` sets the other tunables.
         """
         n, row_bytes = min(problem.n, MOST_COLUMNS), problem.k * problem.dtype.element_bytes
         found = [

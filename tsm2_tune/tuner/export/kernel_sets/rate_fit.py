@@ -20,7 +20,7 @@ from tsm2_tune.tuner.packs.core_pack import DeviceRates, MeasuredKernel, core_of
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 # Values that are tried: arithmetic rate as a multiple of the GPU's rate (tensor cores exceed 1), rate of rereads as a
-# multiple of the typical one, and the time factor for lines that are not a multiple of vector loads.
+# multiple of the typical one, and the time factor if the kernel cannot use vectors.
 ARITHMETIC_RATES = (4.0, 2.5, 1.6, 1.0, 0.7, 0.5, 0.33, 0.25, 0.17, 0.11, 0.07)
 CACHED_RATES = (6.7, 3.3, 1.7, 1.0, 0.6, 0.3, 0.14)
 WITHOUT_VECTORS = (1.0, 1.15, 1.4, 1.8, 2.4)
@@ -54,8 +54,8 @@ def fitted(kernel: MeasuredKernel, device_rates: DeviceRates) -> Tiling:
         return prior
     times, vector_factors = _times(kernel), sorted({*WITHOUT_VECTORS, prior.without_vectors})
     axes = np.meshgrid(ARITHMETIC_RATES, CACHED_RATES, vector_factors, indexing="ij")
-    rates = np.stack(axes, axis=-1)  # [arithmetic, cached, odd, 3 rates]
-    predicted_us = _predicted_us(kernel, rates, times, device_rates)  # [arithmetic, cached, odd, time]
+    rates = np.stack(axes, axis=-1)  # [arithmetic, cached, vectors, 3 rates]
+    predicted_us = _predicted_us(kernel, rates, times, device_rates)  # [arithmetic, cached, vectors, time]
     lacks_vectors = predicted_us[0, 0, 0] != predicted_us[0, 0, -1]
     if lacks_vectors.all() or not lacks_vectors.any():  # then the times do not show what the lack of vectors costs
         at = vector_factors.index(prior.without_vectors)
