@@ -3,6 +3,8 @@
 Each time: a tuning of kernels that are all right is started and killed; then the same command goes on to its end. The
 database must open and be whole, what was stored must still be there, every trial must be there once and be right, and
 neither a process nor a temporary file may be left.
+
+`python -m tests.kills --device cpu ...` is the quick command of a run that takes others for dead after a second.
 """
 
 from __future__ import annotations
@@ -25,10 +27,8 @@ from tsm2_tune.tuner.device.lock import MACHINE_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 SHAPE, TRIALS = "16x1x16", 2
-TUNE = [
-    *("--device", "cpu", "--shapes", SHAPE, "--family", "tsm2"),
-    *("--max-trials", str(TRIALS), "--budget", "0"),
-]
+TUNE = ["--device", "cpu", "--shapes", SHAPE, "--family", "tsm2", "--max-trials", str(TRIALS), "--budget", "0"]
+LEASE_SECONDS = 1.0
 MARK = "TSM2_TUNE_KILLED"  # in the environment of all that a run starts
 OF_COMPILERS = ("cc1plus", "as", "collect2", "ld", "g++", "clang++", "c++")
 SIGNALS = (signal.SIGKILL, signal.SIGKILL, signal.SIGTERM, signal.SIGHUP)
@@ -66,30 +66,17 @@ class Place:
 
     def start(self) -> subprocess.Popen[str]:
         """Begin to tune, in a session of its own."""
-        environment = {
-            **os.environ,
-            MARK: self.mark,
-            "TMPDIR": str(self.folder / "tmp"),
-            "XDG_CACHE_HOME": str(self.folder / "cache"),
-            MACHINE_VARIABLE: self.mark,
-        }
+        own = {MARK: self.mark, "TMPDIR": f"{self.folder}/tmp", "XDG_CACHE_HOME": f"{self.folder}/cache"}
         return subprocess.Popen(
             [sys.executable, "-m", self.command, *TUNE, "--db", str(self.database)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-            cwd=ROOT,
-            start_new_session=True,
-        )
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=ROOT,
+            env={**os.environ, **own, MACHINE_VARIABLE: self.mark}, start_new_session=True,
+        )  # fmt: skip
 
     def processes(self) -> dict[int, list[str]]:
         """Number and command of all that was started here and still runs, whoever its parent is by now."""
-        mark, tmpdir = (
-            f"{MARK}={self.mark}".encode(),
-            f"TMPDIR={self.folder}/".encode(),
-        )  # compilers have only the latter
+        mark = f"{MARK}={self.mark}".encode()
+        tmpdir = f"TMPDIR={self.folder}/".encode()  # which alone compilers have
         found = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdecimal():
@@ -122,10 +109,6 @@ def has_trials(path: Path) -> bool:
     return path.exists() and bool(asked(path, "SELECT 1 FROM sqlite_master WHERE name = 'trial'"))
 
 
-def is_main(command: Sequence[str]) -> bool:
-    return "tsm2_tune" in command
-
-
 def is_worker(command: Sequence[str]) -> bool:
     return any(part.endswith(("worker.server:serve", "quick_worker:serve")) for part in command)
 
@@ -136,7 +119,7 @@ def is_compiler(command: Sequence[str]) -> bool:
     return is_part and any("/working/" in part for part in command)
 
 
-KINDS: dict[str, Callable[[Sequence[str]], bool]] = {"main": is_main, "worker": is_worker, "compiler": is_compiler}
+HELPERS: dict[str, Callable[[Sequence[str]], bool]] = {"worker": is_worker, "compiler": is_compiler}
 
 
 def killed(place: Place, what: str, rng: random.Random, most_seconds: float, kills: int) -> str:
@@ -177,7 +160,7 @@ def wait_for_victim(place: Place, process: subprocess.Popen[str], what: str) -> 
     while process.poll() is None:
         if what == "main":
             return [process.pid]
-        victims = [number for number, command in place.processes().items() if KINDS[what](command)]
+        victims = [number for number, command in place.processes().items() if HELPERS[what](command)]
         if victims:
             return victims
         time.sleep(0.01)
@@ -261,3 +244,15 @@ def lose_half(cache: Path, rng: random.Random) -> None:
     for binary in binaries[rng.randrange(2) :: 2]:
         for path in (binary, binary.with_suffix(".json")):
             path.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    from tests.quick import keep_answers
+    from tests.quick_command import make_quick
+    from tsm2_tune.__main__ import main
+    from tsm2_tune.tuner.runs import leases
+
+    keep_answers(setattr)
+    make_quick(setattr)
+    leases.RENEWAL_SECONDS, leases.LEASE_SECONDS = LEASE_SECONDS / 4, LEASE_SECONDS
+    main()

@@ -1,9 +1,11 @@
-"""Trials in formats of other autotuners, without a database: what a document has, and which ones are refused."""
+"""Trials in formats of other autotuners: what is written, what an import makes of it, and what is refused."""
 
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -11,49 +13,103 @@ from typing import Any
 
 import pytest
 
-from tests.exchanged import BEHIND, CRASHED, FASTEST, ISM2, LATE, REFUSED, SLOWER, UNSTARTED, WRONG, entry
-from tests.fabricated import GPU, PROBLEM
-from tsm2_tune.errors import InputError
+import tsm2_tune
+from tests.command import run
+from tests.databases import database_of, facts
+from tests.exchanged import (
+    BEHIND,
+    CACHE,
+    CRASHED,
+    FASTEST,
+    ISM2,
+    LATE,
+    OTHER,
+    REFUSED,
+    RUN,
+    SLOWER,
+    T4,
+    UNSTARTED,
+    WRONG,
+    document,
+    entry,
+    tuned_database,
+    written,
+)
+from tests.fabricated import BASIS, GPU, PROBLEM, final, measurement, plain_sql, source, trial, tuning_run
+from tests.processes import python
+from tsm2_tune.errors import InputError, StoreError
 from tsm2_tune.tuner.results.exchange.document_parser import parse_document, parse_file
 from tsm2_tune.tuner.results.exchange.documents import DOCUMENTS
 from tsm2_tune.tuner.results.exchange.entry import NAME, Entry, record_of
+from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.merge.problem_rows import own_columns
 from tsm2_tune.tuner.results.merge.text_parser import WRONG as ERRORS
 from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache
 
-# Written files
+pytestmark = pytest.mark.usefixtures("session_cache")
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("exchange") / "tuned.db"
+    tuned_database(path)
+    return path
+
+
+@pytest.fixture
+def tuned(made: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(made, tmp_path / "tuned.db"))
+
+
+# Documents
 
 
 def test_t4_has_every_trial_with_its_outcome_and_times() -> None:
-    found = DOCUMENTS["t4"](entry())
+    found = DOCUMENTS[T4](entry())
     by_text = {str(sorted(one["configuration"].items())): one for one in found["results"]}
     assert len(by_text) == len(found["results"]) == 9
-    expected = {
+    for config, word in {
         FASTEST: "correct", SLOWER: "correct", ISM2: "correct", WRONG: "correctness", LATE: "timeout",
         REFUSED: "compile", UNSTARTED: "runtime", CRASHED: "runtime", BEHIND: "correct",
-    }  # fmt: skip
-    for config, word in expected.items():
+    }.items():  # fmt: skip
         one = by_text[str(sorted({"family": config.family, **config.tunables}.items()))]
-        assert one["invalidity"] == word
-        assert one["correctness"] == int(word != "correctness")
+        assert (one["invalidity"], one["correctness"]) == (word, int(word != "correctness"))
         assert [each["name"] for each in one["measurements"]].count("time") == 1
     one = by_text[str(sorted({"family": "tsm2", **FASTEST.tunables}.items()))]
     assert one["times"] == {
         "compilation": 2000.0, "compilation_time": 2000.0, "benchmark": 1000.0, "framework": 0.0,
         "search_algorithm": 0.0, "validation": 0.0, "runtimes": [0.504, 0.505, 0.506],
     }  # fmt: skip
-    rate = PROBLEM.flops / 505e-6 / 1e9
+    rate = pytest.approx(PROBLEM.flops / 505e-6 / 1e9)
     assert one["measurements"][:2] == [
-        {"name": "time", "value": 0.505, "unit": "ms"},
-        {"name": "GFLOP/s", "value": pytest.approx(rate), "unit": "GFLOP/s"},
-    ]
-    assert one["objectives"] == ["time"]
-    assert found["schema_version"] == "1.0.0"
-    told = found["metadata"]
-    assert (told["timeunit"], told["device_name"], told["toolkit"]) == ("milliseconds", GPU, "nvcc 13.0")
-    assert (told["problem"], told["l2_before_each_sample"]) == (PROBLEM.text, "clean")
+        {"name": "time", "value": 0.505, "unit": "ms"}, {"name": "GFLOP/s", "value": rate, "unit": "GFLOP/s"}
+    ]  # fmt: skip
+    assert (one["objectives"], found["schema_version"]) == (["time"], "1.0.0")
+    facts_of = {"timeunit": "milliseconds", "device_name": GPU, "toolkit": "nvcc 13.0", "problem": PROBLEM.text}
+    assert (facts_of | {"l2_before_each_sample": "clean"}).items() <= found["metadata"].items()
+
+
+def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
+    found = DOCUMENTS[CACHE](entry("tsm2"))
+    assert list(found)[-1] == "cache"
+    assert json.dumps(found).endswith("}}}")
+    assert (found["device_name"], found["kernel_name"], found["objective"]) == (GPU, "tsm2", "time")
+    assert found["problem_size"] == [PROBLEM.m, PROBLEM.n, PROBLEM.k]
+    tunables = {"columns": [4, 8, 16], "prefetch": [4], "threads": [64, 128, 256, 512], "version": ["v3"]}
+    assert (found["tune_params"], found["tune_params_keys"]) == (tunables, list(tunables))
+    assert len(found["cache"]) == 8
+    assert all(key == ",".join(str(one[name]) for name in tunables) for key, one in found["cache"].items())
+    errors = {
+        (one["threads"], one["columns"]): one["__error__"] for one in found["cache"].values() if "__error__" in one
+    }
+    failed = dict.fromkeys(((128, 16), (256, 16), (64, 16), (512, 8)), "RuntimeFailedConfig")
+    assert errors == failed | {(64, 8): "CompilationFailedConfig"}
+    assert all(one["time"] == one.get("__error__", one["time"]) for one in found["cache"].values())
+    one = found["cache"]["8,4,128,v3"]
+    assert (one["time"], one["times"], one["registers"]) == (0.505, [0.504, 0.505, 0.506], 64)
 
 
 def test_members_that_older_versions_lack_are_left_out_if_they_are_null() -> None:
@@ -66,119 +122,57 @@ def test_members_that_older_versions_lack_are_left_out_if_they_are_null() -> Non
         assert one.get("slowed", 2) == 2
 
 
-def test_a_cache_has_the_trials_of_one_family_by_their_tunables() -> None:
-    found = DOCUMENTS["kernel-tuner-cache"](entry("tsm2"))
-    assert list(found)[-1] == "cache"
-    assert json.dumps(found).endswith("}}}")
-    assert (found["device_name"], found["kernel_name"], found["objective"]) == (GPU, "tsm2", "time")
-    assert found["problem_size"] == [PROBLEM.m, PROBLEM.n, PROBLEM.k]
-    names = found["tune_params_keys"]
-    assert found["tune_params"] == {
-        "columns": [4, 8, 16], "prefetch": [4], "threads": [64, 128, 256, 512], "version": ["v3"],
-    }  # fmt: skip
-    assert list(found["tune_params"]) == names
-    assert len(found["cache"]) == 8
-    for key, one in found["cache"].items():
-        assert key == ",".join(str(one[name]) for name in names)
-    errors = {
-        (one["threads"], one["columns"]): one["__error__"] for one in found["cache"].values() if "__error__" in one
-    }
-    assert errors == {
-        (64, 8): "CompilationFailedConfig",
-        **dict.fromkeys(((128, 16), (256, 16), (64, 16), (512, 8)), "RuntimeFailedConfig"),
-    }
-    assert all(one["time"] == one.get("__error__", one["time"]) for one in found["cache"].values())
-    one = found["cache"]["8,4,128,v3"]
-    assert (one["time"], one["times"], one["registers"]) == (0.505, [0.504, 0.505, 0.506], 64)
-
-
-# And read
-
-
 @pytest.mark.parametrize("form", DOCUMENTS)
-def test_a_document_tells_what_it_was_made_of(form: str) -> None:
+def test_a_document_tells_what_it_was_made_of_but_for_families_that_are_no_more(form: str) -> None:
     made = entry("tsm2")
     told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
-    assert told.parts == {(GPU, PROBLEM): made.part}
-    assert not told.left_out
+    assert (told.parts, told.left_out) == ({(GPU, PROBLEM): made.part}, {})
     assert {one.values["source_digest"] for one in made.part.trials.values()} == told.sources.keys()
-
-
-@pytest.mark.parametrize("form", DOCUMENTS)
-def test_a_family_that_is_no_more_is_left_out(form: str) -> None:
-    tried = next(iter(entry().part.trials.values()))
+    tried = next(iter(made.part.trials.values()))
     bygone = replace(tried, values={**tried.values, "family": "tsmr", "config": "tsmr:threads=64"})
     made = Entry(GPU, PROBLEM, Cache.CLEAN, Part({bygone.key: bygone}, []))
     told = parse_document(json.loads(json.dumps(DOCUMENTS[form](made))))
-    assert not told.parts
-    assert told.left_out == {
-        "tsmr:threads=64": f"left out: tsmr:threads=64, measured on {GPU}, is not a configuration of this tsm2-tune"
-    }
+    said = f"left out: tsmr:threads=64, measured on {GPU}, is not a configuration of this tsm2-tune"
+    assert (told.parts, told.left_out) == ({}, {"tsmr:threads=64": said})
 
 
-# Refusals
+# Refusals of documents
 
-EDITS: dict[str, Callable[[Any], object]] = {
-    "a time": lambda d: d["results"][0]["times"]["runtimes"].append(1.0),
-    "an outcome": lambda d: d["results"][0].update(invalidity="compile"),
-    "a result less": lambda d: d["results"].pop(),
-    "a result twice": lambda d: d["results"].append(d["results"][0]),
-    "another member": lambda d: d.update(more=1),
-    "another member of a trial": lambda d: d[NAME]["trials"][0].update(more=1),
-    "no results": lambda d: d.pop("results"),
-    "a record of another version": lambda d: d[NAME].update(version=3),
-    "a record that is a list": lambda d: d.update({NAME: []}),
-    "a record that is null": lambda d: d.update({NAME: None}),
-    "no runs": lambda d: d[NAME].update(runs=[]),
-    "a run more": lambda d: d[NAME]["runs"].append(d[NAME]["runs"][0]),
-    "another device": lambda d: d[NAME]["runs"][0].update(device_name="another"),
-    "no trials": lambda d: (d[NAME].update(trials=[], rounds=[]), d.update(results=[])),
-    "a trial twice": lambda d: d[NAME]["trials"].append(d[NAME]["trials"][0]),
-    "a round twice": lambda d: d[NAME]["rounds"].append(d[NAME]["rounds"][0]),
-    "a round of nothing": lambda d: d[NAME]["rounds"][0].update(timed=[], vendor=[]),
-    "a round below 1": lambda d: d[NAME]["rounds"][0].update(stamp=0),
-    "a trial counted from the end": lambda d: d[NAME]["rounds"][0]["timed"][0].update(trial=-1),
-    "a family of no configuration": lambda d: d[NAME]["trials"][0].update(family="tsm9"),
-    "tunables of others": lambda d: d[NAME]["trials"][0].update(tunables='{"block_size_x":32}'),
-    "another state": lambda d: d[NAME].update(cache="dirty"),
-    "a superseded trial": lambda d: d[NAME]["trials"][0].update(superseded=1),
-    "interrupted": lambda d: d[NAME]["trials"][0].update(outcome="interrupted"),
-    "right without a time": lambda d: d[NAME]["trials"][0].update(first=None),
-    "right without a verdict": lambda d: d[NAME]["trials"][0].update(verdict_correct=0),
-    "an error over the bound": lambda d: d[NAME]["trials"][0].update(verdict_worst_ratio=2.0),
-    "a vendor's time in another state": lambda d: d[NAME]["rounds"][0]["vendor"][0].update(cache="dirty"),
-    "a basis that is not a digest": lambda d: d[NAME]["trials"][0].update(basis="=cmd|x"),
-    "its own time in another state": lambda d: d[NAME]["trials"][0]["first"].update(cache="dirty"),
-    "behind with a verdict": lambda d: d[NAME]["trials"][0].update(outcome="behind"),
-    "wrong with a right result": lambda d: d[NAME]["trials"][0].update(outcome="wrong-result"),
-    "a run that is a truth": lambda d: d[NAME]["trials"][0].update(run=False),
-    "a round that is a truth": lambda d: d[NAME]["rounds"][0].update(number=True),
+EDITS: dict[str, Callable[[Any, Any, Any, Any], object]] = {  # of a document, its record, the first trial and round
+    "a time": lambda d, r, t, f: d["results"][0]["times"]["runtimes"].append(1.0),
+    "an outcome": lambda d, r, t, f: d["results"][0].update(invalidity="compile"),
+    "a result less": lambda d, r, t, f: d["results"].pop(),
+    "a result twice": lambda d, r, t, f: d["results"].append(d["results"][0]),
+    "another member": lambda d, r, t, f: d.update(more=1),
+    "another member of a trial": lambda d, r, t, f: t.update(more=1),
+    "no results": lambda d, r, t, f: d.pop("results"),
+    "a record that is a list": lambda d, r, t, f: d.update({NAME: []}),
+    "a record that is null": lambda d, r, t, f: d.update({NAME: None}),
+    "no runs": lambda d, r, t, f: r.update(runs=[]),
+    "a run more": lambda d, r, t, f: r["runs"].append(r["runs"][0]),
+    "another device": lambda d, r, t, f: r["runs"][0].update(device_name="another"),
+    "no trials": lambda d, r, t, f: (r.update(trials=[], rounds=[]), d.update(results=[])),
+    "a trial twice": lambda d, r, t, f: r["trials"].append(t),
+    "a round twice": lambda d, r, t, f: r["rounds"].append(f),
+    "a round of nothing": lambda d, r, t, f: f.update(timed=[], vendor=[]),
+    "a round below 1": lambda d, r, t, f: f.update(stamp=0),
+    "a trial counted from the end": lambda d, r, t, f: f["timed"][0].update(trial=-1),
+    "a family of no configuration": lambda d, r, t, f: t.update(family="tsm9"),
+    "tunables of others": lambda d, r, t, f: t.update(tunables='{"block_size_x":32}'),
+    "another state": lambda d, r, t, f: r.update(cache="dirty"),
+    "a superseded trial": lambda d, r, t, f: t.update(superseded=1),
+    "interrupted": lambda d, r, t, f: t.update(outcome="interrupted"),
+    "right without a time": lambda d, r, t, f: t.update(first=None),
+    "right without a verdict": lambda d, r, t, f: t.update(verdict_correct=0),
+    "an error over the bound": lambda d, r, t, f: t.update(verdict_worst_ratio=2.0),
+    "a vendor's time in another state": lambda d, r, t, f: f["vendor"][0].update(cache="dirty"),
+    "a basis that is not a digest": lambda d, r, t, f: t.update(basis="=cmd|x"),
+    "its own time in another state": lambda d, r, t, f: t["first"].update(cache="dirty"),
+    "behind with a verdict": lambda d, r, t, f: t.update(outcome="behind"),
+    "wrong with a right result": lambda d, r, t, f: t.update(outcome="wrong-result"),
+    "a run that is a truth": lambda d, r, t, f: t.update(run=False),
+    "a round that is a truth": lambda d, r, t, f: f.update(number=True),
 }
-
-
-@pytest.fixture(scope="module")
-def document() -> dict[str, Any]:
-    return dict(json.loads(json.dumps(DOCUMENTS["t4"](entry()))))
-
-
-@pytest.mark.parametrize("what", EDITS)
-def test_a_document_that_was_edited_is_refused(what: str, document: dict[str, Any]) -> None:
-    other = copy.deepcopy(document)
-    parse_document(other)
-    EDITS[what](other)
-    with pytest.raises(ERRORS):
-        parse_document(other)
-
-
-@pytest.mark.parametrize("member", ["time", "threads", "__error__", "timestamp"])
-def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> None:
-    found = DOCUMENTS["kernel-tuner-cache"](entry("tsm2"))
-    for one in found["cache"].values():
-        one[member] = "x"
-    with pytest.raises(ValueError, match="do not agree"):
-        parse_document(found)
-
-
 TEXTS: dict[str, Callable[[str], str]] = {
     "cut off": lambda text: text[: len(text) // 2],
     "cut off at the end": lambda text: text.rstrip()[:-1],
@@ -194,9 +188,32 @@ TEXTS: dict[str, Callable[[str], str]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def good() -> dict[str, Any]:
+    return dict(json.loads(json.dumps(DOCUMENTS[T4](entry()))))
+
+
+@pytest.mark.parametrize("what", EDITS)
+def test_a_document_that_was_edited_is_refused(what: str, good: dict[str, Any]) -> None:
+    other = copy.deepcopy(good)
+    parse_document(other)
+    EDITS[what](other, other[NAME], other[NAME]["trials"][0], other[NAME]["rounds"][0])
+    with pytest.raises(ERRORS):
+        parse_document(other)
+
+
+@pytest.mark.parametrize("member", ["time", "threads", "__error__", "timestamp"])
+def test_a_cache_whose_entries_are_not_its_records_is_refused(member: str) -> None:
+    found = DOCUMENTS[CACHE](entry("tsm2"))
+    for one in found["cache"].values():
+        one[member] = "x"
+    with pytest.raises(ValueError, match="do not agree"):
+        parse_document(found)
+
+
 @pytest.mark.parametrize("what", TEXTS)
-def test_a_damaged_text_is_refused(what: str, document: dict[str, Any], tmp_path: Path) -> None:
-    file, text = tmp_path / "damaged.json", json.dumps(document, separators=(",", ":"))
+def test_a_damaged_text_is_refused(what: str, good: dict[str, Any], tmp_path: Path) -> None:
+    file, text = tmp_path / "damaged.json", json.dumps(good, separators=(",", ":"))
     file.write_text(text)
     parse_file(file)
     assert TEXTS[what](text) != text
@@ -205,3 +222,137 @@ def test_a_damaged_text_is_refused(what: str, document: dict[str, Any], tmp_path
         parse_file(file)
     assert len(str(refused.value)) < 1000
     assert str(refused.value).isprintable()
+
+
+# Files of a database
+
+
+def test_a_file_has_one_problem_and_a_cache_one_family(tuned: Path) -> None:
+    of_problem: dict[str, Any] = {"products": PROBLEM.text}
+    for options, sentence in (
+        ({"format": T4}, rf"this selection of .* has 2: choose one.*--shapes {OTHER.text}"),
+        ({"format": CACHE, **of_problem}, r"trials of ism2, tsm2 for .*: choose a family with --family"),
+        ({"format": T4, **of_problem, "family": "gemm"}, r"nothing to export: .* has no trial for this selection"),
+        ({"format": "csv", "family": "tsm2"}, "--family is only for --format t4 and kernel-tuner-cache"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            tsm2_tune.export(tuned, **options)
+    assert {one["configuration"]["family"] for one in document(tuned, T4, family="ism2")["results"]} == {"ism2"}
+
+
+def test_only_trials_that_compete_in_one_state_are_written(tuned: Path) -> None:
+    run_ = replace(RUN, started_at="2026-05-05T00:00:00+00:00")
+    dirty = basis(RUN.identity.toolkit, RUN.identity.flags, Cache.DIRTY)
+    timed = replace(measurement(550), cache=Cache.DIRTY)
+    with Store.open(tuned, create=False) as store:
+        store.add_trial(run_, replace(trial(config=SLOWER, basis=dirty), cache=Cache.DIRTY, measurement=timed))
+    plain_sql(tuned, f"UPDATE trial SET superseded = 1 WHERE config = '{WRONG.text}'")
+    (one,) = document(tuned, T4)["results"]
+    assert one["times"]["runtimes"] == [0.549, 0.55, 0.551]
+    clean = document(tuned, T4, cache="clean")
+    assert (clean["metadata"]["l2_before_each_sample"], len(clean["results"])) == ("clean", 8)
+
+
+def test_contradictory_trials_are_refused(tuned: Path) -> None:
+    plain_sql(tuned, f"UPDATE trial SET outcome = 'interrupted' WHERE config = '{WRONG.text}'")
+    assert len(document(tuned, T4)["results"]) == 8
+    plain_sql(tuned, f"UPDATE trial SET verdict_correct = 0 WHERE config = '{FASTEST.text}'")
+    with pytest.raises(StoreError, match="trial 1 is ok, but has no right result or time"):
+        document(tuned, T4)
+    plain_sql(tuned, "UPDATE trial SET outcome = 'interrupted'")
+    with pytest.raises(InputError, match="nothing to export"):
+        document(tuned, T4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("form", "trials", "family"), [(T4, 9, None), (CACHE, 8, "tsm2")])
+def test_trials_come_back_equal_and_twice_is_as_once(
+    form: str, trials: int, family: str | None, tuned: Path, tmp_path: Path
+) -> None:
+    def of_problem(path: Path, family: str | None = None) -> Any:
+        part = facts(path)[GPU, PROBLEM]
+        kept = {key: one for key, one in part.trials.items() if family in (None, one.values["family"])}
+        rounds = [{key: timed for key, timed in one.timed.items() if key in kept} for one in part.rounds]
+        return kept, [replace(one, timed=timed) for one, timed in zip(part.rounds, rounds, strict=True)]
+
+    file, new = written(tuned, form), tmp_path / "new.db"
+    found = tsm2_tune.import_trials(file, new)
+    assert (found.trials, found.left_out) == (trials, ())
+    assert of_problem(new) == of_problem(tuned, family)
+    content = new.read_bytes()
+    again = run("import", str(file), "--db", str(new))
+    assert again.stdout == f"{new}: nothing new: {trials} trials already present, of 1 problem\n"
+    assert new.read_bytes()[100:] == content[100:]  # behind the header, which counts openings
+    assert not tsm2_tune.import_trials(file, tuned).changed
+    assert written(new, form, family="tsm2").read_bytes() == written(tuned, form, family="tsm2").read_bytes()
+
+
+def test_imported_times_keep_their_run_and_finals_remeasure_them(tuned: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new.db"
+    tsm2_tune.import_trials(written(tuned, T4, family="tsm2"), new)
+    here = replace(tuning_run(uuid="GPU-here", started_at="2026-06-06T00:00:00+00:00"), sms=132)
+    with Store.open(new, create=False) as store:
+        tried = store.history(GPU, PROBLEM, ("tsm2",), BASIS).tried()
+        assert {one.config for one in tried if one.is_new} == {SLOWER, BEHIND}
+        store.add_final(here, final((FASTEST, 600), (SLOWER, 610)), ("tsm2",), BASIS)
+        assert [row.median_us for row in store.best(problem=PROBLEM)] == [600]
+    owners = plain_sql(new, "SELECT round, device_uuid FROM measurement JOIN run ON run.id = run_id ORDER BY round")
+    assert owners == [*[(0, "GPU-1")] * 3, (1, "GPU-1"), (2, "GPU-here"), (2, "GPU-here")]
+
+
+def test_a_kernel_that_is_made_otherwise_is_left_out_and_told(tmp_path: Path) -> None:
+    ours, new = tmp_path / "ours.db", tmp_path / "new.db"
+    trials = trial(500, FASTEST, source=source(FASTEST)), trial(510, SLOWER)
+    database_of(ours, *trials, run=RUN, final=final((FASTEST, 505), (SLOWER, 515)))
+    said = run("import", str(written(ours, T4)), "--db", str(new))
+    left_out = f"left out: {FASTEST.text}, measured on {GPU}, has other kernel code in this tsm2-tune"
+    assert (said.exit_code, said.stderr) == (0, f"{left_out}: tune {PROBLEM.text} again\n")
+    assert said.stdout == f"{new}: added 1 trial (0 already present) and 2 measurements, of 1 problem\n"
+
+
+# Files in Kernel Tuner
+
+REPLAYED = """
+import json, sys
+import jsonschema, kernel_tuner
+from kernel_tuner.file_utils import get_t4_results, output_file_schema
+
+cache, t4 = sys.argv[1:]
+own = json.load(open(cache))
+results, _ = kernel_tuner.tune_cache(cache, quiet=True)
+limits = {"max_fevals": 1, "time_limit": 3600}
+some, _ = kernel_tuner.tune_cache(cache, quiet=True, strategy="random_sample", strategy_options=limits)
+named = {name: own[name] for name in ("kernel_name", "problem_size", "tune_params")}
+every, environment = kernel_tuner.tune_kernel(
+    kernel_source="", arguments=[], cache=cache, simulation_mode=True, quiet=True,
+    restrictions=lambda p: ",".join(str(p[name]) for name in own["tune_params_keys"]) in own["cache"],
+    **named,
+)
+_, schema = output_file_schema("results")
+jsonschema.validate(json.load(open(t4)), schema)
+jsonschema.validate(get_t4_results(every, own["tune_params"]), schema)
+best = min(results, key=lambda one: one["time"])
+print(json.dumps({
+    "results": len(results), "some": len(some), "every": len(every), "device": environment["device_name"],
+    "failed": sorted(str(one["__error__"]) for one in every if "__error__" in one),
+    "best": {name: best[name] for name in (*own["tune_params_keys"], "time", "times")},
+}))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("kernel_tuner") is None, reason="kernel_tuner is not installed")
+def test_kernel_tuner_replays_a_cache_and_accepts_the_t4_file(tuned: Path) -> None:
+    files = [str(written(tuned, form)) for form in (CACHE, T4)]
+    content = [Path(file).read_bytes() for file in files]
+    answer = python("-c", REPLAYED, *files)
+    assert answer.returncode == 0, answer.stderr
+    assert json.loads(answer.stdout.splitlines()[-1]) == {
+        "results": 3,  # the one that was behind too
+        "some": 1,
+        "every": 8,
+        "device": GPU,
+        "failed": ["CompilationFailedConfig"] + ["RuntimeFailedConfig"] * 4,
+        "best": {**FASTEST.tunables, "time": 0.505, "times": [0.504, 0.505, 0.506]},
+    }
+    assert [Path(file).read_bytes() for file in files] == content

@@ -18,17 +18,7 @@ import pytest
 import tsm2_tune
 from tests.command import refused
 from tests.databases import database_of
-from tests.fabricated import (
-    GPU,
-    Winners,
-    configuration,
-    exported,
-    imported,
-    source,
-    trial,
-    tuning_run,
-    winners,
-)
+from tests.fabricated import GPU, Winners, configuration, exported, imported, source, trial, tuning_run, winners
 from tests.processes import python
 from tsm2_tune.api.parse import FORMATS as ALL_FORMATS
 from tsm2_tune.errors import InputError, StoreError

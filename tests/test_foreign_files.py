@@ -28,8 +28,8 @@ from tests.fabricated import (
     tuning_run,
 )
 from tests.simulated import TARGET
-from tests.tampered import Compiling
 from tests.tampering import EVIL, SKINNY, good_database, plant
+from tests.test_tampered import Compiling
 from tsm2_tune.errors import StoreError
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem

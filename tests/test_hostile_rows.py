@@ -16,16 +16,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Column
 
-from tests.fabricated import (
-    BASIS,
-    GPU,
-    PROBLEM,
-    configuration,
-    plain_sql,
-    trial,
-    tuning_run,
-    vendor_measurement,
-)
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, plain_sql, trial, tuning_run, vendor_measurement
 from tests.hostile import (
     COLUMNS,
     MOST_INT,

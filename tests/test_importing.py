@@ -1,8 +1,10 @@
-"""Trials of other databases: what is there is recognised, and nothing is lost."""
+"""Trials of other databases: what is there is recognised, nothing is lost, and what cannot be read is refused."""
 
 from __future__ import annotations
 
+import os
 import shutil
+import sqlite3
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -26,28 +28,36 @@ from tests.fabricated import (
     trial,
     tuning_run,
     vendor_measurement,
-)
+)  # fmt: skip
 from tests.tampering import YESTERDAY, good_database
 from tsm2_tune.console import tables
+from tsm2_tune.errors import InputError, StoreError
+from tsm2_tune.tuner.compile.cache import cache_folder
+from tsm2_tune.tuner.results.merge import files
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Verdict
+from tsm2_tune.tuner.results.trial import Final, Outcome, TimeLimits, Trial, Verdict
 
 pytestmark = pytest.mark.usefixtures("session_cache")
 
 
-def test_both_ways_there_is_the_same_union(two_databases: tuple[Path, Path]) -> None:
+def test_both_ways_there_is_the_same_union_and_a_search_goes_on_with_it(two_databases: tuple[Path, Path]) -> None:
     ours, theirs = two_databases
     before = facts(theirs)
     found = tsm2_tune.import_trials(theirs, ours)
     assert (found.trials, found.known, found.times, found.problems) == (1, 1, 5, 1)
     assert facts(theirs) == before
     tsm2_tune.import_trials(ours, theirs)
-    assert facts(ours) == facts(theirs)
+    assert (facts(ours), best(ours)) == (facts(theirs), best(theirs))
     assert [row.config for row in best(ours)] == [C128.text, C512.text]
-    assert best(ours) == best(theirs)
     row = best(ours)[1]
     assert (row.round, row.median_us, row.vendor_us) == (2, 410, 700)
     assert plain_sql(ours, "SELECT count(*) FROM run") == [(2,)]
+    with Store.open(ours, create=False) as store:
+        tried = store.history(GPU, PROBLEM, *TODAY).tried()
+        assert {(one.config, one.is_new) for one in tried} == {(one, False) for one in (C128, C256, C512)}
+        store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
+        assert [one.is_new for one in store.history(GPU, PROBLEM, *TODAY).tried()] == [False] * 3 + [True]
+        assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
 
 
 def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
@@ -56,54 +66,43 @@ def test_each_device_keeps_its_times_in_order(tmp_path: Path) -> None:
         timed = replace(measurement(us), samples_us=(us + 1, us - 1, us))
         vendor = (replace(vendor_measurement(us), measurement=timed),)
         database_of(path, trial(us, C128), run=run_, final=Final(PROBLEM, ((C128, timed),), vendor))
+    separate = facts(here) | facts(there)
     tsm2_tune.import_trials(there, here)
-    of_kernel = "sample JOIN measurement ON measurement_id = measurement.id AND round = 1"
-    of_vendor = "vendor_sample JOIN vendor_measurement AS measurement ON measurement_id = measurement.id"
-    for table in (of_kernel, of_vendor):
-        query = f"SELECT device_name, us FROM {table} JOIN run ON run.id = run_id ORDER BY device_name, ordinal"
-        expected = [(name, us + step) for name, us in (("NVIDIA H100", 600), (GPU, 500)) for step in (1, -1, 0)]
-        assert plain_sql(here, query) == expected
-    assert len(facts(here)) == 2
-    assert [len(one.vendor) for part in facts(here).values() for one in part.rounds] == [1, 1]
+    assert facts(here) == separate
+    assert [one.samples_us for part in separate.values() for one in part.rounds[0].timed.values()] == [
+        (us + 1, us - 1, us) for us in (500, 600)
+    ]
 
 
 def test_all_of_a_database_with_every_kind_of_trial_is_imported(tmp_path: Path) -> None:
     good, new = tmp_path / "good.db", tmp_path / "new.db"
     good_database(good)
     said = run("import", str(good), "--db", str(new))
-    assert (said.exit_code, said.stderr) == (0, "")
     added = "added 12 trials (0 already present) and 14 measurements, of 4 problems; 2 in quarantine"
-    assert said.stdout == f"{new}: {added}\n"
+    assert (said.exit_code, said.stderr, said.stdout) == (0, "", f"{new}: {added}\n")
     assert facts(new) == facts(good)
     again = run("import", str(good), "--db", str(new))
     assert again.stdout == f"{new}: nothing new: 12 trials already present, of 4 problems\n"
-    assert run("best", "--db", str(new), "--json").stdout.count("config") == len(best(good))
 
 
-def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(
-    two_databases: tuple[Path, Path], tmp_path: Path
-) -> None:
-    _, theirs = two_databases
+def test_a_database_of_an_older_schema_is_read_and_left_as_it_is(two_databases: tuple[Path, Path]) -> None:
+    ours, theirs = two_databases
     downgrade(theirs)
     content = theirs.read_bytes()
-    tsm2_tune.import_trials(theirs, tmp_path / "new.db")
+    tsm2_tune.import_trials(theirs, ours)
     assert theirs.read_bytes() == content
-    assert [row.median_us for row in best(tmp_path / "new.db")] == [410]
+    assert best(ours)[1].median_us == 410
 
 
-@pytest.mark.parametrize("is_text", [False, True])
-def test_an_import_tells_how_far_it_is(two_databases: tuple[Path, Path], tmp_path: Path, is_text: bool) -> None:
-    source = two_databases[0]
-    if is_text:
-        source = tmp_path / "trials.jsonl"
-        tsm2_tune.export(two_databases[0], format="trials", output=source)
-    shares = list[float]()
-    tsm2_tune.import_trials(source, tmp_path / "new.db", on_progress=shares.append)
-    assert shares == sorted(shares)
-    assert (len(shares) > 1 or not is_text, shares[-1]) == (True, 1.0)
-
-
-def test_what_takes_its_time_says_how_much_is_left(terminal: StringIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_import_tells_how_far_it_is(
+    two_databases: tuple[Path, Path], tmp_path: Path, terminal: StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database, text = two_databases[0], tmp_path / "trials.jsonl"
+    tsm2_tune.export(database, format="trials", output=text)
+    for file, least in ((database, 1), (text, 2)):
+        shares = list[float]()
+        tsm2_tune.import_trials(file, tmp_path / "new.db", on_progress=shares.append)
+        assert (shares, shares[-1], len(shares) >= least) == (sorted(shares), 1.0, True)
     clock = iter([0.0, 0.5, 30.0])
     monkeypatch.setattr(tables, "monotonic", lambda: next(clock))
     with tables.waiting("importing x") as show:
@@ -123,53 +122,47 @@ def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
         assert [(row.median_us, row.stale) for row in best(path)] == [(500, 0)]
         with Store.open(path, create=False) as store:
             (row,) = store.best()
-            assert [one.basis for one in store.current(EARLY.identity.name)] == [BASIS]
+            assert [one.basis for one in store.current(GPU)] == [BASIS]
             assert store.trial(row.trial_id).current
             assert [one.stale for one in (store.row(1), store.row(2))].count(1) == 1
 
 
-NEVER = {"measurement": None, "full_verdict": None}
-WRONG = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")} | NEVER
-LATER: dict[str, Any] = {"outcome": Outcome.TIMED_OUT, "verdict": None, "resources": None} | NEVER
-FAULT = LATER | {"outcome": Outcome.CRASHED}
+# Two trials of a configuration
+
+
+RIGHT = trial(500, C128)
+NEVER: dict[str, Any] = {"measurement": None, "full_verdict": None}
+WRONG = replace(RIGHT, outcome=Outcome.WRONG_RESULT, verdict=Verdict(False, 9.0, "C[0, 0]"), **NEVER)
+LATE = replace(RIGHT, outcome=Outcome.TIMED_OUT, verdict=None, resources=None, **NEVER)
+SHORT, LONG = (replace(LATE, limits=TimeLimits(120.0, seconds)) for seconds in (60.0, 90.0))
+UNVERIFIED = replace(RIGHT, full_verdict=None)
+KEPT = "outcome, full_verdict, is_between, run_limit_seconds"
 
 
 @pytest.mark.parametrize(
-    ("changes", "outcome"), [(WRONG, Outcome.WRONG_RESULT), (FAULT, Outcome.CRASHED), (LATER, Outcome.OK)]
+    ("one", "other", "kept", "is_told"),
+    [
+        (RIGHT, WRONG, ("wrong-result", None, 0, None), True),
+        (RIGHT, replace(LATE, outcome=Outcome.CRASHED), ("crashed", None, 0, None), True),
+        (RIGHT, LATE, ("ok", RIGHT.full_verdict, 0, None), True),
+        (SHORT, LONG, ("timed-out", None, 0, 90.0), False),
+        (UNVERIFIED, replace(RIGHT, is_between=True), ("ok", RIGHT.full_verdict, 0, None), False),
+        (replace(UNVERIFIED, is_between=True), RIGHT, ("ok", RIGHT.full_verdict, 0, None), False),
+    ],
 )
-def test_a_fault_anywhere_counts_and_a_right_one_before_one_in_no_time(
-    changes: dict[str, Any], outcome: Outcome, tmp_path: Path
+def test_which_of_two_trials_counts(
+    one: Trial, other: Trial, kept: tuple[object, ...], is_told: bool, tmp_path: Path
 ) -> None:
-    for first, second in (("a", "b"), ("b", "a")):
-        paths = {name: tmp_path / f"{first}{name}.db" for name in "ab"}
-        for name, path in paths.items():
-            database_of(path, trial(500, C128) if name == "a" else replace(trial(500, C128), **changes), run=EARLY)
-        found = tsm2_tune.import_trials(paths[second], paths[first])
-        (told,) = found.conflicts
-        assert told.endswith(f"{outcome.value} is kept")
-        kept = plain_sql(paths[first], "SELECT outcome, full_verdict IS NOT NULL, count(*) FROM trial")
-        assert kept == [(outcome.value, outcome == Outcome.OK, 1)]
-        assert plain_sql(paths[first], "SELECT count(*) FROM sample") == [(3,)]
-
-
-@pytest.mark.parametrize("searched", ["ours", "theirs"])
-def test_what_was_verified_in_full_or_searched_anywhere_is_known_then(searched: str, tmp_path: Path) -> None:
-    paths = {name: tmp_path / f"{name}.db" for name in ("ours", "theirs")}
-    for name, path in paths.items():
-        verdict = "right in 9 calls" if name == "theirs" else None
-        database_of(path, trial(500, C128, full_verdict=verdict, is_between=name != searched), run=EARLY)
-    ended(paths["ours"], "2026-01-02T03:05:00+00:00")
-    tsm2_tune.import_trials(paths["theirs"], paths["ours"])
-    assert plain_sql(paths["ours"], "SELECT full_verdict, is_between FROM trial") == [("right in 9 calls", 0)]
-
-
-def test_of_trials_that_timed_out_the_one_that_had_more_time_counts(tmp_path: Path) -> None:
-    short, long = tmp_path / "short.db", tmp_path / "long.db"
-    for path, seconds in ((short, 60.0), (long, 90.0)):
-        database_of(path, replace(trial(500, C128), limits=TimeLimits(120.0, seconds), **LATER), run=EARLY)
-    for path, other in ((short, long), (long, short)):
-        tsm2_tune.import_trials(other, path)
-        assert plain_sql(path, "SELECT run_limit_seconds FROM trial") == [(90.0,)]
+    """A fault anywhere, a right result before one in no time, more time, and what was verified or searched."""
+    for first, second in ((one, other), (other, one)):
+        ours, theirs = (tmp_path / f"{id(first)} {name}.db" for name in ("ours", "theirs"))
+        for path, tried in ((ours, first), (theirs, second)):
+            database_of(path, tried, run=EARLY)
+            ended(path, "2026-01-02T03:05:00+00:00")
+        told = tsm2_tune.import_trials(theirs, ours).conflicts
+        assert [line.endswith(f"{kept[0]} is kept") for line in told] == [True] * is_told
+        assert plain_sql(ours, f"SELECT {KEPT} FROM trial") == [kept]
+        assert plain_sql(ours, "SELECT count(*) FROM sample") == [(0 if one is SHORT else 3,)]
 
 
 def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path) -> None:
@@ -186,22 +179,20 @@ def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path)
     tsm2_tune.import_trials(ours, theirs)
     assert facts(ours) == facts(theirs)
     texts = (
-        "SELECT trial.id, text, superseded FROM trial JOIN source ON digest = source_digest"
-        " JOIN paragraph ON key = paragraphs ORDER BY text"
+        "SELECT trial.id, text, superseded, median_us FROM trial JOIN source ON digest = source_digest JOIN"
+        " paragraph ON key = paragraphs JOIN measurement ON trial_id = trial.id AND round > 0 ORDER BY text"
     )
-    assert [row[1] for row in plain_sql(ours, texts)] == ["int one;\n", "int other;\n"]
-    assert sorted(row[2] for row in plain_sql(ours, texts)) == [0, 1]
-    assert [plain_sql(path, texts)[at][0] for at, path in enumerate((ours, theirs))] == [1, 1]  # as before
-    times = plain_sql(ours, f"SELECT median_us FROM measurement JOIN ({texts}) AS t ON trial_id = t.id"
-                            " WHERE round > 0 ORDER BY text")  # fmt: skip
-    assert times == [(490,), (480,)]
+    found = plain_sql(ours, texts)
+    assert [(text, us) for _, text, _, us in found] == [("int one;\n", 490), ("int other;\n", 480)]
+    assert sorted(superseded for _, _, superseded, _ in found) == [0, 1]
+    assert (found[0][0], plain_sql(theirs, texts)[1][0]) == (1, 1)  # as before
     assert plain_sql(ours, "SELECT median_us FROM vendor_measurement ORDER BY median_us") == [(580,), (590,)]
 
 
 def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_path: Path) -> None:
     older, now = tmp_path / "older.db", tmp_path / "now.db"
-    for path, made in ((older, source(C128, text="int older;\n")), (now, None)):
-        database_of(path, trial(500, C128) if made is None else trial(400, C128, source=made), run=EARLY)
+    database_of(older, trial(400, C128, source=source(C128, text="int older;\n")))
+    database_of(now, RIGHT)
     ended(older, "2026-01-01T00:00:00+00:00")  # the first by all else
     assert [row.stale for row in tsm2_tune.best(older)] == [1]
     for path, other in ((now, older), (older, now)):
@@ -213,27 +204,24 @@ def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_pa
 def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, Any], tmp_path: Path) -> None:
     ours, theirs, plain = tmp_path / "ours.db", tmp_path / "theirs.db", source(C128)
     for path, changes in ((ours, {}), (theirs, launch)):
-        with Store.open(path, create=True) as store:
-            made = replace(plain, launch=replace(plain.launch, **changes))
-            store.add_trial(EARLY, trial(500, C128, source=made))
+        database_of(path, trial(500, C128, source=replace(plain, launch=replace(plain.launch, **changes))))
     found = tsm2_tune.import_trials(theirs, ours)
     assert (found.trials, found.known, found.times, len(found.conflicts)) == (1, 0, 1, 1)
 
 
 def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_path: Path) -> None:
     ours, before = tmp_path / "ours.db", tmp_path / "before.db"
-    older = source(C128, text="int older;\n")
-    database_of(before, trial(500, C128, source=older), final=final((C128, 490)))
+    database_of(before, trial(500, C128, source=source(C128, text="int older;\n")), final=final((C128, 490)))
     shutil.copy(before, ours)
     with Store.open(ours, create=False) as store:
-        store.supersede(EARLY.identity.name, PROBLEM, BASIS)
+        store.supersede(GPU, PROBLEM, BASIS)
     superseded = facts(ours)
     found = tsm2_tune.import_trials(before, ours)
     assert (found.trials, found.known, found.times, found.changed, found.conflicts) == (0, 1, 0, 0, ())
     assert facts(ours) == superseded
     with Store.open(ours, create=False) as store:
         store.add_trial(EARLY, trial(400, C128))
-        store.supersede(EARLY.identity.name, PROBLEM, BASIS)
+        store.supersede(GPU, PROBLEM, BASIS)
     tsm2_tune.import_trials(ours, before)
     tsm2_tune.import_trials(before, ours)
     assert facts(ours) == facts(before)
@@ -242,15 +230,92 @@ def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_pa
         assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 400.0)]
 
 
-def test_a_search_goes_on_with_what_was_imported(two_databases: tuple[Path, Path]) -> None:
+# Refusals
+
+
+def test_what_is_no_database_is_refused(two_databases: tuple[Path, Path], tmp_path: Path) -> None:
+    ours, _ = two_databases
+    places = {name: tmp_path / name for name in ("pipe", "empty", "other", "cut", "newer", "others", "foreign.db")}
+    os.mkfifo(places["pipe"])
+    places["empty"].touch()
+    places["other"].write_text("SELECT 1")
+    places["cut"].write_bytes(b"SQLite format 3\0" + bytes(500))
+    places["newer"].write_text('{"tsm2_tune": {"version": 99}, "cache": {}}')
+    places["others"].write_text('{"cache": {}}')
+    plain_sql(places["foreign.db"], "CREATE TABLE t (x)")
+    for name, sentence in {
+        "pipe": "is not a regular file",
+        str(tmp_path): "is not a regular file",
+        str(tmp_path / "missing"): "No such file or directory",
+        "empty": "holds no results yet",
+        "other": "it is neither a database nor a file of trials, nor a T4 file or a cache of Kernel Tuner",
+        "foreign.db": "is a database of another program",
+        "cut": "is not a SQLite database",
+        "newer": "its version is 99, and not 2",
+        "others": "tsm2-tune did not write it",
+        "pretuned:tpu": "unknown 'pretuned:tpu': the package has pretuned:h100, pretuned:h200",
+        "H200": "no file H200: did you mean pretuned:h200, the pretuned kernels?",
+        "": "the name of the file is empty: name a database or a file of trials",
+        '["tsm2-tune"]\n': "the argument is the content of a file of trials, not its name: write it to a file",
+    }.items():
+        said = run("import", str(places.get(name, name)), "--db", str(ours))
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert sentence in said.stderr
+        assert "tsm2-tune-" not in said.stderr.replace(str(tmp_path), "")
+    with pytest.raises((InputError, StoreError)):
+        tsm2_tune.import_trials("x\0y", ours)
+
+
+def test_a_trial_that_contradicts_itself_replaces_none(two_databases: tuple[Path, Path]) -> None:
     ours, theirs = two_databases
-    tsm2_tune.import_trials(theirs, ours)
-    with Store.open(ours, create=False) as store:
-        tried = store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()
-        assert {one.config for one in tried} == {C128, C256, C512}
-        assert not any(one.is_new for one in tried)
-        store.add_trial(EARLY, replace(trial(1, configuration(64)), measurement=measurement(300)))
-        assert [one.is_new for one in store.history(EARLY.identity.name, PROBLEM, *TODAY).tried()] == [False] * 3 + [
-            True
-        ]
-        assert store.add_final(EARLY, final((configuration(64), 301)), *TODAY) == 3
+    before, good = facts(ours), theirs.read_bytes()
+    for change, sentence in {
+        "verdict_correct = 0": "trial 1 is ok, but has no right result or time",
+        "outcome = 'wrong-result'": "trial 1 has a right result and is wrong",
+        "basis = '=1+1'": "trial 1 has a basis that is not a digest",
+        "cache = 'warm'": "trial 1 has its time in another state of the L2",
+    }.items():
+        theirs.write_bytes(good)
+        plain_sql(theirs, f"UPDATE trial SET {change} WHERE id = 1")
+        said = run("import", str(theirs), "--db", str(ours))
+        assert (said.exit_code, said.stdout, sentence in said.stderr) == (2, "", True)
+        assert facts(ours) == before
+
+
+def test_a_full_disk_is_named_by_its_folder(
+    two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of the copy, or the folder of the database."""
+    ours, theirs = two_databases
+    connect = sqlite3.connect
+    for place, sentence in {
+        "/working/": f"cannot copy {theirs} to read it: the disk of {cache_folder()} is full: ",
+        str(ours): f"{ours} cannot grow, the disk of {ours.parent} is full: ",
+    }.items():
+
+        def small(name: Any, *arguments: Any, place: str = place, **named: Any) -> sqlite3.Connection:
+            connection: sqlite3.Connection = connect(name, *arguments, **named)
+            if place in str(name):
+                connection.execute("PRAGMA max_page_count = 1")  # no less than there are: none more
+            return connection
+
+        monkeypatch.setattr(sqlite3, "connect", small)
+        said = run("import", str(theirs), "--db", str(ours))
+        assert (said.exit_code, said.stdout) == (2, "")
+        assert said.stderr == f"Error: {sentence}free some space there, then run this again\n"
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), StoreError])
+def test_where_no_copy_can_be_made_its_folder_is_named(
+    error: OSError | type[StoreError], two_databases: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = two_databases
+
+    def none(*arguments: Any) -> None:
+        raise error if isinstance(error, OSError) else error(f"{arguments[1]} cannot be opened: why")
+
+    monkeypatch.setattr(files, "workplace" if isinstance(error, OSError) else "_copied", none)
+    said = run("import", str(theirs), "--db", str(ours))
+    assert (said.exit_code, said.stdout, said.stderr.count("\n")) == (2, "", 1)
+    assert said.stderr.startswith(f"Error: cannot copy {theirs} to read it (")
+    assert f"make {cache_folder()} writable, with space left, or set XDG_CACHE_HOME" in said.stderr

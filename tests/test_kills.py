@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sqlite3
+import subprocess
 import sys
 import time
 from contextlib import closing
@@ -19,8 +20,8 @@ import pytest
 from tests import kills
 from tests.command import run
 from tests.conftest import copy_cache
-from tests.hasty_command import LEASE_SECONDS
-from tests.kills import Place
+from tests.databases import dump
+from tests.kills import LEASE_SECONDS, Place, asked, has_trials
 from tests.on_host import has_compiler
 
 pytestmark = [
@@ -40,13 +41,11 @@ def warm(session_cache: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("seed", range(1, 1 + int(os.environ.get("KILLS", "1"))))
-@pytest.mark.parametrize("what", kills.KINDS)
+@pytest.mark.parametrize("what", ["main", *kills.HELPERS])
 def test_who_is_killed(what: str, seed: int, warm: Path, tmp_path: Path) -> None:
     """Workers while they time and verify for seconds, so that kernels are running when they are killed."""
-    place, rng = (
-        Place(tmp_path, warm, "tests.quickly_compiled" if what == "worker" else "tests.quick_command"),
-        random.Random(seed),
-    )
+    command, rng = "tests.quickly_compiled" if what == "worker" else "tests.quick_command", random.Random(seed)
+    place = Place(tmp_path, warm, command)
     if what == "compiler":
         kills.lose_half(place.folder / "cache", rng)
     kills.try_once(place, what, rng, seconds=0.5, kills=1 if what == "main" else rng.choice((1, 2, 3)))
@@ -78,10 +77,10 @@ def stop_between_transactions(process: int, path: Path) -> None:
 
 def test_who_is_stopped_and_comes_back_late(warm: Path, tmp_path: Path) -> None:
     """Another run on the database does its work meanwhile; what it finds out later is not stored."""
-    (tmp_path / "late").mkdir()
-    (tmp_path / "other").mkdir()
-    late = Place(tmp_path / "late", warm, "tests.hasty_command")
-    other = Place(tmp_path / "other", warm, "tests.hasty_command", shared=late.database)
+    for name in ("late", "other"):
+        (tmp_path / name).mkdir()
+    late = Place(tmp_path / "late", warm, "tests.kills")
+    other = Place(tmp_path / "other", warm, "tests.kills", shared=late.database)
     with kills.ended(late.start()) as stopped:
         kills.wait_for_stage(late, stopped, 1)
         stop_between_transactions(stopped.pid, late.database)
@@ -94,3 +93,65 @@ def test_who_is_stopped_and_comes_back_late(warm: Path, tmp_path: Path) -> None:
     assert stopped.returncode == 0, output
     assert late.trials() == after
     kills.check_continued(late, after)
+
+
+# Runs that go on
+
+
+ON_HOST = ("--device", "cpu", "--family", "tsm2", "--no-pairs")  # which pairs there are depends on who wins
+TUNE = (*ON_HOST, "--shapes", "64x2x64,33x3x17", "--max-trials", "8", "--strategy", "exhaustive")  # in its own order
+MOST_RUNS = 4  # where the machine is busy, a run's last final may leave one as the fastest that was not in it
+ALL = (
+    "SELECT p.op, p.dtype, p.m, p.n, p.k, config, outcome FROM trial JOIN problem AS p ON p.id = problem_id ORDER BY"
+)
+ALL += " 1, 2, 3, 4, 5, 6"
+
+
+def killed_at(path: Path, trials: int) -> set[tuple[object, ...]]:
+    """The trials that are stored, when a process was killed as soon as there were so many."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.quick_command", *TUNE, "--db", str(path)],
+        stdout=subprocess.DEVNULL, cwd=kills.ROOT,
+    )  # fmt: skip
+    try:
+        while not (has_trials(path) and len(asked(path, ALL)) >= trials):
+            assert process.poll() is None
+            time.sleep(0.005)
+    finally:
+        process.kill()
+        process.wait()
+    return set(asked(path, ALL))
+
+
+def test_killed_twice_it_ends_the_same_and_then_does_nothing_new(tmp_path: Path) -> None:
+    whole, killed, stored = tmp_path / "whole.db", tmp_path / "killed.db", set[tuple[object, ...]]()
+    assert run(*TUNE, "--db", str(whole)).exit_code == 0
+    for moment in (1, 9):  # in the first problem, and in the second
+        now = killed_at(killed, moment)
+        assert stored <= now
+        assert len(now) < 16, "it was killed too late"
+        stored = now
+    assert run(*TUNE, "--db", str(killed)).exit_code == 0
+    assert stored <= set(asked(killed, ALL))
+    assert [row[:-1] for row in asked(killed, ALL)] == [row[:-1] for row in asked(whole, ALL)]
+    problems = "SELECT op, dtype, m, n, k FROM best ORDER BY 1, 2, 3, 4, 5"
+    assert asked(killed, problems) == asked(whole, problems)
+    assert asked(killed, "PRAGMA integrity_check") == [("ok",)]
+    for _ in range(MOST_RUNS):
+        before = dump(whole)
+        again = run(*TUNE, "--db", str(whole))
+        assert (again.exit_code, again.output.count("(0 new trials")) == (0, 2)
+        if dump(whole) == before:
+            return
+    pytest.fail("each run measured another final")
+
+
+def test_another_strategy_goes_on_too(tmp_path: Path) -> None:
+    """In the order that its seed decides; the run says what ended it."""
+    tries = (*ON_HOST, "--shapes", "64x2x64", "--strategy", "random", "--max-trials")
+    whole, parts, other = (tmp_path / f"{name}.db" for name in ("whole", "parts", "other"))
+    assert "--max-trials reached, " in run(*tries, "3", "--db", str(whole)).output
+    for path, more in ((parts, ["1"]), (parts, ["3"]), (other, ["3", "--seed", "1"])):
+        assert run(*tries, *more, "--db", str(path)).exit_code == 0
+    in_order = "SELECT config FROM trial ORDER BY id"
+    assert asked(parts, in_order) == asked(whole, in_order) != asked(other, in_order)

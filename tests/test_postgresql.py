@@ -13,15 +13,20 @@ from typing import Any
 import pytest
 
 import tsm2_tune
-from tests.command import run
-from tests.databases import database_of
+from tests.command import refused, run, said
+from tests.databases import best, database_of, facts
 from tests.exchanged import FASTEST, OTHER, RUN, SLOWER, TRIALS, tuned_database
-from tests.fabricated import BASIS, GPU, PROBLEM, configuration, final, host_run, trial, tuning_run
-from tests.servers import TestServer, asked
+from tests.fabricated import BASIS, GPU, PROBLEM, configuration, downgrade, final, host_run, trial, tuning_run
+from tests.servers import TestServer, asked, database_name
+from tests.tampering import good_database
 from tsm2_tune.errors import StoreError, ToolMissing
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.html.contents import contents
 from tsm2_tune.tuner.results import records
+from tsm2_tune.tuner.results.merge.problem_rows import Writer
+from tsm2_tune.tuner.results.merge.union import Part
+from tsm2_tune.tuner.results.storage import schema_versions
+from tsm2_tune.tuner.results.storage.addresses import place_of, shown_name
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Cache, Outcome
 
@@ -29,6 +34,15 @@ pytestmark = pytest.mark.usefixtures("session_cache")
 
 FAMILIES = ("tsm2", "ism2")
 SECRET = "hunter2"
+HOSTILE = {
+    "extra_float_digits": "-15", "TimeZone": "'Asia/Kathmandu'", "DateStyle": "'SQL, DMY'",
+    "IntervalStyle": "'iso_8601'", "client_encoding": "'LATIN1'", "search_path": "pg_catalog, nowhere",
+    "standard_conforming_strings": "off", "backslash_quote": "off", "bytea_output": "escape",
+    "default_transaction_read_only": "on", "default_transaction_isolation": "serializable",
+    "default_transaction_deferrable": "on", "statement_timeout": "10", "lock_timeout": "1",
+    "idle_in_transaction_session_timeout": "1000", "idle_session_timeout": "1000", "transform_null_equals": "on",
+    "quote_all_identifiers": "on", "exit_on_error": "on",
+}  # fmt: skip
 
 
 def fill(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +110,35 @@ def test_both_give_the_same(address: str, path: Path, monkeypatch: pytest.Monkey
     assert len(file["trials"]) == len(TRIALS) + 12
 
 
+@pytest.mark.parametrize("owner", ["DATABASE", "ROLE"])
+def test_hostile_settings_change_nothing(server: TestServer, address: str, path: Path, owner: str) -> None:
+    if owner == "DATABASE":
+        altered, user = database_name(address), "postgres"
+    else:
+        altered = user = f"of_{database_name(address)}"
+        server.sql(f"CREATE ROLE {user} LOGIN SUPERUSER")
+    for setting, value in HOSTILE.items():
+        server.sql(f"ALTER {owner} {altered} SET {setting} = {value}")
+    hostile = server.url(database_name(address), user)
+    tuned_database(path)
+    first = run("import", str(path), "--db", hostile)
+    assert "added 10 trials" in first.stdout, first.stderr
+    for source, into in ((str(path), hostile), (hostile, str(path))):
+        assert "nothing new" in run("import", source, "--db", into).stdout
+    assert (facts(place_of(hostile)), best(hostile)) == (facts(path), best(path))  # type: ignore[arg-type]
+    assert run("db", "check", "--db", hostile).stdout == run("db", "check", "--db", str(path)).stdout
+
+
+def test_an_address_may_name_its_schema(server: TestServer, address: str, path: Path) -> None:
+    server.sql("CREATE SCHEMA tuning", database_name(address))
+    tuned_database(path)
+    there = f"{address}&options=-csearch_path%3Dtuning"
+    assert "added 10 trials" in run("import", str(path), "--db", there).stdout
+    assert asked(address, "SELECT count(*) FROM tuning.trial") == [(10,)]
+    assert "holds no results yet: tune first (tsm2-tune --shapes" in refusal(address)
+    assert asked(address, "SELECT * FROM pg_tables WHERE schemaname = 'public'") == []
+
+
 # Refusals
 
 
@@ -105,28 +148,22 @@ def refusal(name: str, *, create: bool = False) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("create", [False, True])
 @pytest.mark.parametrize(
-    ("statements", "expected"),
+    ("statement", "expected"),
     [
-        (["CREATE TABLE customers (id int)"], "is a database of another program: name an empty one with --db"),
-        (["UPDATE tsm2_tune SET schema_version = 99"], "has schema 99, newer than"),
-        (["DELETE FROM tsm2_tune"], "has lost its schema's version: restore a copy of it"),
-        (["ALTER TABLE run ADD COLUMN sex text"], "has an altered 'run', unlike tsm2-tune's schema"),
-        (["DROP INDEX newest_of_family"], "lacks 'newest_of_family', unlike tsm2-tune's schema"),
+        ("CREATE TABLE customers (id int)", "is a database of another program: name an empty one with --db"),
+        ("UPDATE tsm2_tune SET schema_version = 99", "has schema 99, newer than"),
+        ("DELETE FROM tsm2_tune", "has lost its schema's version: restore a copy of it"),
+        ("ALTER TABLE run ADD COLUMN sex text", "has an altered 'run', unlike tsm2-tune's schema"),
+        ("DROP INDEX newest_of_family", "lacks 'newest_of_family', unlike tsm2-tune's schema"),
     ],
 )
-def test_what_is_not_ours_is_refused(address: str, statements: list[str], expected: str, create: bool) -> None:
-    if "CREATE" not in statements[0]:
+def test_what_is_not_ours_is_refused(address: str, statement: str, expected: str) -> None:
+    if "CREATE" not in statement:
         database_of(address)
-    for statement in statements:
-        asked(address, statement)
-    assert refusal(address, create=create).startswith(f"{address} {expected}")
-
-
-def test_an_empty_database_has_no_results_to_read(address: str) -> None:
-    assert "holds no results yet: tune first (tsm2-tune --shapes" in refusal(address)
-    assert asked(address, "SELECT * FROM pg_tables WHERE schemaname = 'public'") == []
+    asked(address, statement)
+    for create in (False, True):
+        assert refusal(address, create=create).startswith(f"{address} {expected}")
 
 
 def test_another_encoding_is_refused(server: TestServer) -> None:
@@ -136,49 +173,42 @@ def test_another_encoding_is_refused(server: TestServer) -> None:
 
 def test_rights_that_are_missing(server: TestServer, address: str) -> None:
     server.sql("CREATE ROLE reader LOGIN")
-    name = address.partition("@/")[2].partition("?")[0]
-    reader = server.url(name, "reader")
-    why = refusal(reader, create=True)
-    assert "refuses this to this user (permission denied for schema public)" in why
+    reader = server.url(database_name(address), "reader")
+    assert "refuses this to this user (permission denied for schema public)" in refusal(reader, create=True)
     tuned_database(address)  # type: ignore[arg-type]
     assert "refuses this to this user" in refusal(reader)
     asked(address, "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader")
     assert run("best", "--db", reader).stdout == run("best", "--db", address).stdout
     assert "refuses this to this user" in refusal(reader, create=True)
     assert run("forget", "1", "--db", reader).exit_code == 2
-    asked(address, "ALTER DATABASE " + name + " SET default_transaction_read_only = on")
-    assert run("best", "--db", address).exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("mysql://u:p@h/d", "mysql://u:***@h/d is not a database that this tsm2-tune supports: name a file, or"),
-        ("postgresql+psycopg2://h/d", "is not a database that this tsm2-tune supports"),
-        ("postgresql://u:p@h:port/d", "is not an address: name the database as postgresql+psycopg://user@host/name"),
-        ("postgresql://u@h", "names no database"),
-        ("postgresql://h/d?password=p", "postgresql://h/d?password=*** has password in its query: write it into"),
-        ("postgresql://u:p@127.0.0.1:1/d", "postgresql://u:***@127.0.0.1:1/d cannot be reached (connection failed"),
-        ("postgresql://u:p@/d?host=/nowhere", "cannot be reached"),
-        ("postgresql://me@work:p@127.0.0.1:1/d", "postgresql://me@work:***@127.0.0.1:1/d cannot be reached"),
-        ("mysql://me@work/x:p\n@h/d", "mysql://me@work/x:***@h/d is not a database that this tsm2-tune supports"),
-        (
-            "postgresql://u:p@p@h/d",
-            "postgresql://u:***@h/d has an @ or a / in its user or password: write %40 or %2F",
-        ),
-        ("postgresql://u:p@h/:p@h/d", "postgresql://u:***@h/d has an @ or a / in its user or password: write %40 or"),
-        ("postgresql://u/v:p@h/d", "postgresql://u/v:***@h/d has an @ or a / in its user or password: write %40 or"),
-        ("postgresql://h/d?PASSWORD=:p@", "postgresql://h/d?PASSWORD=*** "),
-        ("postgresql://u@127.0.0.1/d?no=such", "was refused"),
-        ("", "the name of the database is empty"),
-    ],
-)
-def test_addresses_that_lead_nowhere(name: str, expected: str) -> None:
-    said = run("best", "--db", name)
-    assert (said.exit_code, said.stdout) == (2, "")
-    assert expected in said.stderr
-    assert not any(part in said.stderr for part in (":p@", "p@h", "=p"))
-    assert said.stderr.count("\n") == 1
+UNSUPPORTED = "is not a database that this tsm2-tune supports"
+QUOTE = "has an @ or a / in its user or password: write"
+NOWHERE = {
+    "mysql://u:p@h/d": f"mysql://u:***@h/d {UNSUPPORTED}: name a file, or",
+    "postgresql+psycopg2://h/d": UNSUPPORTED,
+    "postgresql://u:p@h:port/d": "is not an address: name the database as postgresql+psycopg://user@host/name",
+    "postgresql://u@h": "names no database",
+    "postgresql://h/d?password=p": "postgresql://h/d?password=*** has password in its query: write it into",
+    "postgresql://u:p@127.0.0.1:1/d": "postgresql://u:***@127.0.0.1:1/d cannot be reached (connection failed",
+    "postgresql://u:p@/d?host=/nowhere": "cannot be reached",
+    "postgresql://me@work:p@127.0.0.1:1/d": "postgresql://me@work:***@127.0.0.1:1/d cannot be reached",
+    "mysql://me@work/x:p\n@h/d": f"mysql://me@work/x:***@h/d {UNSUPPORTED}",
+    "postgresql://u:p@p@h/d": f"postgresql://u:***@h/d {QUOTE} %40 or %2F",
+    "postgresql://u:p@h/:p@h/d": f"postgresql://u:***@h/d {QUOTE} %40 or",
+    "postgresql://u/v:p@h/d": f"postgresql://u/v:***@h/d {QUOTE} %40 or",
+    "postgresql://h/d?PASSWORD=:p@": "postgresql://h/d?PASSWORD=*** ",
+    "postgresql://u@127.0.0.1/d?no=such": "was refused",
+    "": "the name of the database is empty",
+}
+
+
+@pytest.mark.parametrize("name", NOWHERE)
+def test_addresses_that_lead_nowhere(name: str) -> None:
+    said = refused("best", "--db", name)
+    assert NOWHERE[name] in said
+    assert not any(part in said for part in (":p@", "p@h", "=p"))
 
 
 def test_without_the_driver_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -197,8 +227,7 @@ def secretive(server: TestServer) -> str:
 
     with suppress(psycopg.errors.DuplicateObject):
         server.sql(f"CREATE ROLE secretive LOGIN SUPERUSER PASSWORD '{SECRET}'")
-    name = server.new().partition("@/")[2].partition("?")[0]
-    return server.url(name, f"secretive:{SECRET}")
+    return server.url(database_name(server.new()), f"secretive:{SECRET}")
 
 
 def test_every_command_takes_the_address_and_hides_its_password(
@@ -237,9 +266,9 @@ def test_every_command_takes_the_address_and_hides_its_password(
         ("forget 99", 2, "no trial 99 in"),
         ("doctor --device cpu", 0, ", there"),
     ):
-        said = run(*command.split(), "--db", secretive)
-        assert (said.exit_code, expected in said.output) == (status, True), f"{command}: {said.output}"
-        assert SECRET not in said.output, command
+        answer = run(*command.split(), "--db", secretive)
+        assert (answer.exit_code, expected in answer.output) == (status, True), f"{command}: {answer.output}"
+        assert SECRET not in answer.output, command
         for written in tmp_path.iterdir():
             assert SECRET not in written.read_text(), command
     assert len(asked(secretive, "SELECT * FROM trial")) == 4
@@ -250,7 +279,79 @@ def test_every_command_takes_the_address_and_hides_its_password(
 
 
 def test_a_wrong_password_is_not_shown(secretive: str) -> None:
-    said = refusal(secretive.replace(SECRET, "wrong" + SECRET))
-    assert "cannot be reached" in said
-    assert "password authentication failed" in said
-    assert SECRET not in said
+    why = refusal(secretive.replace(SECRET, "wrong" + SECRET))
+    assert "cannot be reached" in why
+    assert "password authentication failed" in why
+    assert SECRET not in why
+
+
+# Commands of a database
+
+
+def test_files_are_merged_into_a_server_and_back(address: str, tmp_path: Path) -> None:
+    one, other, back = (str(tmp_path / f"{name}.db") for name in ("one", "other", "back"))
+    good_database(Path(one))
+    database_of(other, trial(600), run=tuning_run("NVIDIA H100"))
+    lines = said("db", "merge", one, other, "--db", address).splitlines()
+    assert [line.partition(": ")[2][:8] for line in lines] == ["added 12", "added 1 "]
+    assert "nothing new" in said("db", "merge", one, "--db", address)
+    said("db", "merge", address, "--db", back)
+    assert facts(Path(back)) == facts(place_of(address))  # type: ignore[arg-type]
+    assert best(Path(back)) == best(address)  # type: ignore[arg-type]
+    assert said("db", "check", "--db", address) == said("db", "check", "--db", back)
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_import_goes_on_where_the_server_was_restarted(
+    server: TestServer, address: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good_database(path)
+    write, places = Writer.write, list[Problem]()
+
+    def restarted(writer: Writer, device: str, problem: Problem, part: Part, *, is_new: bool) -> None:
+        places.append(problem)
+        if len(places) == 2:
+            server.restart()
+        write(writer, device, problem, part, is_new=is_new)
+
+    monkeypatch.setattr(Writer, "write", restarted)
+    assert "added 12 trials" in said("db", "merge", str(path), "--db", address)
+    assert places[1] == places[2], "what was lost is written again"
+    assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]
+
+
+def test_the_previous_schema_of_a_server_is_migrated_and_what_nothing_needs_is_removed(
+    address: str, path: Path
+) -> None:
+    good_database(path)
+    said("db", "merge", str(path), "--db", address)
+    text = (
+        "SELECT string_agg(text, E'\\n\\n' ORDER BY place) FROM paragraph"
+        " JOIN string_to_table(paragraphs, ' ') WITH ORDINALITY AS one (name, place) ON key = name"
+    )
+    for statement in (
+        "INSERT INTO problem (op, dtype, m, n, k, flops, least_bytes) VALUES ('nn', 'f32', 9, 9, 9, 1, 1)",
+        "DROP VIEW best", "CREATE VIEW best AS SELECT 1", "DROP INDEX newest_of_family", "DROP INDEX newest_stamp",
+        "ALTER TABLE trial DROP COLUMN search_ended", "ALTER TABLE source DROP COLUMN batched",
+        "ALTER TABLE problem DROP COLUMN batch",  # and the key that it is in
+        "ALTER TABLE problem ADD UNIQUE (op, dtype, m, n, k)", f"UPDATE source SET paragraphs = ({text})",
+        "ALTER TABLE source RENAME COLUMN paragraphs TO text", "DROP TABLE paragraph", "DROP TABLE lease",
+        "CREATE TABLE claim (owner text)", "UPDATE tsm2_tune SET schema_version = 23",
+    ):  # fmt: skip
+        asked(address, statement)
+    name, now = shown_name(address), schema_versions.version()
+    assert "has schema 23, older than 24, the oldest that" in refused("db", "migrate", "--db", address)
+    asked(address, "UPDATE tsm2_tune SET schema_version = 24")
+    assert said("db", "migrate", "--db", address).startswith(f"{name}: schema 24 before, {now} now")
+    assert said("db", "migrate", "--db", address) == f"{name}: schema {now}, which is current: nothing to do\n"
+    assert "--keep copies a file" in refused("db", "migrate", "--keep", "--db", address)
+    indices = "SELECT indexdef FROM pg_indexes WHERE indexname = 'newest_of_family'"
+    collation = "SELECT collation_name FROM information_schema.columns WHERE column_name = 'search_ended'"
+    assert "(superseded = 0)" in asked(address, indices)[0][0]
+    assert asked(address, f"{collation} AND table_name = 'trial'") == [("C",)]
+    for rows in ("1 of problem", "none"):
+        room = f"{name}: PostgreSQL reuses the space of removed rows by itself; rows removed: {rows}\n"
+        assert said("db", "vacuum", "--db", address) == room
+    assert said("db", "check", "--db", address) == said("db", "check", "--db", str(path))
+    downgrade(path)  # which is migrated, too
+    assert facts(place_of(address)) == facts(path)  # type: ignore[arg-type]

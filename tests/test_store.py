@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import os
 import random
 import signal
@@ -16,6 +18,8 @@ from typing import Any
 
 import pytest
 
+import tsm2_tune
+from tests.databases import database_of, facts
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -46,6 +50,7 @@ C128, C256, C512 = configuration(128), configuration(256), configuration(512)
 
 WRONG: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
 CRASHED: dict[str, Any] = {"outcome": Outcome.CRASHED, "resources": None, "verdict": None, "measurement": None}
+CONTRADICTORY: list[dict[str, Any]] = [{"verdict": WRONG["verdict"]}, {"verdict": None}, {"measurement": None}]
 CHANGES: list[dict[str, Any]] = [{}, {}, {}, {}, WRONG, CRASHED]
 OTHER, GPUS, BASES = Problem(20480, 8, 20480, "f32"), (GPU, "Tesla K40c"), (BASIS, "yesterday")
 
@@ -122,47 +127,53 @@ def compare(store: Store, plain: Plain) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_winners_and_histories_are_those_of_a_plain_computation(seed: int, store: Store) -> None:
-    chance, plain = random.Random(seed), Plain()
+def test_winners_and_histories_are_those_of_a_plain_computation(seed: int, path: Path) -> None:
+    chance, plain, devices = random.Random(seed), Plain(), set[str]()
     for step in range(30):
-        if step % 6 == 5:
-            compare(store, plain)
-        device, basis = (chance.choices(of, (4, 1))[0] for of in (GPUS, BASES))
-        problem = chance.choices((PROBLEM, OTHER), (4, 1))[0]
-        run = tuning_run(device)
-        times = {config: chance.choice((100.0, 101.5, 103.0, 129.0)) for config in (C128, C256, C512, ISM2)}
-        if chance.random() < 0.3:
-            stored = [config for config in times if (device, problem, basis, config) in plain.trials]
-            timed = {config: times[config] for config in stored if chance.random() < 0.7}
-            if timed:
-                number = store.add_final(run, final(*timed.items(), problem=problem), FAMILIES, basis)
-                plain.rounds[device, problem] = plain.rounds.get((device, problem), 0) + 1
-                assert number == plain.rounds[device, problem]
-                plain.last[device, problem, basis] = {config.text for config in timed}
-                for config, us in timed.items():
-                    own = plain.times.setdefault((device, problem, basis, config), [])
-                    own.append((number, measurement(us)))
-            continue
-        config, us = chance.choice(list(times.items()))
-        loaded = LoadedResources(chance.choice((16, 64)), 0, chance.choice((2048, 4096)), 8)
-        changes = {
-            "measurement": measurement(us, chance.choice((1.0, 1.0, 40.0))),
-            "resources": chance.choice((loaded, loaded, None)),
-        } | chance.choice(CHANGES)
-        made = trial(us, config, problem=problem, basis=basis, **changes)
-        number = store.add_trial(run, made)
-        key = (device, problem, basis, config)
-        if key not in plain.trials:  # a trial is stored once
-            plain.trials[key] = made
-            if made.measurement is not None:
-                plain.times[key] = [(0, made.measurement)]
-        assert number == 1 + list(plain.trials).index(key)
+        with Store.open(path, create=True) as store:  # each as after a restart
+            if step % 6 == 5:
+                compare(store, plain)
+            devices.add(add_something(store, plain, chance))
+    assert plain_sql(path, "SELECT count(*) FROM run") == [(len(devices - {""}),)]
 
 
-@pytest.mark.parametrize(
-    "change", [WRONG, CRASHED, {"verdict": WRONG["verdict"]}, {"verdict": None}, {"measurement": None}]
-)
-def test_only_a_verified_and_measured_trial_can_win(store: Store, change: dict[str, Any]) -> None:
+def add_something(store: Store, plain: Plain, chance: random.Random) -> str:
+    """Add a final or a trial to both. Return the device that has it, or ""."""
+    device, basis = (chance.choices(of, (4, 1))[0] for of in (GPUS, BASES))
+    problem = chance.choices((PROBLEM, OTHER), (4, 1))[0]
+    run = tuning_run(device)
+    times = {config: chance.choice((100.0, 101.5, 103.0, 129.0)) for config in (C128, C256, C512, ISM2)}
+    if chance.random() < 0.3:
+        stored = [config for config in times if (device, problem, basis, config) in plain.trials]
+        timed = {config: times[config] for config in stored if chance.random() < 0.7}
+        if not timed:
+            return ""
+        number = store.add_final(run, final(*timed.items(), problem=problem), FAMILIES, basis)
+        plain.rounds[device, problem] = plain.rounds.get((device, problem), 0) + 1
+        assert number == plain.rounds[device, problem]
+        plain.last[device, problem, basis] = {config.text for config in timed}
+        for config, us in timed.items():
+            plain.times.setdefault((device, problem, basis, config), []).append((number, measurement(us)))
+        return device
+    config, us = chance.choice(list(times.items()))
+    loaded = LoadedResources(chance.choice((16, 64)), 0, chance.choice((2048, 4096)), 8)
+    changes = {
+        "measurement": measurement(us, chance.choice((1.0, 1.0, 40.0))),
+        "resources": chance.choice((loaded, loaded, None)),
+    } | chance.choice(CHANGES)
+    made = trial(us, config, problem=problem, basis=basis, **changes)
+    number = store.add_trial(run, made)
+    key = (device, problem, basis, config)
+    if key not in plain.trials:  # a trial is stored once
+        plain.trials[key] = made
+        if made.measurement is not None:
+            plain.times[key] = [(0, made.measurement)]
+    assert number == 1 + list(plain.trials).index(key)
+    return device
+
+
+@pytest.mark.parametrize("change", CONTRADICTORY)
+def test_a_trial_that_contradicts_itself_cannot_win(store: Store, change: dict[str, Any]) -> None:
     store.add_trial(RUN, trial(10, C128, **change))
     assert store.best() == ()
 
@@ -182,32 +193,6 @@ def test_the_file_itself_refuses_a_double(store: Store, path: Path) -> None:
     columns = ", ".join(c.name for c in schema.trial.columns if c.name != "id")
     with pytest.raises(sqlite3.IntegrityError, match="UNIQUE"):
         plain_sql(path, f"INSERT INTO trial ({columns}) SELECT {columns} FROM trial")
-
-
-def test_a_restart_finds_what_was_tried(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        ok = store.add_trial(RUN, trial(500, C128))
-        failed = store.add_trial(
-            RUN, trial(0, C256, outcome=Outcome.TIMED_OUT, resources=None, verdict=None, measurement=None)
-        )
-        store.add_trial(RUN, trial(500, C512, basis="yesterday"))
-        store.add_trial(tuning_run("Tesla K40c"), trial(500, C512))
-        store.add_trial(RUN, trial(500, C512, problem=Problem(1, 1, 1, "f64")))
-    with Store.open(path, create=True) as store:
-        tried = store.history(GPU, PROBLEM, *TODAY).tried()
-        assert [(t.id, t.config, t.outcome, t.median_us) for t in tried] == [
-            (ok, C128, Outcome.OK, 500),
-            (failed, C256, Outcome.TIMED_OUT, None),
-        ]
-        assert store.history(GPU, PROBLEM, (), "").tried() == ()
-
-
-def test_a_run_that_stores_nothing_leaves_no_row(path: Path) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500))
-        store.history(GPU, PROBLEM, *TODAY).tried()
-        store.add_trial(RUN, trial(500, C256))
-    assert plain_sql(path, "SELECT count(*) FROM run") == [(1,)]
 
 
 @pytest.mark.slow
@@ -233,24 +218,21 @@ def test_a_killed_writer_loses_nothing_it_reported(path: Path) -> None:
         ]
 
 
-def test_show_gives_back_what_was_stored(store: Store) -> None:
-    stored = trial(500, C128, guideline_broken="blocks-per-sm", detail="fine")
-    trial_id = store.add_trial(RUN, stored)
+def test_show_gives_back_what_was_stored_and_every_trial_is_listed(store: Store) -> None:
+    most = 2**14  # a longer sentence is cut off
+    stored = trial(500, C128, guideline_broken="blocks-per-sm", detail="x" * most, full_verdict="y" * most)
+    told = replace(stored, detail="x" * (most + 1), full_verdict="y" * (most + 1))
+    assert store.add_trial(RUN, told) == 1
     store.add_final(RUN, final((C128, 490)), *TODAY)
-    record = store.trial(trial_id)
+    record = store.trial(1)
     assert (record.trial, record.run, record.current) == (stored, RUN, True)
     assert record.rounds == ((0, measurement(500)), (1, measurement(490)))
-    store.add_trial(RUN, trial(500, C256, basis="tomorrow"))
-    assert not store.trial(trial_id).current
-    with pytest.raises(InputError, match="no trial 99"):
-        store.trial(99)
-
-
-def test_every_trial_is_listed(store: Store) -> None:
-    store.add_trial(RUN, trial(500, C128, basis="yesterday"))
-    store.add_trial(RUN, trial(0, C256, outcome=Outcome.CRASHED, detail="gone", measurement=None))
+    store.add_trial(RUN, trial(0, C256, basis="tomorrow", **CRASHED))
+    assert not store.trial(1).current
     lines = [(line.id, line.problem, line.config, line.outcome, line.median_us) for line in store.listing()]
     assert lines == [(1, PROBLEM.text, C128.text, "ok", 500), (2, PROBLEM.text, C256.text, "crashed", None)]
+    with pytest.raises(InputError, match="no trial 99"):
+        store.trial(99)
 
 
 def test_the_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
@@ -261,14 +243,6 @@ def test_the_view_answers_a_plain_sqlite3(store: Store, path: Path) -> None:
         " gbytes_per_s > 0, percent_of_floor, low_us, high_us, ties, stale FROM best",
     )
     assert rows == [(GPU, "tsm2", "nn", "f32", 20480, 16, 20480, 128, 500.0, 1, 80.0, 499.0, 501.0, 1, 0)]
-
-
-def test_a_long_sentence_is_cut_off_where_it_is_stored(path: Path) -> None:
-    most = 2**14
-    with Store.open(path, create=True) as store:
-        number = store.add_trial(tuning_run(), trial(500.0, detail="x" * (most + 1), full_verdict="y" * (most + 1)))
-        found = store.trial(number).trial
-    assert (found.detail, found.full_verdict) == ("x" * most, "y" * most)
 
 
 def test_a_repeated_trial_has_the_longer_limits_and_the_sum_of_durations(path: Path) -> None:
@@ -324,3 +298,45 @@ def test_omitted_winners_are_not_read(store: Store) -> None:
     (known, other) = sorted(store.best(), key=lambda row: row.k != PROBLEM.k)
     assert store.best(omit={(known.device, known.problem)}) == (other,)
     assert len(store.best(omit={("another device", known.problem)})) == 2
+
+
+# Which of several times counts
+
+
+def test_an_export_has_the_time_of_the_last_final(store: Store, path: Path) -> None:
+    store.add_trial(RUN, trial(500, C128))
+    for us in (490, 470):
+        store.add_final(RUN, final((C128, us)), *TODAY)
+    (result,) = json.loads(tsm2_tune.export(path, format="t4", products=PROBLEM.text).text or "")["results"]
+    assert result["measurements"][0]["value"] == 0.47
+
+
+def test_times_of_one_median_and_different_intervals_are_two(tmp_path: Path, session_cache: None) -> None:
+    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
+    for path, spread in ((ours, 1.0), (theirs, 2.0)):
+        database_of(path, trial(500, C128, spread_us=spread))
+    tsm2_tune.import_trials(theirs, ours)
+    (part,) = facts(ours).values()
+    (tried,) = part.trials.values()
+    assert (tried.first is not None, len(tried.others)) == (True, 1)
+
+
+def test_the_vendors_times_go_with_the_last_trial_of_their_final(store: Store, path: Path) -> None:
+    for config in (C128, C256):
+        store.add_trial(RUN, trial(500, config))
+    store.add_final(RUN, final((C128, 480), vendor=(vendor_measurement(700),)), *TODAY)
+    for number, left in ((2, 1), (1, 0)):
+        store.forget([number], (), lambda counts: None)
+        for table, rows in (("vendor_measurement", left), ("vendor_sample", 3 * left)):
+            assert plain_sql(path, f"SELECT count(*) FROM {table}") == [(rows,)]
+
+
+def test_no_assert_of_the_package_does_work() -> None:
+    """`python -O` leaves asserts out."""
+    for path in (Path(tsm2_tune.__file__).parent).rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Assert):
+                inner = list(ast.walk(node.test))
+                calls = {getattr(one.func, "id", None) for one in inner if isinstance(one, ast.Call)}
+                assert calls <= {"isinstance", "is_dataclass"}, (path, node.lineno)
+                assert not any(isinstance(one, ast.NamedExpr | ast.Await | ast.Yield) for one in inner)

@@ -13,15 +13,7 @@ import pytest
 
 from tests.command import run
 from tests.databases import database_of, write_protect
-from tests.fabricated import (
-    BASIS,
-    PROBLEM,
-    configuration,
-    downgrade,
-    plain_sql,
-    trial,
-    tuning_run,
-)
+from tests.fabricated import BASIS, PROBLEM, configuration, downgrade, plain_sql, trial, tuning_run
 from tests.standing_in import Disk
 from tsm2_tune.errors import StoreError
 from tsm2_tune.tuner.results.storage import schema_versions

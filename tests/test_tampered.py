@@ -1,22 +1,227 @@
-"""Tampered databases, each read or tuned on with.
+"""Databases that somebody has tampered with, and what every command must make of them: a result, or one sentence.
 
-`TAMPERED=100 python -m pytest tests/test_tampered.py` makes 100 times
-as many.
+Each case is a function of its seed. It takes a good database, changes one thing in it, and reads it or tunes on with
+it. `TAMPERED=100 python -m pytest tests/test_tampered.py` makes 100 times as many.
 """
 
 from __future__ import annotations
 
+import ast
+import base64
+import json
+import lzma
 import os
 import random
+import time
+import traceback
 from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import asdict
+from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from tests.tampered import Act, case, go_on, read
-from tests.tampering import good_database
+from tests.command import run
+from tests.fabricated import GPU, measurement, vendor_measurement
+from tests.hostile import refusal_of
+from tests.reported import Page
+from tests.simulated import RUN, TARGET
+from tests.tampering import FAMILIES, SKINNY, SMALL, good_database, tamper
+from tsm2_tune.errors import TuneError
+from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
+from tsm2_tune.generator.device.cards import PROFILES
+from tsm2_tune.generator.families import FAMILIES as EVERY
+from tsm2_tune.generator.families import family_named, parse_config
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
+from tsm2_tune.generator.source import KernelSource
+from tsm2_tune.generator.space.candidate import Candidate
+from tsm2_tune.generator.space.order import ordered
+from tsm2_tune.generator.space.space import SearchSpace, search_space
+from tsm2_tune.tuner.compile.pool import Compilers
+from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
+from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
+from tsm2_tune.tuner.results.store import Store
+from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.runs.problem_queue import tune_problems
+from tsm2_tune.tuner.search.finals import by_width
+from tsm2_tune.tuner.search.loop import Tuner
+from tsm2_tune.tuner.search.options import Options
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.search.strategies.strategy import InOrder
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, FinalRound, FinalTimes, Worker
+from tsm2_tune.tuner.worker.time_limit import RunningClock
 
 pytestmark = pytest.mark.usefixtures("no_driver")
+WITHIN = ("export", "--output", "-", "--within", "20%", "--no-measure", "--dtype", "f32")
+MODULE = ("export", "--output", "-", "--no-binaries", "--format", "module")
+READS: tuple[tuple[str, ...], ...] = (
+    *((command, "--json") for command in ("best", "show", "quarantine")),
+    *(("show", number) for number in "12347"),
+    *(("export", "--output", "-", "--format", form) for form in ("csv", "json", "markdown", "latex")),
+    *(MODULE, MODULE, (*MODULE, "--device", GPU)),
+    *((*WITHIN, "--no-binaries", "--format", form) for form in ("csv", "json", "markdown", "module", "module")),
+    ("space", "--audit", "--device", GPU, "--json"),
+    ("model", "--shapes", "20480x16x20480", "--device", GPU, "--json"),
+    ("db", "check", "--json"),
+    ("db", "vacuum"),
+    ("report", "--output", "-"),
+)
+LIBRARIES = VendorLibraries((("cuBLAS", 130100), ("cuBLASLt", 130100)))
+Act = Callable[[Path, random.Random], str]
+MOST_SECONDS = 20.0  # limit of a read on a busy machine
+
+
+def read(path: Path, rng: random.Random) -> str:
+    """One command on the database; returns how it ended. AssertionError where that is not a result or a sentence."""
+    command = rng.choice(READS)
+    started = time.monotonic()
+    result = run(*command, "--db", str(path))
+    seconds = time.monotonic() - started
+    assert seconds < MOST_SECONDS, f"{command} took {seconds:.0f} s"
+    if refusal_of(command, result):
+        return "refused"
+    if "module" in command:
+        check_module(result.stdout)
+    if "report" in command:
+        Page(result.stdout)
+    return "read"
+
+
+def check_module(text: str) -> None:
+    """AssertionError where the exported module has a kernel, or a launch, that this program does not render."""
+    found: dict[str, ast.expr] = {}
+    for one in ast.parse(text).body:
+        if isinstance(one, ast.Assign) and isinstance(one.targets[0], ast.Name):
+            found[one.targets[0].id] = one.value
+    rows, kernels = (array_in(found[name]) for name in ("WINNERS", "KERNELS"))
+    places = {digest: place for digest, *place in kernels}
+    blocks = [lzma.decompress(base64.b64decode(block)) for block in ast.literal_eval(found["BLOCKS"])]
+    for row in rows:
+        problem, config = Problem(row["m"], row["n"], row["k"], row["dtype"], row["op"]), parse_config(row["config"])
+        if config is None or not family_named(config.family).has(config, problem):
+            raise AssertionError(f"the module has {row['config']}")
+        source = render(problem, config)
+        _, block, start, end = places[row["digest"]]
+        text = blocks[block][start:end].decode()
+        if (text, row["kernel"], row["launch"]) != (source.text, source.kernel, asdict(source.launch)):
+            raise AssertionError(f"the module has another kernel of {row['config']}")
+    if len(kernels) > len(rows):
+        raise AssertionError("the module has a kernel of no winner")
+
+
+def array_in(expression: ast.expr) -> Any:
+    """Return the JSON array that the expression reads."""
+    constants = [one.value for one in ast.walk(expression) if isinstance(one, ast.Constant)]
+    return next(json.loads(text) for text in constants if isinstance(text, str) and text.startswith("["))
+
+
+class Compiling(Tuner):
+    """Tunes without a compiler and a device, and lets no text pass that this program does not render."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.target, self.options, self.phases = TARGET, Options(max_trials=9, vendor=True), PhaseTimer()
+        self.clock = RunningClock()
+        self._compilers = cast(
+            Compilers,
+            SimpleNamespace(
+                support=lambda *_: __file__,
+                begin_support=lambda _: None,
+                begin=self._begun_text,
+                finish=self._binary,
+                files=lambda *paths: paths,
+            ),
+        )
+        self._ceilings, self._problem = RUN.ceilings, problem
+        self._worker = cast(
+            Worker,
+            SimpleNamespace(
+                attempt=self._attempt,
+                send_ahead=lambda _: None,
+                time_finalists=self._time_finalists,
+                vendor=lambda: LIBRARIES,
+            ),
+        )
+        self.compiled: dict[str, set[tuple[str, Launch]]] = {}  # by digest: entry points and launches
+
+    def _begun_text(self, source: KernelSource) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_result(self._binary(source))
+        return future
+
+    def verify_in_full(self, problem: Problem, config: KernelConfig) -> AttemptResult:
+        self._binary(render(problem, config))
+        return AttemptResult(Outcome.OK, "", verdict=Verdict(True, 0.1, "right"))
+
+    def _binary(self, source: KernelSource, *_: Any, **__: Any) -> Binary:
+        spelt = source.text.partition("\n")[0].removeprefix("// ")
+        family = EVERY.get(family_name_in(spelt))
+        every = family.configurations() if family else ()
+        if not any(c.kernel_text == spelt and source in by_width(self._problem, c) for c in every):
+            raise AssertionError(f"compiled {source.text[:200]!r}")
+        self.compiled.setdefault(source.digest, set()).add((source.kernel, source.launch))
+        return Binary(source.digest, source.kernel, 0, 0.0)
+
+    def _started(self, entry: Any) -> None:
+        if (entry.kernel, entry.launch) not in self.compiled[entry.path]:
+            raise AssertionError(f"started with {entry}")
+
+    def _attempt(self, request: Attempt) -> AttemptResult:
+        self._started(request.entry)
+        found = measurement(random.Random(request.seed).uniform(400, 600))
+        return AttemptResult(Outcome.OK, "", LoadedResources(64, 0, 4096, 8), Verdict(True, 0.1, ""), found)
+
+    def _time_finalists(self, request: FinalRound) -> FinalTimes:
+        for entry in request.entries:
+            self._started(entry)
+        found = tuple(measurement(500.0 + place) for place, _ in enumerate(request.entries))
+        return FinalTimes((found,), (vendor_measurement(480.0),) if request.vendor else ())
+
+
+@cache
+def searched(problem: Problem) -> tuple[SearchSpace, Sequence[Candidate]]:
+    """The space of the problem, and its order."""
+    space = search_space(problem, PROFILES["h200"], families=FAMILIES)
+    return space, ordered(space, 0, candidate_times_us)
+
+
+def go_on(path: Path, rng: random.Random) -> str:
+    """Tune on with the database; returns how that ended. AssertionError where a text of the file is compiled."""
+    problem = rng.choice((SKINNY, SMALL))
+    space, candidates = searched(problem)
+    try:
+        with Store.open(path, create=True) as store:
+            families = rng.choice(((), FAMILIES))
+            tuner = Compiling(problem)
+            for _ in tune_problems(
+                [space], tuner, store, make_strategy=lambda *_: InOrder(candidates), families=families
+            ):
+                pass
+            store.best()
+    except TuneError as error:
+        if "\n" in str(error) or len(str(error)) > 1000:
+            raise AssertionError(f"no sentence, but {str(error)[:2000]!r}") from error
+        return "refused"
+    return "tuned"
+
+
+def case(good: bytes, folder: Path, seed: int, act: Act) -> tuple[str, str]:
+    """Return what was tampered with and how the act ended. Raise AssertionError for any exception."""
+    rng, path = random.Random(seed), folder / "tampered.db"
+    for suffix in ("", "-journal", "-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    path.write_bytes(good)
+    kind = tamper(path, rng)
+    if path.read_bytes() == good:
+        return "nothing", "changed"
+    try:
+        return kind, act(path, rng)
+    except Exception as error:
+        raise AssertionError(f"seed {seed}, {kind}: {traceback.format_exc()[-3000:]}") from error
 
 
 @pytest.fixture(scope="module")
@@ -26,12 +231,10 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return path.read_bytes()
 
 
-TIMES = int(os.environ.get("TAMPERED", "1"))
-
-
 @pytest.mark.parametrize(("act", "count"), [(read, 60), (go_on, 8)])
 def test_a_tampered_database_gives_a_result_or_a_sentence(good: bytes, tmp_path: Path, act: Act, count: int) -> None:
-    ended = Counter(case(good, tmp_path, seed, act)[1] for seed in range(TIMES * count))
+    seeds = range(int(os.environ.get("TAMPERED", "1")) * count)
+    ended = Counter(case(good, tmp_path, seed, act)[1] for seed in seeds)
     assert ended["refused"] > 0
     assert ended["read"] + ended["tuned"] > 0
 
