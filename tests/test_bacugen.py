@@ -69,11 +69,7 @@ def winner(dtype: str, op: str) -> GemmConfig:
 # --- The counts of the paper ---
 
 
-def test_sgemm_has_a_million_variants_without_guidelines() -> None:
-    assert len(searched("f32", NONE).kept) == 1_136_490
-
-
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize("op", OPS[1:])  # below, a command counts nn's
 def test_transposition_turns_grids_and_leaves_their_number(op: str) -> None:
     assert len(searched("f32", NONE, op).kept) == 1_136_490
 
@@ -194,11 +190,6 @@ def test_what_won_in_the_semiring_is_kept(dtype: str, op: str) -> None:
     proposals = first_choices([family_named("minplus")], problem, PROFILES["h200"], candidate_times_us)
     assert len(proposals) > 1
     assert set(proposals) <= kept
-
-
-def test_a_lower_threshold_keeps_more() -> None:
-    spaces = [searched("f32", Guidelines(512, 2, reuse), card="h200") for reuse in (4.0, 3.5, 3.0, 2.0)]
-    assert [len(space.kept) for space in spaces] == sorted({len(space.kept) for space in spaces})
 
 
 def test_a_table_of_resources_is_that_of_each() -> None:

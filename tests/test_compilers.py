@@ -60,31 +60,28 @@ def test_the_compiler_cache_survives_a_broken_report(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def compiled() -> Binary | CompileFailure:
-        return compile_text("// nothing\n", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
+    def seconds() -> float:
+        binary = compile_text("// nothing\n", kernel="", defines=(), toolchain=toolchain, limit_seconds=60)
+        assert isinstance(binary, Binary)
+        assert Path(binary.path).read_bytes()[:4] == b"\x7fELF"
+        return binary.compile_seconds
 
-    assert isinstance(compiled(), Binary)
+    assert seconds() > 0
     for broken in ("", "{", "[]", '{"spill_bytes": "x"}'):
         (report,) = tmp_path.rglob("*.json")
         report.write_text(broken)
-        again = compiled()
-        assert isinstance(again, Binary)
-        assert again.compile_seconds > 0
+        assert seconds() > 0
     (library,) = tmp_path.rglob("*.so")
     whole = library.read_bytes()
     for damaged in (whole[:100], b"", bytes(len(whole)), whole + b"\0"):  # not written to its end, or by others
         library.write_bytes(damaged)
-        mended = compiled()
-        assert isinstance(mended, Binary)
-        assert mended.compile_seconds > 0
-        assert len(Path(mended.path).read_bytes()) == len(whole)
-    kept = compiled()
-    assert isinstance(kept, Binary)
-    assert kept.compile_seconds == 0
+        assert seconds() > 0
+        assert len(library.read_bytes()) == len(whole)
+    assert seconds() == 0
     folder = report.parent
     shutil.rmtree(folder)
     folder.touch()  # a file where a folder should be
-    assert isinstance(compiled(), Binary)
+    assert seconds() >= 0
 
 
 def test_a_damaged_cubin_is_compiled_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,15 +125,9 @@ def test_running_compilers_can_be_killed(tmp_path: Path, toolchain: Toolchain) -
     slow = tmp_path / "slow"
     slow.write_text("#!/bin/sh\nsleep 60\n")
     slow.chmod(0o755)
+    chain = replace(toolchain, compiler=str(slow))
     with ThreadPoolExecutor() as pool:
-        compiling = pool.submit(
-            compile_text,
-            str(tmp_path),
-            kernel="",
-            defines=(),
-            toolchain=replace(toolchain, compiler=str(slow)),
-            limit_seconds=60,
-        )
+        compiling = pool.submit(compile_text, "", kernel="", defines=(), toolchain=chain, limit_seconds=60)
         while not compiling.done():
             compiler.kill_running()
             time.sleep(0.01)

@@ -111,21 +111,16 @@ def test_an_access_past_the_end_faults_at_the_first_element(device: HostDevice, 
     access((*before, np.int32(elements)), blocks=3, threads=32)
     with pytest.raises(KernelFault) as caught:
         device.synchronise()
-    size = 4 * elements
-    assert (
-        str(caught.value)
-        == f"thread (17) of block (2) accessed byte {size} of a buffer of {size} bytes, right past its end"
-    )
+    said = "thread (17) of block (2) accessed byte {0} of a buffer of {0} bytes, right past its end"
+    assert str(caught.value) == said.format(4 * elements)
 
 
 @pytest.mark.parametrize(
     ("index", "message"),
-    [
-        (258, "accessed byte 1032 of a buffer of 1024 bytes, 8 bytes past its end"),
-        (-1025, "accessed memory 4100 bytes before the start of a buffer of 1024 bytes"),
-        (-1, "a kernel wrote 4 bytes before the start of a buffer of 1024 bytes"),
-    ],
-)
+    [(258, "accessed byte 1032 of a buffer of 1024 bytes, 8 bytes past its end"),
+     (-1025, "accessed memory 4100 bytes before the start of a buffer of 1024 bytes"),
+     (-1, "a kernel wrote 4 bytes before the start of a buffer of 1024 bytes")],
+)  # fmt: skip
 def test_a_fault_says_how_far_from_which_buffer(device: HostDevice, index: int, message: str) -> None:
     device.allocate(512)
     load(device, ONE_ACCESS, "store")((pointer(device.allocate(1024)), np.int32(index)), blocks=3, threads=32)
@@ -141,15 +136,9 @@ def test_what_lies_right_before_a_buffer_reads_as_nan(device: HostDevice) -> Non
 
 @pytest.mark.parametrize(
     ("element", "message"),
-    [
-        (100, r"block \(0\) wrote byte 400 of shared memory of 400 bytes, right past its end"),
-        (
-            5000,
-            r"thread \(1\) of block \(0\) accessed byte 20000 of shared memory of 400 bytes, 19600 bytes past its"
-            r" end",
-        ),
-    ],
-)
+    [(100, r"block \(0\) wrote byte 400 of shared memory of 400 bytes, right past its end"),
+     (5000, r"thread \(1\) of block \(0\) accessed byte 20000 of shared memory of 400 bytes, 19600 bytes past")],
+)  # fmt: skip
 def test_a_write_past_shared_memory_is_found(device: HostDevice, element: int, message: str) -> None:
     text = f"""
     extern "C" __global__ void k(int element)
@@ -163,19 +152,23 @@ def test_a_write_past_shared_memory_is_found(device: HostDevice, element: int, m
         launch_k(device, text, np.int32(element), smem_bytes=400)
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (0, "waits at the barrier in line 6, which thread (40) will not reach: it has ended"),
-        (1, "waits at the barrier in line 6, which thread (40) will not reach: it waits at the barrier in line 4"),
-        (2, "mask 0xffffffff in line 9, which thread (40) will not reach: it waits at the barrier in line 12"),
-        (3, "mask 0xffffffff in line 11, which thread (40) will not reach: it waits at the barrier in line 12"),
-        (4, "mask 0x00000003 in line 14 that involves lane"),
-        (5, "mask 0x00000007 in line 16 that involves lane 5, which does not execute it"),
-        (6, "waits at the warp operation with mask 0xffff0001 in line 18"),
-        (7, "waits at the warp operation with mask 0xffffffff in line 22"),
-    ],
+WAITS = (  # of the kinds of STUCK
+    "waits at the barrier in line 6, which thread (40) will not reach: it has ended",
+    "waits at the barrier in line 6, which thread (40) will not reach: it waits at the barrier in line 4",
+    "mask 0xffffffff in line 9, which thread (40) will not reach: it waits at the barrier in line 12",
+    "mask 0xffffffff in line 11, which thread (40) will not reach: it waits at the barrier in line 12",
+    "mask 0x00000003 in line 14 that involves lane",
+    "mask 0x00000007 in line 16 that involves lane 5, which does not execute it",
+    "waits at the warp operation with mask 0xffff0001 in line 18",
+    "waits at the warp operation with mask 0xffffffff in line 22",
 )
+FAULTS = (
+    *("divided an integer by zero", r"reached __trap\(\)", "overflowed its stack of 60 KiB", "null pointer"),
+    *("accessed address 0x10000, which is not near a buffer", "indexed a local array out of bounds"),
+)
+
+
+@pytest.mark.parametrize(("kind", "message"), enumerate(WAITS))
 def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
     device: HostDevice, kind: int, message: str
 ) -> None:
@@ -185,17 +178,7 @@ def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
     assert "of block (0)" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (0, "divided an integer by zero"),
-        (1, r"reached __trap\(\)"),
-        (2, "overflowed its stack of 60 KiB"),
-        (3, "null pointer"),
-        (4, "accessed address 0x10000, which is not near a buffer"),
-        (5, "indexed a local array out of bounds"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message"), enumerate(FAULTS))
 def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message: str) -> None:
     text = """
     __device__ __noinline__ int deep(int depth, volatile int *above)
@@ -206,21 +189,12 @@ def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message
     }
     extern "C" __global__ void k(int kind, int zero, int *to)
     {
-        if (kind == 0)
-            *to = 5 / zero;
-        if (kind == 1)
-            __trap();
-        if (kind == 2)
-            *to = deep(zero, nullptr);
-        if (kind == 3)
-            *(volatile int *)(size_t(zero)) = 1;
-        if (kind == 4)
-            *(volatile int *)(size_t(zero) + 0x10000) = 1;
-        if (kind == 5) {
-            int own[4] = {};
-            own[zero + 4] = 1;
-            *to = own[zero];
-        }
+        if (kind == 0) *to = 5 / zero;
+        if (kind == 1) __trap();
+        if (kind == 2) *to = deep(zero, nullptr);
+        if (kind == 3) *(volatile int *)(size_t(zero)) = 1;
+        if (kind == 4) *(volatile int *)(size_t(zero) + 0x10000) = 1;
+        if (kind == 5) { int own[4] = {}; own[zero + 4] = 1; *to = own[zero]; }
     }
     """
     with pytest.raises(KernelFault, match=message):

@@ -59,6 +59,7 @@ def plain(config: KernelConfig) -> KernelConfig:
 
 
 def test_search_tries_the_other_load_policy_for_leaders() -> None:
+    """Also for whoever comes among the fastest later."""
     assert all(candidate.config == candidate.config.early for candidate in SPACE.kept)
     times = {candidate.config: 100.0 + place for place, candidate in enumerate(ORDERED)}
     found = tried(ORDERED, lambda config: times[config.early])
@@ -66,10 +67,6 @@ def test_search_tries_the_other_load_policy_for_leaders() -> None:
     assert found[:FIRST] == enumerated[:FIRST]
     assert found[FIRST : FIRST + LEADING] == [plain(config) for config in enumerated[:LEADING]]
     assert found[FIRST + LEADING :] == enumerated[FIRST:]
-
-
-def test_whoever_comes_among_the_fastest_later_is_tried_too() -> None:
-    times = {candidate.config: 100.0 + place for place, candidate in enumerate(ORDERED)}
     late = ORDERED[2 * FIRST].config
     times[late] = 1.0
     found = tried(ORDERED, lambda config: times[config.early])
@@ -103,18 +100,14 @@ def test_what_was_tried_before_counts() -> None:
     assert tried(ORDERED[:FIRST], past=again) == []
 
 
-def test_quarantine_and_the_most_trials_hold_for_them() -> None:
+def test_quarantine_failures_and_the_most_trials_hold_for_them() -> None:
     assert len(tried(ORDERED, most=FIRST + 1)) == FIRST + 1
     found = tried(ORDERED, is_skipped=lambda one: one.config != one.config.early)
     assert found == [one.config for one in ORDERED]
     assert tried(ORDERED, most=0) == []
-
-
-def test_nothing_is_made_of_what_failed() -> None:
     search = Search(Model(ORDERED[:1]))
-    first = next(search)
-    search.tell(TrialResult(first.config, None, is_right=False))
-    assert next(search, None) is None
+    search.tell(TrialResult(next(search).config, None, is_right=False))
+    assert next(search, None) is None, "something is made of what failed"
 
 
 @pytest.mark.parametrize("name", LATE)
@@ -126,9 +119,8 @@ def test_late_configuration_is_stored_beside_its_origin(name: str) -> None:
     assert parse_config(other.text) == other
     assert parse_config(some.text) == parse_config(f"{some.text},evict_first=1") == some
     assert parse_config(f"{some.text},evict_first=7") not in family.later(some)
-    problem = R
-    assert family.has(some, problem) == family.has(other, problem)
-    assert not family.has(replace(some, evict_first=7), problem)
+    assert family.has(some, R) == family.has(other, R)
+    assert not family.has(replace(some, evict_first=7), R)
     for config in (some, other):
         assert config_of(name, config.text, config.json) == config
 

@@ -35,7 +35,7 @@ def asked(case: Problem) -> Problem:
 
 
 @EACH
-def test_every_remainder_of_every_extent_comes(config: KernelConfig, case: Problem) -> None:
+def test_remainders_of_every_extent_come(config: KernelConfig, case: Problem) -> None:
     problem = asked(case)
     periods = family_named(config.family).periods(config, problem)
     problems = remainder_problems(config, problem, most_products=math.inf)
@@ -44,12 +44,7 @@ def test_every_remainder_of_every_extent_comes(config: KernelConfig, case: Probl
         assert len({getattr(one, name) % period for one in problems}) == min(period, MOST_REMAINDERS)
     assert len({one.k % periods.k for one in problems}) >= min(periods.k, MOST_REMAINDERS)
     assert periods.k == 1 or {one.k // periods.k for one in problems} >= {0, 1}  # below a whole period, and past it
-
-
-@EACH
-def test_each_extent_is_tried_one_past_whole_where_the_others_are_whole(config: KernelConfig, case: Problem) -> None:
-    problem = asked(case)
-    periods = family_named(config.family).periods(config, problem)
+    # Each extent is tried one past whole where the others are whole.
     tried = remainder_problems(config, problem, most_products=0.0)
     assert replace(problem, m=periods.m, n=periods.m if case.is_gram else periods.n, k=2 * periods.k + 1) in tried
     n = periods.m + 1 if case.is_gram else periods.n
@@ -58,13 +53,27 @@ def test_each_extent_is_tried_one_past_whole_where_the_others_are_whole(config: 
 
 
 @EACH
-def test_extents_do_not_fit_16_bits(config: KernelConfig, case: Problem) -> None:
-    problem = asked(case)
+def test_extents_blocks_and_turns_do_not_fit_16_bits(config: KernelConfig, case: Problem) -> None:
+    problem, family = asked(case), family_named(config.family)
     found = long_problems(config, problem, most_products=math.inf)
     longest = {max("mnk", key=lambda name: getattr(one, name)) for one in found}
     assert longest == ({"m", "k"} if problem.is_gram else {"m", "n", "k"})
-    wide = {name for name in longest if any(getattr(one, name) > PAST_16_BITS for one in found)}
-    assert wide == longest
+    assert {name for name in longest if any(getattr(one, name) > PAST_16_BITS for one in found)} == longest
+    launch, periods = family.launch(config, problem), family.periods(config, problem)
+    for depth in (PAST_16_BITS * periods.k, PAST_16_BITS * periods.k * launch.splits):
+        assert depth >= LONGEST or any(one.k > depth for one in found)
+    # Where an extent is just long the others are whole.
+    n = periods.m if case.is_gram else periods.n
+    just_long = [one for one in found if (one.m, one.n) == (periods.m, n) and one.k > PAST_16_BITS]
+    assert {one.k % periods.k for one in just_long} >= {0, (PAST_16_BITS + 1) % periods.k}
+    if case.is_gram:
+        return
+    assert any(one.m > PAST_16_BITS * launch.rows_per_block for one in found)
+    assert any(one.n > PAST_16_BITS * launch.columns_per_block for one in found)
+    assert any(one.m == PAST_16_BITS + 1 and (one.n, one.k) == (n, 2 * periods.k) for one in found)
+    for name, period in (("m", periods.m), ("n", periods.n)):  # some kernels hold an operand if k is one period
+        long = [getattr(one, name) for one in found if one.k == periods.k]
+        assert any(one > PAST_16_BITS and one % period == 0 for one in long)
 
 
 @EACH
@@ -75,29 +84,6 @@ def test_extents_have_fewer_bits_where_there_is_no_time_for_16(config: KernelCon
     found = long_problems(config, problem, most_products=most_products)
     for name in "mk" if problem.is_gram else "mnk":
         assert any(getattr(one, name) > 2 ** min(LONG_BITS) for one in found)
-
-
-@EACH
-def test_blocks_and_turns_along_k_do_not_fit_16_bits(config: KernelConfig, case: Problem) -> None:
-    problem, family = asked(case), family_named(config.family)
-    found = long_problems(config, problem, most_products=math.inf)
-    launch, turn = family.launch(config, problem), family.periods(config, problem).k
-    for depth in (PAST_16_BITS * turn, PAST_16_BITS * turn * launch.splits):
-        assert depth >= LONGEST or any(one.k > depth for one in found)
-    if not problem.is_gram:
-        assert any(one.m > PAST_16_BITS * launch.rows_per_block for one in found)
-        assert any(one.n > PAST_16_BITS * launch.columns_per_block for one in found)
-
-
-@EACH
-def test_where_an_extent_is_just_long_the_others_are_whole(config: KernelConfig, case: Problem) -> None:
-    problem = asked(case)
-    periods = family_named(config.family).periods(config, problem)
-    found = long_problems(config, problem, most_products=math.inf)
-    n = periods.m if case.is_gram else periods.n
-    just_long = [one for one in found if (one.m, one.n) == (periods.m, n) and one.k > PAST_16_BITS]
-    assert {one.k % periods.k for one in just_long} >= {0, (PAST_16_BITS + 1) % periods.k}
-    assert case.is_gram or any(one.m == PAST_16_BITS + 1 and (one.n, one.k) == (n, 2 * periods.k) for one in found)
 
 
 @EACH
@@ -136,17 +122,6 @@ def test_a_grid_whose_size_is_fixed_is_tried_with_more_tiles_than_blocks(config:
     assert len(found) == launch.persistent
     assert all(launch.tiles(one.m, one.n) > launch.splits for one in found)
     assert not many_tile_problems(config, problem, most_products=1)
-
-
-@EACH
-def test_where_c_is_long_k_is_one_period_too(config: KernelConfig, case: Problem) -> None:
-    """Some kernels hold an operand only then."""
-    problem = asked(case)
-    periods = family_named(config.family).periods(config, problem)
-    found = long_problems(config, problem, most_products=math.inf)
-    for name, period in () if case.is_gram else (("m", periods.m), ("n", periods.n)):
-        long = [getattr(one, name) for one in found if one.k == periods.k]
-        assert any(one > PAST_16_BITS and one % period == 0 for one in long)
 
 
 @EACH

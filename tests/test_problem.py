@@ -7,9 +7,6 @@ import pytest
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
 
-R = Problem(20480, 16, 20480, "f32")
-ROW_MAJOR = Problem(20480, 16, 20480, "f64", "ttt")
-
 
 def test_index_width_covers_padded_operands() -> None:
     assert Problem(20480, 16, 20480, "f32").index_bits == 32
@@ -23,14 +20,10 @@ def test_impossible_problems_are_refused(m: int, n: int, k: int) -> None:
         Problem(m, n, k, "f32")
 
 
-def test_a_problem_reads_back() -> None:
-    assert Problem.parse(R.text) == R
-    with pytest.raises(InputError, match="MxNxK:DTYPE"):
-        Problem.parse("8x8:f32")
-    with pytest.raises(InputError, match="MxNxK:DTYPE"):
-        Problem.parse("8x8x\uff18:f32")
-    with pytest.raises(InputError, match="unknown dtype"):
-        Problem.parse("8x8x8:f8")
+def test_what_is_no_problem_is_not_read() -> None:
+    for text, said in (("8x8:f32", "MxNxK:DTYPE"), ("8x8x\uff18:f32", "MxNxK:DTYPE"), ("8x8x8:f8", "unknown dtype")):
+        with pytest.raises(InputError, match=said):
+            Problem.parse(text)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +50,7 @@ def test_an_op_says_how_the_matrices_lie(
 
 def test_an_op_is_spelt_where_it_is_not_nn() -> None:
     assert Problem(5, 3, 7, "f32").text == "5x3x7:f32"
-    assert ROW_MAJOR.text == "20480x16x20480:f64:ttt"
+    assert Problem(20480, 16, 20480, "f64", "ttt").text == "20480x16x20480:f64:ttt"
     assert Problem.parse("5x3x7:f32:nn") == Problem(5, 3, 7, "f32")
     assert len({Problem(5, 3, 7, "f32", op) for op in ("nn", "nt", "nnt")}) == 3
 
@@ -70,10 +63,7 @@ def test_a_wrong_op_is_refused(op: str) -> None:
 
 @pytest.mark.parametrize(
     ("op", "factors", "contiguous", "stored"),
-    [
-        ("tx", "tn", "kkm", {"A": (7, 5), "C": (5, 5)}),
-        ("nxt", "nt", "mnn", {"A": (5, 7), "C": (5, 5)}),
-    ],
+    [("tx", "tn", "kkm", {"A": (7, 5), "C": (5, 5)}), ("nxt", "nt", "mnn", {"A": (5, 7), "C": (5, 5)})],
 )
 def test_a_gram_matrix_is_of_one_matrix(
     op: str, factors: str, contiguous: str, stored: dict[str, tuple[int, int]]
@@ -104,10 +94,7 @@ def test_a_conjugated_gram_matrix_is_hermitian() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (
-            (8, 8, 8, "f99"),
-            "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, with another arithmetic, tf32",
-        ),
+        ((8, 8, 8, "f99"), "unknown dtype 'f99': expected one of f32, f64, c64, c128, bf16, f16, or, with another"),
         ((8, 8, 8, "float32"), r"unknown dtype 'float32': expected .*; did you mean f32\?"),
         ((8, 8, 8, ["f32"]), r"dtype_name = \['f32'\]: expected a text"),
         ((8, 8, 8, "f32", 1), "op = 1: expected a text"),

@@ -6,13 +6,12 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from benchmarks.gate import of_binary
 from tests.cases import SOURCES, every_source
-from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, readable, spelling
+from tests.goldens import DIGESTS, GOLDEN, Source, difference, golden_digests, path_of, spelling
 from tests.standing_in import Spied
 from tsm2_tune.errors import ToolMissing
 from tsm2_tune.generator import render as rendering
@@ -28,22 +27,17 @@ from tsm2_tune.tuner.compile.nvcc import cuda_toolchain
 from tsm2_tune.tuner.results.trial import Binary, CompileFailure
 
 
-def golden_sources() -> list[KernelSource]:
-    return [render(problem, config) for config, problem in SOURCES]
-
-
 @pytest.mark.parametrize("source", SOURCES, ids=map(spelling, SOURCES))
 def test_the_source_is_the_golden_one(source: Source) -> None:
     changes = difference(source, render(source[1], source[0]).text)
     assert not changes, f"if this is meant, run python -m tests.goldens\n{changes}"
 
 
-def kernels_of(text: str) -> set[str]:
-    return set(re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', text))
-
-
 @pytest.mark.parametrize("dtype", DTYPES.values(), ids=DTYPES)
 def test_the_tuners_own_kernels_of_a_type_are_in_its_text(dtype: Dtype) -> None:
+    def kernels_of(text: str) -> set[str]:
+        return set(re.findall(r'extern "C" __global__ void (?:__launch_bounds__\([^)]*\) )?(\w+)\(', text))
+
     of_component = {f"{what}_{dtype.component.name}" for what in ("fill", "find_changes")}
     of_reference = {f"{what}_{dtype.reference_name}" for what in ("find_parts", "add_parts", "compare")}
     of_all = kernels_of(support_source(()))
@@ -51,55 +45,28 @@ def test_the_tuners_own_kernels_of_a_type_are_in_its_text(dtype: Dtype) -> None:
     assert kernels_of(support_source((dtype.name,))) == of_all | of_component | of_reference
 
 
-@pytest.mark.parametrize("is_readable", [True, False])
-def test_what_changed_is_shown_as_a_patch(is_readable: bool) -> None:
-    source = next(one for one in SOURCES if (path_of(one) != DIGESTS) is is_readable)
-    text = render(source[1], source[0]).text
-    shared = next(one for one in readable().values() if one in text and one.count("\n") > 3)
-    first, second, *_ = shared.splitlines()
-    lines = difference(source, text.replace(shared, shared.replace(second, "another();"))).splitlines()
-    assert [line for line in lines[3:] if line[0] in "+-"] == [f"-{second}", "+another();"]
-    assert f" {first}" in lines
-
-
-def test_there_is_no_golden_source_of_no_kernel() -> None:
+def test_every_family_has_a_golden_source_and_every_golden_source_a_kernel() -> None:
+    assert {config.family for config, _ in SOURCES} == set(FAMILIES)
     assert {*GOLDEN.iterdir()} == {path_of(source) for source in SOURCES}
     assert [*golden_digests()] == [spelling(source) for source in SOURCES if path_of(source) == DIGESTS]
 
 
-def test_every_family_has_a_golden_source() -> None:
-    assert {config.family for config, _ in SOURCES} == set(FAMILIES)
-
-
 @pytest.mark.parametrize(("config", "problem"), SOURCES, ids=map(spelling, SOURCES))
-def test_one_text_serves_every_shape_of_a_dtype_and_op(config: KernelConfig, problem: Problem) -> None:
-    shapes: tuple[dict[str, Any], ...]
-    if problem.is_gram:
-        shapes = {"m": 7, "n": 7, "k": 5}, {"m": 64, "n": 64, "k": 10**8}
-    else:
-        shapes = {"m": 7, "n": 3, "k": 5}, {"m": 10**8, "n": 64, "k": 64}
-    small, large = (_rendered_anew(replace(problem, **shape), config) for shape in shapes)
+def test_one_text_serves_every_shape_and_all_launches(config: KernelConfig, problem: Problem) -> None:
+    shapes = ((7, 7, 5), (64, 64, 10**8)) if problem.is_gram else ((7, 3, 5), (10**8, 64, 64))
+    small, large = (_rendered_anew(replace(problem, m=m, n=n, k=k), config) for m, n, k in shapes)
     assert small.text == large.text
     assert (small.defines, large.defines) == (("INDEX_BITS=32",), ("INDEX_BITS=64",))
-
-
-@pytest.mark.parametrize(("config", "problem"), SOURCES, ids=map(spelling, SOURCES))
-def test_one_text_serves_all_launches(config: KernelConfig, problem: Problem) -> None:
     launches = {name: 3 for name in config.launch_tunables() if name != "splits" or config.has_splits}
     other = replace(config, **launches)
     assert other.kernel_text == config.kernel_text
-    assert _rendered_anew(problem, other).text == _rendered_anew(problem, config).text
+    assert _rendered_anew(problem, other).text == small.text
 
 
 def _rendered_anew(problem: Problem, config: KernelConfig) -> KernelSource:
     """Return the kernel, rendered although its text may be cached."""
     rendering._text.cache_clear()
     return render.__wrapped__(problem, config)
-
-
-@pytest.fixture(scope="module")
-def sources() -> list[KernelSource]:
-    return every_source()
 
 
 def test_a_text_is_filled_once_for_all_shapes(spied: Spied) -> None:
@@ -112,16 +79,9 @@ def test_a_text_is_filled_once_for_all_shapes(spied: Spied) -> None:
 
 
 @pytest.mark.slow
-def test_a_text_is_of_one_dtype_and_op(sources: list[KernelSource]) -> None:
+def test_a_text_is_of_one_dtype_and_op() -> None:
+    sources = every_source()
     assert len({source.text for source in sources}) == len(sources)
-
-
-@pytest.mark.slow
-def test_no_line_is_longer_than_a_reader_likes(sources: list[KernelSource]) -> None:
-    for source in sources:
-        _, *lines = source.text.splitlines()  # the first spells the configuration
-        longest = max(lines, key=len)
-        assert len(longest) <= 122, longest
 
 
 SERIALISED = "staged_wgmma"  # ptxas tells where a warpgroup's products wait for one another, when it optimises
@@ -156,7 +116,7 @@ def test_the_golden_sources_compile_with_nvcc_without_a_warning(nvcc: Toolchain)
     optimising = replace(nvcc, flags=(*nvcc.flags, "-Werror", "all-warnings"))
     quick = replace(optimising, flags=(*optimising.flags, *QUICK))
     to_ptx = replace(quick, flags=tuple("-ptx" if flag == "-cubin" else flag for flag in quick.flags))
-    sources = golden_sources()
+    sources = [render(problem, config) for config, problem in SOURCES]
 
     def compiled(text: str, bits: int, toolchain: Toolchain) -> Binary | CompileFailure:
         defines = (f"INDEX_BITS={bits}",)
@@ -176,7 +136,7 @@ def test_the_golden_sources_compile_with_nvcc_without_a_warning(nvcc: Toolchain)
 def test_headers_in_place_of_the_toolkits_change_nothing(
     nvcc: Toolchain, kernel: str, monkeypatch: pytest.MonkeyPatch, spied: Spied, tmp_path: Path
 ) -> None:
-    source = next(one for one in golden_sources() if one.kernel == kernel)
+    source = next(one for config, of in SOURCES if (one := render(of, config)).kernel == kernel)
     quick = replace(nvcc, flags=(*nvcc.flags, *QUICK))
     calls, found = spied(compiler, "_compiled"), []
     for number, toolchain in enumerate((quick, replace(quick, includes=()))):

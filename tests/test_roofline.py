@@ -64,18 +64,11 @@ def test_rates_are_those_of_the_data_sheets(name: str, tflops: dict[str, float])
 
 @pytest.mark.parametrize(
     ("name", "dtype_name", "unit"),
-    [
-        ("v100", "f16", "f16 tensor cores"),
-        ("v100", "bf16", "f32 FMA"),
-        ("v100", "f64", "f64 FMA"),
-        ("a100", "c128", "f64 tensor cores"),
-        ("h200", "c64", "f64 tensor cores"),
-        ("h200", "3xtf32", "tf32 tensor cores"),
-        ("h200", "f32", "f32 FMA"),
-        ("k40c", "c128", "f64 FMA"),
-        ("h200", "minplus_f64", "f64 addition and minimum"),
-    ],
-)
+    [("v100", "f16", "f16 tensor cores"), ("v100", "bf16", "f32 FMA"), ("v100", "f64", "f64 FMA"),
+     ("a100", "c128", "f64 tensor cores"), ("h200", "c64", "f64 tensor cores"), ("h200", "f32", "f32 FMA"),
+     ("h200", "3xtf32", "tf32 tensor cores"), ("k40c", "c128", "f64 FMA"),
+     ("h200", "minplus_f64", "f64 addition and minimum")],
+)  # fmt: skip
 def test_the_unit_is_the_one_that_is_fastest(name: str, dtype_name: str, unit: str) -> None:
     assert of(Problem(64, 64, 64, dtype_name), profile_named(name)).unit == unit
 
@@ -106,12 +99,9 @@ def test_measured_rates_charge_writes_at_their_own() -> None:
     assert found.least_us == ceilings.floor_us(problem)
 
 
-def test_a_type_that_was_not_measured_is_refused() -> None:
+def test_unmeasured_types_and_other_products_of_the_papers_model_are_refused() -> None:
     with pytest.raises(InputError, match="no peak rate of f64 on h200: tune there again"):
         roofline(Problem(8, 8, 8, "f64"), H200, Ceilings(4000.0, 3000.0, (("f32", 60000.0),)))
-
-
-def test_the_papers_model_refuses_other_products() -> None:
     with pytest.raises(InputError, match="TSM2's model does not cover 16x16x999:f32:tx: it covers A B with all"):
         choose(Problem(16, 16, 999, "f32", "tx"), H200)
     with pytest.raises(InputError, match="does not cover 16x16x999:bf16: it covers fused multiply-adds, in f32, f64"):

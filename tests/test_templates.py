@@ -10,13 +10,10 @@ import pytest
 
 import tsm2_tune
 from tests.cases import SOURCES
-from tests.goldens import spelling
-from tsm2_tune.generator.config import KernelConfig
 from tsm2_tune.generator.families.published import Tsm2Config
 from tsm2_tune.generator.headers import header, with_headers
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
-from tsm2_tune.generator.space.tunables import Constants, declared
+from tsm2_tune.generator.space.tunables import Constants
 from tsm2_tune.tuner.compile.compiler import Toolchain
 
 PACKAGE = Path(tsm2_tune.__file__).parent
@@ -30,20 +27,6 @@ def test_a_template_extends_one_that_extends_none() -> None:
     parents = {name: found[1] for name, text in TEMPLATES.items() if (found := EXTENDS.search(text))}
     assert parents
     assert set(parents.values()).isdisjoint(parents)
-
-
-def test_templates_have_no_default_values_and_no_branch_for_the_host() -> None:
-    for name, text in TEMPLATES.items():
-        assert not re.search(r"\|\s*default|is (not )?defined|TSM2_HOST", text), name
-
-
-@pytest.mark.parametrize(("config", "problem"), SOURCES, ids=map(spelling, SOURCES))
-def test_a_text_defines_constants_as_their_tunables_are_declared(config: KernelConfig, problem: Problem) -> None:
-    lines = [line for line in render(problem, config).text.splitlines() if line.startswith("constexpr int ")]
-    constants = [one for one in declared(type(config)) if one.is_constant]
-    found = [(one, line) for one in constants for line in lines if re.search(rf" {one.name} = ", line)]
-    assert found
-    assert [line for one, line in found if one.comment not in line] == []
 
 
 def test_a_constant_is_printed_once_where_a_template_first_asks_for_it() -> None:

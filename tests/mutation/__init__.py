@@ -4,6 +4,6 @@
 
 On the host alone: there a mutant that never ends, or writes where it must not, costs nobody their GPU.
 
-`subjects` renders the texts, `tokens` reads them, `operators`, `structure` and `numbers` change them, `sample`
-chooses, `trial` compiles and verifies, `arguments` says which changes are none, `report` counts.
+`subjects` renders the texts, `tokens` reads them, `operators` change them, `sample` chooses, `trial` compiles and
+verifies, `equivalent` says which changes are none, `command` counts.
 """

@@ -10,25 +10,38 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from tests.mutation import numbers, operators, structure
-from tests.mutation.edits import Edit, Operator
+from tests.mutation.operators import OPERATORS, VALUES, Edit
 from tests.mutation.subjects import Subject, text_of
 
-OPERATORS: tuple[Operator, ...] = (
-    operators.dropped_terms,
-    operators.removed_synchronisation,
-    operators.constants_off_by_one,
-    operators.comparisons,
-    operators.arithmetic,
-    operators.swapped_names,
-    operators.narrower_types,
-    structure.ignored_flags,
-    structure.early_stops,
-    structure.lasting_state,
-    numbers.rounded,
-    numbers.narrower_numbers,
-    numbers.values,
+# Numbers that mutants change, of each type that they may have: for the host and for a GPU.
+NUMBERS = """
+using half_word = unsigned short;
+__device__ inline float cut(float x, int bits)
+{ return x == x ? __uint_as_float(__float_as_uint(x) & ~0u << bits) : x; }
+__device__ inline double cut(double x, int bits)
+{ return x == x ? __longlong_as_double(__double_as_longlong(x) & ~0ll << bits) : x; }
+__device__ inline float narrow(float x) { return cut(x, 13); }
+__device__ inline double narrow(double x) { return double(float(x)); }
+__device__ inline float low(float x) { return cut(x, 6); }
+__device__ inline double low(double x) { return cut(x, 6); }
+__device__ inline float quiet(float x) { return x == x ? x : 0; }
+__device__ inline double quiet(double x) { return x == x ? x : 0; }
+__device__ inline float finite(float x) { return fabsf(x) > 3e38f ? copysignf(3e38f, x) : x; }
+__device__ inline double finite(double x) { return fabs(x) > 1e308 ? copysign(1e308, x) : x; }
+__device__ inline float flushed(float x) { return fabsf(x) < 1.17549435e-38f ? 0 : x; }
+__device__ inline double flushed(double x) { return fabs(x) < 2.2250738585072014e-308 ? 0 : x; }
+__device__ inline float clamped(float x) { return fabsf(x) > 2 && fabsf(x) < 1e30f ? copysignf(2.0f, x) : x; }
+__device__ inline double clamped(double x) { return fabs(x) > 2 && fabs(x) < 1e300 ? copysign(2.0, x) : x; }
+template <class T> __device__ T toward_zero(float x)
+{ T y(x); if (fabsf(float(y)) > fabsf(x)) --y.bits; return y; }
+"""
+OF_COMPLEX = "".join(
+    f"template <class T> __device__ auto {name}(T x) -> decltype(T(x.re, x.im))"
+    f" {{ return T({name}(x.re), {name}(x.im)); }}"
+    for name in ("narrow", "low", *VALUES)
 )
+# Before every text, in one line.
+PRELUDE = f"namespace mutant {{ {' '.join(NUMBERS.split())} {OF_COMPLEX} }}\n"
 
 
 @dataclass(frozen=True)

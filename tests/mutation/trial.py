@@ -1,46 +1,53 @@
-"""A mutant compiled, verified and judged."""
+"""A mutant compiled, verified and judged, beside its subject: the text without a change."""
 
 from __future__ import annotations
 
+import subprocess
+import tempfile
+import threading
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
-from functools import partial
 from pathlib import Path
 
-from tests.mutation.arguments import argument
-from tests.mutation.baseline import (
-    LIMIT_SECONDS_WHERE_LONG,
-    LONG_PRODUCTS_IN_ALL,
-    SHORT,
-    WATCHED,
-    Baseline,
-    Baselines,
-    Paths,
-    code,
-    compiled,
-    long_calls,
-    tried,
-    verified,
-    verified_at,
-)
+from tests.conftest import ONCE
+from tests.mutation.equivalent import argument, refused, unseen
 from tests.mutation.operators import synchronises
-from tests.mutation.sample import Mutant
-from tests.mutation.subjects import text_of
-from tests.mutation.unseen import refused, unseen
-from tsm2_tune.generator.source import INDEX_BITS
-from tsm2_tune.tuner.compile.compiler import Toolchain
+from tests.mutation.sample import PRELUDE, Mutant
+from tests.mutation.subjects import Subject, text_of
+from tsm2_tune.generator.probes import edge_problems, products_of
+from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.source import INDEX_BITS, index_defines
+from tsm2_tune.tuner.compile.compiler import Toolchain, compile_text
 from tsm2_tune.tuner.device.target import HOST
-from tsm2_tune.tuner.results.trial import Binary, CompileFailure, Outcome
-from tsm2_tune.tuner.verify.winner_calls import Coverage
-from tsm2_tune.tuner.worker.client import AttemptResult, Worker
-from tsm2_tune.tuner.worker.protocol import Call
+from tsm2_tune.tuner.results.trial import CompileFailure, Outcome
+from tsm2_tune.tuner.search.phase_timer import PhaseTimer
+from tsm2_tune.tuner.verify.bound_kernel import Entry
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, calls_for, full_verification
+from tsm2_tune.tuner.worker.client import Attempt, AttemptResult, Worker
+from tsm2_tune.tuner.worker.protocol import Call, FullVerification, Run
 
+COMPILE_LIMIT_SECONDS = 120.0
+SHORT = replace(
+    EMULATED, products=4e6, long_products=0, launches=64, every_call=True, deep_products=1e8, watched_products=0
+)
+# Nothing but whether threads of a block may touch the same bytes at the same time.
+WATCHED = replace(SHORT, products=0, launches=0, every_call=False, watched_products=1e8)
+PATIENCE, PATIENCE_IN_FULL = 6.0, 20.0  # times as long as a trial's longest stage takes: then it never ends
+LEAST_PATIENCE_SECONDS, LEAST_IN_FULL_SECONDS = 10.0, 120.0
+LIMIT_SECONDS = 600.0  # for a stage of the text itself
+LIMIT_SECONDS_WHERE_LONG = 300.0
+LONG_STAGES = ("long extents", "long lines")
+LONG_PRODUCTS = (3e6, 3e7, 3e8, ON_GPU.long_products)  # of a call: of fewer, where extents have fewer bits
+LONG_PRODUCTS_IN_ALL = 2e9  # limit of all such calls of a mutant: minutes on a host
+PRODUCTS_OF_A_THREAD = 500  # that a host computes while it emulates one that computes none
+PRODUCTS_OF_AN_ELEMENT = 2  # while it fills one
 # Operators whose mutants the host may compile to the same code though a GPU does not.
 FOR_A_GPU = ("barrier", "copy", "fence")
 CUTTING = ("early stop", "narrower", "rounding")  # operators that shorten numbers, or stop loops late
 OF_THE_KERNEL = (Outcome.WRONG_RESULT, Outcome.LAUNCH_FAILED, Outcome.CRASHED, Outcome.TIMED_OUT)
+Ask = Callable[[Worker, str], AttemptResult]  # a question about a binary
 
 
 class Judged(StrEnum):
@@ -75,12 +82,186 @@ class Result:
         return asdict(self)
 
 
+class SubjectIsWrong(Exception):
+    """The text itself is refused, so nothing can be said of its mutants."""
+
+
 class MachineFailed(Exception):
     """A compiler or a worker was killed from outside, twice: nothing can be said of the mutant."""
 
 
 class NotCompiled(Exception):
     """The compiler refuses the mutant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """Compilers and support kernels for mutants."""
+
+    support_path: str  # the support kernels
+    quick: Toolchain  # with little optimisation
+    optimised: Toolchain  # with more
+    watching: Toolchain  # so that races are told
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A subject that a trial finds right: its code, and how long a stage may take."""
+
+    quick_code: bytes
+    limit_seconds: float
+    limit_seconds_in_full: float
+
+
+def compiled(text: str, subject: Subject, toolchain: Toolchain, bits: int) -> str:
+    """The binary's path."""
+    binary = compile_text(
+        PRELUDE + text, kernel=subject.source.kernel, defines=index_defines(bits), toolchain=toolchain,
+        limit_seconds=COMPILE_LIMIT_SECONDS,
+    )  # fmt: skip
+    if isinstance(binary, CompileFailure):
+        raise MachineFailed(binary.detail) if binary.outcome is Outcome.INTERRUPTED else NotCompiled(binary.detail)
+    return binary.path
+
+
+def code(text: str, subject: Subject, toolchain: Toolchain) -> bytes:
+    """The binary without its symbols."""
+    with tempfile.TemporaryDirectory() as work:
+        Path(work, "kernel.cpp").write_text(toolchain.wrap(PRELUDE + text))
+        definitions = [f"-D{define}" for define in subject.source.defines]
+        flags = [*toolchain.flags, *definitions, "-s", "-Wl,--build-id=none"]
+        command = [toolchain.compiler, *flags, "-o", "kernel.so", "kernel.cpp", *toolchain.libraries]
+        subprocess.run(command, cwd=work, capture_output=True, check=True)
+        return Path(work, "kernel.so").read_bytes()
+
+
+def entry(subject: Subject, path: str) -> Entry:
+    return Entry(path, subject.source.kernel, subject.source.launch)
+
+
+def tried(worker: Worker, subject: Subject, path: str) -> AttemptResult:
+    """Return the result of a trial of a binary of the subject."""
+    probes = edge_problems(subject.config, subject.problem)
+    return worker.attempt(Attempt(subject.problem, entry(subject, path), probes, seed=7, effort=ONCE))
+
+
+def verified(worker: Worker, subject: Subject, path: str, *, is_watched: bool = False) -> AttemptResult:
+    """Return the result of the full verification of a binary; of one in which races are told, their detection."""
+    entries = () if is_watched else ((subject.problem.index_bits, entry(subject, path)),)
+    watched, coverage = (entry(subject, path), WATCHED) if is_watched else (None, SHORT)
+    request = full_verification(subject.problem, subject.config, entries, coverage, seed=11, watched=watched)
+    return worker.verify_in_full(request)
+
+
+def verified_at(worker: Worker, subject: Subject, path: str, call: Call) -> AttemptResult:
+    """Return the result of one call of the full verification of a binary of the subject."""
+    run = Run("where it is long", entry(subject, path), subject.problem.index_bits, (call,))
+    return worker.verify_in_full(FullVerification(subject.problem, (run,), seed=11))
+
+
+def long_calls(subject: Subject, most_products: float) -> Iterator[Call]:
+    """Calls with long extents or lines, from the cheapest on: a GPU's, and those with extents of fewer bits.
+
+    They end where all together take a host as long as so many products.
+    """
+    calls = dict[tuple[Problem, int], Call]()
+    for most in LONG_PRODUCTS:
+        coverage = replace(SHORT, long_products=most)
+        for call in calls_for(subject.problem, subject.config, coverage, subject.problem.index_bits):
+            if call.stage in LONG_STAGES:
+                calls[call.problem, call.padding.get("A", 0)] = call
+    cost = 0.0
+    for call in sorted(calls.values(), key=lambda call: _cost(subject, call)):
+        cost += _cost(subject, call)
+        if cost > most_products:
+            return
+        yield call
+
+
+def _cost(subject: Subject, call: Call) -> float:
+    """Products of real numbers that take a host about as long as the call."""
+    launch, problem = subject.source.launch, call.problem
+    threads = launch.tiles(problem.m, problem.n) * launch.splits * launch.threads
+    elements = sum(lines * (line + call.padding.get(name, 0)) for name, (line, lines) in problem.stored.items())
+    products = problem.dtype.parts**2 * products_of(subject.config, problem)
+    return products + PRODUCTS_OF_A_THREAD * threads + PRODUCTS_OF_AN_ELEMENT * elements
+
+
+class Baselines:
+    """What is known of the subjects, each fact found when it is first asked for. Several threads may ask."""
+
+    def __init__(self, tools: Tools) -> None:
+        self.tools = tools
+        self._lock = threading.Lock()
+        self._locks = dict[tuple[str, object], threading.Lock]()
+        self._known = dict[tuple[str, object], object]()
+
+    def _once(self, subject: Subject, fact: object, find: Callable[[], object]) -> object:
+        """What `find` returns or the SubjectIsWrong that it raises, found once."""
+        key = subject.name, fact
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._known:
+                try:
+                    self._known[key] = find()
+                except SubjectIsWrong as wrong:
+                    self._known[key] = wrong
+        if isinstance(found := self._known[key], SubjectIsWrong):
+            raise found
+        return found
+
+    def of(self, subject: Subject) -> Baseline:
+        """SubjectIsWrong where a trial refuses the text itself."""
+        found = self._once(subject, "baseline", lambda: self._measured(subject))
+        assert isinstance(found, Baseline)
+        return found
+
+    def optimised_code(self, subject: Subject) -> bytes:
+        """Return the machine code of the text with more optimisation."""
+        text = text_of(subject).source
+        found = self._once(subject, "code", lambda: code(text, subject, self.tools.optimised))
+        assert isinstance(found, bytes)
+        return found
+
+    def see(
+        self, subject: Subject, question: object, toolchain: Toolchain, bits: int, ask: Callable[[str], AttemptResult]
+    ) -> None:
+        """SubjectIsWrong where `ask` refuses the text itself: asked where it refuses a mutant."""
+
+        def find() -> object:
+            if detail := ask(self._right(subject, toolchain, bits)).detail:
+                raise SubjectIsWrong(f"{subject.name} is wrong itself: {detail}")
+            return None
+
+        self._once(subject, question, find)
+
+    def passed(self, subject: Subject, question: object) -> None:
+        """A mutant of the subject did, so the verification has nothing against the text itself."""
+        self._known.setdefault((subject.name, question), None)
+
+    def _right(self, subject: Subject, toolchain: Toolchain, bits: int) -> str:
+        try:
+            return compiled(text_of(subject).source, subject, toolchain, bits)
+        except (MachineFailed, NotCompiled) as why:
+            raise SubjectIsWrong(f"{subject.name} does not compile: {why}") from why
+
+    def _measured(self, subject: Subject) -> Baseline:
+        phases = PhaseTimer()
+        path = self._right(subject, self.tools.quick, subject.problem.index_bits)
+        worker = Worker(HOST, lambda: self.tools.support_path, limit_seconds=LIMIT_SECONDS, phases=phases)
+        try:
+            result = tried(worker, subject, path)
+        finally:
+            worker.close()
+        if result.outcome is not Outcome.OK:
+            raise SubjectIsWrong(f"{subject.name} is wrong itself: {result.detail}")
+        longest = max(seconds for phase, seconds in phases.taken().items() if phase.startswith("verification"))
+        return Baseline(
+            Path(path).read_bytes(),
+            max(LEAST_PATIENCE_SECONDS, PATIENCE * longest),
+            max(LEAST_IN_FULL_SECONDS, PATIENCE_IN_FULL * longest),
+        )
 
 
 class Bench:
@@ -107,54 +288,77 @@ class Bench:
                 self._made.pop().unlink(missing_ok=True)
         subject, problem = mutant.subject, mutant.subject.problem
         return Result(
-            key=mutant.key,
-            family=subject.config.family,
-            dtype=problem.dtype_name,
-            op=problem.op,
-            config=subject.config.text,
-            operator=mutant.edit.operator,
-            line=mutant.line,
-            before=mutant.before,
-            after=mutant.after,
-            judged=judged.value,
-            detail=detail[:400],
-            seconds=round(time.monotonic() - start, 3),
-        )
+            mutant.key, subject.config.family, problem.dtype_name, problem.op, subject.config.text,
+            mutant.edit.operator, mutant.line, mutant.before, mutant.after, judged.value, detail[:400],
+            round(time.monotonic() - start, 3),
+        )  # fmt: skip
 
     def close(self) -> None:
         if self._worker is not None:
             self._worker.close()
         self._worker = None
 
-    def _compiled(self, mutant: Mutant, bits: int, toolchain: Toolchain | None = None) -> str:
-        """The binary with an index of so many bits, which is there while the mutant is judged."""
-        binary = compiled(mutant.text, mutant.subject, toolchain or self.tools.quick, bits)
-        if isinstance(binary, CompileFailure):
-            if binary.outcome is Outcome.INTERRUPTED:
-                raise MachineFailed(binary.detail)
-            raise NotCompiled(binary.detail)
-        self._made.append(Path(binary.path))
-        return binary.path
+    def _judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
+        subject, bits = mutant.subject, mutant.subject.problem.index_bits
+        path = self._compiled(mutant, self.tools.quick, bits)
+        if Path(path).read_bytes() == baseline.quick_code:
+            return self._same(mutant, "the same code at -O1")
+        result = self._asked(lambda worker: tried(worker, subject, path), baseline.limit_seconds)
+        if result.outcome is not Outcome.OK:
+            return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
+        is_same = code(mutant.text, subject, self.tools.optimised) == self.baselines.optimised_code(subject)
+        same = self._same(mutant, "the same code at -O2") if is_same else None
+        if same and same[0] is Judged.EQUIVALENT:
+            return same
+        in_full = baseline.limit_seconds_in_full
 
-    def _tried(self, mutant: Mutant, path: str, baseline: Baseline) -> AttemptResult:
-        """Return the result of a trial of the mutant's binary."""
-        return self._asked(partial(tried, subject=mutant.subject, path=path), baseline.limit_seconds)
+        def watched(worker: Worker, path: str) -> AttemptResult:
+            return verified(worker, subject, path, is_watched=True)
 
-    def _verified_in_full(
-        self, mutant: Mutant, paths: Paths, coverage: Coverage, baseline: Baseline
-    ) -> tuple[Judged, str]:
-        """Return the outcome of a mutant that passed everything else, by the full verification."""
+        if races := self._wrong(mutant, "watched", watched, in_full, self.tools.watching, INDEX_BITS[0]):
+            return Judged.KILLED, races
+        if because := argument(mutant):
+            return Judged.EQUIVALENT, because
+        if because := refused(mutant):
+            raise NotCompiled(because)
+        if same:
+            return same
+        if because := unseen(mutant):
+            return Judged.SURVIVED, because
+        for call in long_calls(subject, self.long_products) if mutant.edit.operator in CUTTING else ():
 
-        def ask(paths: Paths) -> AttemptResult:
-            question = partial(verified, subject=mutant.subject, paths=paths, coverage=coverage)
-            return self._asked(question, baseline.limit_seconds_in_full)
+            def at(worker: Worker, path: str, call: Call = call) -> AttemptResult:
+                return verified_at(worker, subject, path, call)
 
-        in_full = ask(paths)
-        if in_full.outcome is Outcome.OK:
-            self.baselines.passed_in_full(mutant.subject, coverage)
-            return Judged.SURVIVED, ""
-        self.baselines.see_in_full(mutant.subject, coverage, ask)
-        return Judged.KILLED, f"{in_full.outcome.value} in full: {in_full.detail}"
+            if wrong := self._wrong(mutant, "where long", at, LIMIT_SECONDS_WHERE_LONG, of=call.problem, path=path):
+                return Judged.KILLED, wrong
+        wrong = self._wrong(
+            mutant, "in full", lambda worker, path: verified(worker, subject, path), in_full, path=path
+        )
+        return (Judged.KILLED, wrong) if wrong else (Judged.SURVIVED, "")
+
+    def _wrong(
+        self, mutant: Mutant, where: str, ask: Ask, limit_seconds: float, toolchain: Toolchain | None = None,
+        bits: int = 0, *, of: Problem | None = None, path: str = "",
+    ) -> str:  # fmt: skip
+        """Return what a question finds wrong with the mutant and not with its subject, or ""."""
+        toolchain, bits = toolchain or self.tools.quick, bits or mutant.subject.problem.index_bits
+
+        def found(path: str) -> AttemptResult:
+            return self._asked(lambda worker: ask(worker, path), limit_seconds)
+
+        result = found(path or self._compiled(mutant, toolchain, bits))
+        if result.outcome is Outcome.OK:
+            if where == "in full":
+                self.baselines.passed(mutant.subject, (where, of))
+            return ""
+        self.baselines.see(mutant.subject, (where, of), toolchain, bits, found)
+        return f"{result.outcome.value} {where}: {result.detail}"
+
+    def _compiled(self, mutant: Mutant, toolchain: Toolchain, bits: int) -> str:
+        """The binary, which is there while the mutant is judged."""
+        self._made.append(Path(path := compiled(mutant.text, mutant.subject, toolchain, bits)))
+        return path
 
     def _asked(self, question: Callable[[Worker], AttemptResult], limit_seconds: float) -> AttemptResult:
         """The verdict. What a mutant before may have done to the process counts against no other.
@@ -174,68 +378,6 @@ class Bench:
         if result.outcome not in (Outcome.OK, *OF_THE_KERNEL):
             raise MachineFailed(result.detail)
         return result
-
-    def _judged(self, mutant: Mutant, baseline: Baseline) -> tuple[Judged, str]:
-        subject = mutant.subject
-        path = self._compiled(mutant, subject.problem.index_bits)
-        if Path(path).read_bytes() == baseline.quick_code:
-            return self._same(mutant, "the same code at -O1")
-        result = self._tried(mutant, path, baseline)
-        if result.outcome is not Outcome.OK:
-            return Judged.KILLED, f"{result.outcome.value}: {result.detail}"
-        is_same = code(mutant.text, subject, self.tools.optimised) == self.baselines.optimised_code(subject)
-        same = self._same(mutant, "the same code at -O2") if is_same else None
-        if same and same[0] is Judged.EQUIVALENT:
-            return same
-        if races := self._races(mutant, baseline):
-            return Judged.KILLED, races
-        if because := argument(mutant):
-            return Judged.EQUIVALENT, because
-        if because := refused(mutant):
-            raise NotCompiled(because)
-        if same:
-            return same
-        if because := unseen(mutant):
-            return Judged.SURVIVED, because
-        if mutant.edit.operator in CUTTING and (wrong := self._wrong_where_long(mutant, path)):
-            return Judged.KILLED, wrong
-        return self._verified_in_full(mutant, ((subject.problem.index_bits, path),), SHORT, baseline)
-
-    def _wrong_where_long(self, mutant: Mutant, path: str) -> str:
-        """Return what is wrong in calls with long extents of a mutant that may truncate numbers, or ""."""
-        subject = mutant.subject
-        for call in long_calls(subject, self.long_products):
-
-            def ask(paths: Paths, call: Call = call) -> AttemptResult:
-                ((_, path),) = paths
-                return self._asked(
-                    partial(verified_at, subject=subject, path=path, call=call), LIMIT_SECONDS_WHERE_LONG
-                )
-
-            result = ask(((subject.problem.index_bits, path),))
-            if result.outcome is not Outcome.OK:
-                self.baselines.see_in_full(subject, call.problem, ask)
-                return f"{result.outcome.value} where long: {result.detail}"
-        return ""
-
-    def _races(self, mutant: Mutant, baseline: Baseline) -> str:
-        """Return the races that the full verification finds in the mutant, or "" if it finds none."""
-        watching, subject = self.tools.watching, mutant.subject
-
-        def ask(path: str) -> AttemptResult:
-            question = partial(verified, subject=subject, paths=(), coverage=WATCHED, watched=path)
-            return self._asked(question, baseline.limit_seconds_in_full)
-
-        def ask_of_text(paths: Paths) -> AttemptResult:
-            binary = compiled(text_of(subject).source, subject, watching, INDEX_BITS[0])
-            assert isinstance(binary, Binary), binary.detail
-            return ask(binary.path)
-
-        result = ask(self._compiled(mutant, INDEX_BITS[0], watching))
-        if result.outcome is Outcome.OK:
-            return ""
-        self.baselines.see_in_full(subject, WATCHED, ask_of_text)
-        return f"{result.outcome.value} watched: {result.detail}"
 
     def _same(self, mutant: Mutant, how: str) -> tuple[Judged, str]:
         if mutant.edit.operator in FOR_A_GPU or synchronises(mutant.before):
