@@ -66,8 +66,7 @@ def test_each_product_has_blocks_and_a_workspace(shape: tuple[int, int, int], co
     assert (found.stride_a, found.stride_b, found.stride_c) == (m * k, k * n, m * n)
 
 
-def test_more_products_leave_fewer_splits() -> None:
-    """Since products fill the GPU, too."""
+def test_more_products_leave_fewer_splits_since_they_fill_the_gpu_too() -> None:
     one = core(measured(EACH, (100, 8, 64_000), 20.0, batch=2))
     splits = [one.choose(batch((100, 8, 64_000), count), GPU).splits for count in (4, 64, 65535)]
     assert splits == sorted(splits, reverse=True)
@@ -76,8 +75,7 @@ def test_more_products_leave_fewer_splits() -> None:
 
 def test_blocks_that_share_a_batch_have_no_workspace() -> None:
     found = core(BATCH_SHARED).choose(batch((8, 8, 8), 4_000_000), GPU)
-    assert (found.grid_x, found.grid_y, found.grid_z) == (found.splits, 1, 1)
-    assert found.splits == 8 * SMS
+    assert (found.grid_x, found.grid_y, found.grid_z) == (found.splits, 1, 1) == (8 * SMS, 1, 1)
     assert (found.partials_bytes, found.counters_bytes, found.partials_stride, found.counters_stride) == (0, 0, 0, 0)
     assert core(BATCH_SHARED).choose(batch((8, 8, 8), 100), GPU).splits <= 100
 
@@ -135,9 +133,6 @@ def test_shared_memory_holds_the_products_that_the_family_computes(
         assert computed == family.computes(replace(config, direct=0), asked), asked
         found.add(computed)
     assert found == {False, True}
-
-
-# Batches that are one product
 
 
 def layout(order: str, rows: int, columns: int, ld: int) -> tuple[int, int]:
@@ -209,13 +204,11 @@ def test_a_new_c_merges_as_a_and_b_do() -> None:
     assert "as one product 8x8000x8" in one.explanation(found, GPU)
 
 
-def test_a_batch_that_no_kernel_computes_as_one_product_stays_a_batch() -> None:
+def test_what_no_kernel_computes_as_one_product_stays_a_batch() -> None:
+    """A Gram matrix of a batch is never one product."""
     record = core_record("f32", (8, 8, 8), ((8000, 0), (8, 0)), (False, False), False, 1000, (8, 0, 0))
     found = core(BATCH_SHARED).choose(record, GPU)
     assert (found.merged, found.batch_count, found.stride_a, found.stride_b) == (0, 1000, 8, 0)
-
-
-def test_a_gram_matrix_of_a_batch_is_never_one_product() -> None:
     gram = measured(SHARING, (8, 8, 8), 500.0, op="tx", batch=1_000_000)
     found = core(SINGLE, gram).choose(Layout.of_op("f32", (8, 8, 8), "tx", 1000).record, GPU)
     assert (found.merged, found.kernel, found.stride_a) == (0, 1, 64)

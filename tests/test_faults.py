@@ -56,10 +56,8 @@ RIGHT = (CONFIGS[1], CONFIGS[-1])
 
 @pytest.mark.usefixtures("own_cache", "known_ceilings")
 def test_a_run_goes_on_past_kernels_that_hang_or_fault(quick: Toolchain, path: Path) -> None:
-    target, before = (
-        replace(find_target("cpu"), toolchain=planted(quick, PLANTED)),
-        set(multiprocessing.active_children()),
-    )
+    target = replace(find_target("cpu"), toolchain=planted(quick, PLANTED))
+    before = set(multiprocessing.active_children())
     found = tuned_twice(target, PROBLEMS, CONFIGS, path, Options(run_limit_seconds=2.0))
     check(found, PLANTED, RIGHT, PROBLEMS)
     ((seconds,),) = plain_sql(path, "SELECT total_seconds FROM trial WHERE outcome = 'timed-out'")

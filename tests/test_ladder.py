@@ -32,35 +32,26 @@ ON_HOST = pytest.mark.host
 
 H200 = PROFILES["h200"]
 
-# A configuration of each step with tiles that are no squares where they need not be.
 NAIVE = LadderConfig("naive", 8, 16, 1, 1, 1)
-COALESCED = LadderConfig("coalesced", 8, 16, 1, 1, 1)
-TILED = LadderConfig("tiled", 8, 8, 8, 1, 1)
 COARSE_1D = LadderConfig("coarse1d", 32, 32, 8, 4, 1)
-COARSE_2D = LadderConfig("coarse2d", 64, 128, 8, 4, 8)
-VECTORISED = LadderConfig("vectorised", 128, 64, 16, 8, 4)
-EACH = (NAIVE, COALESCED, TILED, COARSE_1D, COARSE_2D, VECTORISED)
 
 
-def test_each_step_is_here() -> None:
-    assert [config.step for config in EACH] == list(STEPS)
-    assert all(family_named("ladder").has(config, Problem(8, 8, 8, "f32")) for config in EACH)
-
-
-def test_a_search_takes_the_ladder_only_where_it_is_named() -> None:
-    """Not beside `gemm`, which leaves it behind."""
+def test_steps_take_turns_in_a_search_that_names_the_ladder() -> None:
+    """Other searches have `gemm`, which leaves it behind. The guidelines of other families would drop steps."""
+    assert all(family_named("ladder").has(config, Problem(8, 8, 8, "f32")) for config in (NAIVE, COARSE_1D))
     problem = Problem(1024, 1024, 1024, "f32")
     assert family_named("ladder").supports(problem)
     assert "ladder" not in search_space(problem, H200).families
     space = search_space(problem, H200, families=["ladder"])
-    assert {candidate.config.tunables["step"] for candidate in space.kept} == set(STEPS)
-
-
-def test_no_step_is_dropped_for_what_it_lacks() -> None:
-    """The guidelines of other families would leave out the steps that reuse nothing."""
-    space = search_space(Problem(1024, 1024, 1024, "f32"), H200, families=["ladder"])
     assert not sum(count for _, count in space.dropped)
     assert {step.published for step in STEPS.values()} <= {candidate.config for candidate in space.kept}
+    order = list(iter(in_turns(space, 3).ask, None))
+    assert [candidate.config for candidate in order[:6]] == [
+        LadderConfig(step.name, *step.fastest_of_few) for step in STEPS.values()
+    ]
+    assert [candidate.config.tunables["step"] for candidate in order[6:12]] == list(STEPS)
+    assert set(order) == set(space.kept)
+    assert len(order) == len(space.kept)
 
 
 SHAPE = "33x17x20"
@@ -68,7 +59,6 @@ SHAPE = "33x17x20"
 
 @ON_HOST
 @pytest.mark.usefixtures("no_driver", "known_ceilings")
-@pytest.mark.usefixtures("no_driver")
 def test_the_command_shows_what_each_step_buys(tmp_path: Path, toolchain: Toolchain) -> None:
     """Steps take turns, their trials are stored as any others, and the same command again goes on from there."""
     database = ("--db", str(tmp_path / "r.db"))
@@ -137,14 +127,3 @@ def test_what_won_is_tried_first_and_then_what_is_published(extent: int, first: 
         of_step = [config for config in proposed if config.tunables["step"] == step.name]
         assert of_step[0] == LadderConfig(step.name, *getattr(step, first))
         assert step.published in of_step
-
-
-def test_steps_take_turns() -> None:
-    space = search_space(Problem(1024, 1024, 1024, "f32"), H200, families=["ladder"])
-    order = list(iter(in_turns(space, 3).ask, None))
-    assert [candidate.config for candidate in order[:6]] == [
-        LadderConfig(step.name, *step.fastest_of_few) for step in STEPS.values()
-    ]
-    assert [candidate.config.tunables["step"] for candidate in order[6:12]] == list(STEPS)
-    assert set(order) == set(space.kept)
-    assert len(order) == len(space.kept)

@@ -46,13 +46,9 @@ def vendor_us(shape: Shape, *times: tuple[Shape, float]) -> float:
 
 def test_a_time_is_the_start_and_the_body_of_its_terms() -> None:
     """docs/prediction.md computes this example."""
-    rates = DeviceRates(
-        multiprocessors=100, read_gbytes_per_s=4000.0, copy_gbytes_per_s=4000.0, gflops={"f32": 50000.0}
-    )
-    kind = (
-        Tiling(resident=2, tile_m=128, tile_n=32, k_step=0, k_per_pass=0, without_vectors=1.0),
-        Launch(128, 128, 4096, 32),
-    )
+    rates = DeviceRates(100, read_gbytes_per_s=4000.0, copy_gbytes_per_s=4000.0, gflops={"f32": 50000.0})
+    tiling = Tiling(resident=2, tile_m=128, tile_n=32, k_step=0, k_per_pass=0, without_vectors=1.0)
+    kind = tiling, Launch(128, 128, 4096, 32)
     m, n, k = shape = 38400, 32, 1000  # 300 tiles of C, a block for each; 200 blocks are resident
     once = (m * k + k * n + m * n) * 4 / 4e6  # 39.66 us: bytes over bytes per microsecond
     again = 299 * k * n * 4 / 4e6 / 1.2  # 7.97 us: the other blocks read B again, partly from the L2
@@ -119,18 +115,16 @@ def test_a_measured_time_with_odd_lines_counts_for_odd_lines() -> None:
     assert ratios[1] > 1.9
 
 
-def test_no_kernel_is_predicted_to_be_faster_than_the_memory() -> None:
+def test_no_kernel_is_predicted_to_be_faster_than_the_memory_or_the_arithmetic() -> None:
     (m, n, k), slow = (20480, 8, 40960), replace(RATES, gflops={}, copy_gbytes_per_s=4700.0)
     us, *_ = core(measured(SPLIT, R, 40.0), rates=slow).predict(0, product((m, n, k)))
     assert us == pytest.approx(0.95 * (m * k + k * n + m * n) * 4 / 4.7e6)
-
-
-@pytest.mark.parametrize(("op", "share"), [("nn", 1.0), ("tx", 65 / 128)])
-def test_no_kernel_is_predicted_to_be_faster_than_the_arithmetic(op: str, share: float) -> None:
     shape = m, n, k = (64, 64, 2_000_000)  # the measured time is far below what the rates allow
-    layout = Layout.of_op("f32", shape, op)
-    us, *_ = core(measured(SPLIT, (64, 64, 1_000_000), 20.0, op=op)).predict(0, layout.record)
-    assert us == pytest.approx(share * 2 * m * n * k / (RATES.gflops["f32"] * 1e3))
+    for op, share in (("nn", 1.0), ("tx", 65 / 128)):
+        us, *_ = core(measured(SPLIT, (64, 64, 1_000_000), 20.0, op=op)).predict(
+            0, Layout.of_op("f32", shape, op).record
+        )
+        assert us == pytest.approx(share * 2 * m * n * k / (RATES.gflops["f32"] * 1e3))
 
 
 @pytest.mark.parametrize("kind", [SPLIT, LOOPING, SHARING])
@@ -226,10 +220,8 @@ def test_tiles_one_after_the_other_take_time_unless_pipelined() -> None:
     lanes = Tiling(8, 1, 1, 512, 0, 1.03), Launch(256, 1, 0, 1)  # a block for each row
     waves = 10**6 / (SMS * 8)
     assert 0.5 * (waves - 1) < best(lanes, (2000, 1, 20480), 70.0, (10**6, 1, 4))[0] < waves
-    ring = (
-        replace(SHARING[0], tile_m=32, tile_n=0, k_step=0, is_pipelined=True),
-        replace(SHARING[1], rows_per_block=1),
-    )
+    tiling = replace(SHARING[0], tile_m=32, tile_n=0, k_step=0, is_pipelined=True)
+    ring = tiling, replace(SHARING[1], rows_per_block=1)
     assert best(ring, (10**6, 8, 48), 60.0, (10**7, 8, 4))[0] < 1.6 * (10**7 * 12 * 4) / 4.7e6
 
 
@@ -250,10 +242,7 @@ def test_tiles_one_after_the_other_take_time_unless_pipelined() -> None:
 def test_odd_lines_of_a_and_of_b_or_c_take_longer(
     of_c: bool, op: str, shape: Shape, lds: dict[str, int], odd: bool
 ) -> None:
-    tilings = [
-        replace(LOOPING[0], without_vectors=without_vectors, c_vector_bytes=16 * of_c)
-        for without_vectors in (1.0, 2.0)
-    ]
+    tilings = [replace(LOOPING[0], without_vectors=ratio, c_vector_bytes=16 * of_c) for ratio in (1.0, 2.0)]
     kernels = [measured((tiling, LOOPING[1]), (64, 8, 64), 1e6, op=op) for tiling in tilings]
     found = core(*kernels, rates=DeviceRates(SMS, 1e-3, 1e-3, {}))  # the body is nearly all of the time
     leading = [(lds.get(f"ld{x}_columns", 0), lds.get(f"ld{x}_rows", 0)) for x in "abc"]
@@ -294,12 +283,9 @@ def test_cublas_takes_rests_of_lines_that_a_kernel_does_not() -> None:
     assert times[0] == times[1] > 0
 
 
-def test_cublas_computes_whole_tiles() -> None:
+def test_cublas_computes_whole_tiles_and_multiplies_vectors_by_other_routines() -> None:
     filled = (500_000, 64, 64), 400.0
     assert vendor_us((500_000, 36, 36), filled) > 0.6 * 400.0  # 0.32 times the operations, and half of the bytes
-
-
-def test_cublas_multiplies_vectors_by_other_routines() -> None:
     column, matrix = (20480, 1, 20480), (20480, 2, 20480)
     times = (column, 1000.0), (R, 400.0)
     assert vendor_us(column, *times) == pytest.approx(1000, rel=0.02)
@@ -334,10 +320,7 @@ def test_contenders_are_few_fast_launches_sorted_by_time() -> None:
     assert max(sum(kernel == one for kernel, *_ in launches) for one in range(22)) == 2
     assert times == sorted(times)
     assert times[-1] <= 2 * min(times[0], chosen.us)
-
-
-def test_no_contender_takes_twice_the_least_time() -> None:
-    found = core(measured(SPLIT, R, 380.0), measured(SHARING, WIDE, 8000.0))
+    found = core(measured(SPLIT, R, 380.0), measured(SHARING, WIDE, 8000.0))  # none takes twice the least time
     assert {one.kernel for one in found.contenders(product((20480, 16, 20480)), GPU)} == {0}
 
 
