@@ -9,30 +9,18 @@ run as many beside one another as there are cores.
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import click
 
 from benchmarks.versus_cublas import part_of
-from tests.conftest import compiled
 from tests.mutation.command import named
-from tests.mutation.subjects import Subject, subjects
+from tests.mutation.subjects import subjects
+from tests.planted_bugs import bench_on, rejection
+from tests.planting import Bug
 from tsm2_tune.commands.errors import Command
-from tsm2_tune.generator.render import support_source
-from tsm2_tune.generator.source import INDEX_BITS, index_defines
-from tsm2_tune.tuner.compile.compiler import Toolchain
 from tsm2_tune.tuner.device.target import find_target
-from tsm2_tune.tuner.results.trial import Outcome
-from tsm2_tune.tuner.verify.bound_kernel import Entry
-from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU, full_verification
-from tsm2_tune.tuner.worker.client import Worker
-
-LIMIT_SECONDS = 300.0
-
-
-def entry_of(subject: Subject, bits: int, toolchain: Toolchain) -> Entry:
-    source = subject.source
-    binary = compiled(source.text, source.kernel, toolchain, index_defines(bits))
-    return Entry(binary.path, source.kernel, source.launch)
+from tsm2_tune.tuner.verify.winner_calls import EMULATED, ON_GPU
 
 
 @click.command(cls=Command)
@@ -42,24 +30,18 @@ def entry_of(subject: Subject, bits: int, toolchain: Toolchain) -> Entry:
 def main(device: str, part: str, families: str | None) -> None:
     """Say what is refused; exit code 1 where anything is."""
     first, step = part_of(part)
-    target = find_target(device)
-    support = compiled(support_source(), "", target.toolchain).path
-    worker = Worker(device, lambda: support, limit_seconds=LIMIT_SECONDS)
+    bench = replace(bench_on(device), coverage=EMULATED if find_target(device).is_host else ON_GPU)
     found = [subject for of_place in subjects(named(families)).values() for subject in of_place][first - 1 :: step]
     refused = 0
-    for subject in found:
-        entries = tuple((bits, entry_of(subject, bits, target.toolchain)) for bits in INDEX_BITS)
-        watched = entry_of(subject, INDEX_BITS[0], target.watching) if target.watching else None
-        extent = EMULATED if target.is_host else ON_GPU
-        request = full_verification(subject.problem, subject.config, entries, extent, seed=11, watched=watched)
-        start = time.monotonic()
-        result = worker.verify_in_full(request)
-        seconds = time.monotonic() - start
-        is_right = result.outcome is Outcome.OK and result.verdict is not None
-        refused += not is_right
-        said = result.verdict.detail if is_right and result.verdict else f"REFUSED: {result.outcome}: {result.detail}"
-        click.echo(f"{subject.name}, {seconds:.1f} s: {said}")
-    worker.close()
+    for one in found:
+        no_bug, start = Bug(one.name, one.config, one.problem, "at the start", "", ""), time.monotonic()
+        try:
+            by, detail = rejection(no_bug, bench, is_whole=True) or ("", "right")
+        except AssertionError as error:
+            by, detail = "not tried", str(error)
+        refused += bool(by)
+        click.echo(f"{one.name}, {time.monotonic() - start:.1f} s: {f'REFUSED: {by}: ' if by else ''}{detail}")
+    bench.worker.close()
     click.echo(f"{len(found)} kernels, {refused} refused")
     raise SystemExit(1 if refused else 0)
 

@@ -92,12 +92,6 @@ def stored(path: Path) -> dict[str, Result]:
     return found
 
 
-def to_try(mutants: list[Mutant], known: dict[str, Result]) -> list[Mutant]:
-    """Return the mutants without a result, then those that survived."""
-    new = [one for one in mutants if one.key not in known]
-    return new + [one for one in mutants if one.key in known and known[one.key].judged == Judged.SURVIVED]
-
-
 def score(results: Iterable[Result]) -> float:
     """Killed mutants in a hundred of those that could be."""
     counts = Counter(one.judged for one in results)
@@ -162,7 +156,8 @@ def main(
     mutants = chosen(subjects(named(families), named(dtypes)), count=count, seed=seed)
     before = stored(output) if resume else {}
     results = {one.key: before[one.key] for one in mutants if one.key in before}
-    left = to_try(mutants, results)
+    survivors = [one for one in mutants if one.key in results and results[one.key].judged == Judged.SURVIVED]
+    left = [one for one in mutants if one.key not in results] + survivors
     toolchain, done, untold = host_toolchain(), 0, 0
     baselines = Baselines(host_tools(compiled(support_source(), "", toolchain).path, toolchain))
     benches = [Bench(baselines, long_products) for _ in range(workers)]

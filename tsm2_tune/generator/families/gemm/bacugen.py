@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -41,8 +41,6 @@ MOST_BLK = 256  # M_blkMAX, N_blkMAX
 MOST_K_BLK = 64  # K_blkMAX
 WARP_THREADS = 32
 MOST_THREADS = 1024  # the most threads of a block, on every GPU since Fermi
-
-Division = Literal["real", "integer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,20 +108,17 @@ def with_reading_grids(chosen: Ints, problem: Problem) -> dict[str, Any]:
     }
 
 
-def published_occupancy(
-    resources: Resources, limits: DeviceLimits, *, registers: Any, division: Division = "real"
-) -> Occupancy:
+def published_occupancy(resources: Resources, limits: DeviceLimits, *, registers: Any) -> Occupancy:
     """Return the occupancy by Algorithm 3: the blocks that fit in a multiprocessor's shared memory and registers.
 
-    The arguments and the result may contain arrays. With real division the number of blocks may be a fraction.
+    The arguments and the result may contain arrays. The number of blocks may be a fraction.
     """
-    divided = np.true_divide if division == "real" else np.floor_divide
-    warps = divided(resources.threads, limits.warp_threads)
+    warps = resources.threads / limits.warp_threads
     most_warps = limits.threads_per_sm // limits.warp_threads
 
     def held(capacity: int, per_block: Any) -> Any:
-        by_resource = np.minimum(divided(capacity, per_block), limits.blocks_per_sm)
-        return divided(np.minimum(by_resource * warps, most_warps), warps)
+        by_resource = np.minimum(np.true_divide(capacity, per_block), limits.blocks_per_sm)
+        return np.minimum(by_resource * warps, most_warps) / warps
 
     resident = np.minimum(
         held(limits.smem_bytes_per_sm, resources.smem_bytes),
