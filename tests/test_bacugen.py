@@ -152,7 +152,7 @@ def test_some_hundreds_are_kept_where_the_user_sets_no_guidelines(card: str, dty
     assert 100 <= len(searched(dtype, None, card=card).kept) < 1000
 
 
-@pytest.mark.parametrize(("dtype", "op"), (*ORDERS, *product(("minplus_f32", "minplus_f64"), OPS)))
+@pytest.mark.parametrize(("dtype", "op"), [*ORDERS, *product(("minplus_f32", "minplus_f64"), OPS)])
 def test_what_won_on_an_h200_is_kept_in_every_storage_order(dtype: str, op: str) -> None:
     family = family_named("minplus" if dtype.startswith("minplus") else "gemm")
     problem = Problem(*3 * [SHAPES.get(dtype, 4096)], dtype, op)

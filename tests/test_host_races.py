@@ -65,6 +65,8 @@ def run(body: str, *, threads: int = 64) -> Floats:
 
 
 WRITE, READ_NEXT = "staged[t] = t;", "value = staged[(t + 1) % blockDim.x];"
+COPY = "tsm2_host::start_copy(staged + t, to + t, 4, 4);"
+COPY_OWN = COPY.replace("to + t", "to + blockIdx.x * blockDim.x + t")
 VARIABLE = "__shared__ short said[2];"
 READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order have written
 
@@ -77,11 +79,7 @@ READ_BEFORE = "value = t > 0 ? staged[t - 1] : 0;"  # which threads in order hav
         (f"{WRITE} value = staged[t];", THREADS),
         (f"{WRITE} __syncwarp(); value = staged[t ^ 1];", THREADS ^ 1),
         (f"{WRITE} __syncthreads(); value = staged[5] + staged[7];", np.full_like(THREADS, 12)),
-        (
-            "tsm2_host::start_copy(staged + t, to + blockIdx.x * blockDim.x + t, 4, 4);"
-            "tsm2_host::wait_for_all_copies(); __syncthreads();" + READ_NEXT,
-            100 + np.roll(THREADS, -1),
-        ),
+        (f"{COPY_OWN} tsm2_host::wait_for_all_copies(); __syncthreads(); {READ_NEXT}", 100 + np.roll(THREADS, -1)),
         (f"{VARIABLE} if (t == 5) said[1] = t; __syncthreads(); value = said[1];", np.full_like(THREADS, 5)),
         (f"{VARIABLE} said[1] = 7; __syncthreads(); value = said[1];", np.full_like(THREADS, 7)),
     ],
@@ -100,19 +98,11 @@ def test_what_a_barrier_orders_is_no_race(body: str, left: Ints) -> None:
         (f"{WRITE} __syncwarp(); {READ_NEXT}", "of block (0)", "shared memory of 512 bytes"),
         (f"{WRITE} value += __shfl_xor_sync(0xFFFFFFFFu, value, 1); value = staged[t ^ 1];", "wrote byte", "read"),
         (f"{WRITE} tsm2_host::sync_lanes(); value = staged[t ^ 1];", "wrote byte", "read"),
-        (
-            "tsm2_host::start_copy(staged + t, to + t, 4, 4); tsm2_host::wait_for_all_copies();"
-            " value = staged[t ^ 1];",
-            "read byte",
-            "wrote",
-        ),
+        (f"{COPY} tsm2_host::wait_for_all_copies(); value = staged[t ^ 1];", "read byte", "wrote"),
         (f"{VARIABLE} said[1] = t;", "thread (0) of block (0) wrote a variable in shared memory", "thread (1) wrote"),
         (f"{VARIABLE} if (t == 0) said[1] = t; value = said[1];", "wrote a variable", "which thread (1) read"),
     ],
-    ids=[
-        *("no barrier", "overwritten", "two writers", "another warp", "a shuffle", "a product", "a copy"),
-        *("two writers of a variable", "a variable that is read"),
-    ],
+    ids=["unordered", "overwritten", "writers", "warp", "shuffle", "product", "copy", "variable", "read"],
 )
 def test_a_race_is_told_in_whatever_order_threads_run(body: str, first: str, second: str) -> None:
     with pytest.raises(KernelFault, match=UNORDERED) as caught:
