@@ -155,7 +155,8 @@ def test_some_hundreds_are_kept_where_the_user_sets_no_guidelines(card: str, dty
 @pytest.mark.parametrize(("dtype", "op"), [*ORDERS, *product(("minplus_f32", "minplus_f64"), OPS)])
 def test_what_won_on_an_h200_is_kept_in_every_storage_order(dtype: str, op: str) -> None:
     family = family_named("minplus" if dtype.startswith("minplus") else "gemm")
-    problem = Problem(*3 * [SHAPES.get(dtype, 4096)], dtype, op)
+    size = SHAPES.get(dtype, 4096)
+    problem = Problem(size, size, size, dtype, op)
     kept = search_space(problem, PROFILES["h200"], families=[family.name]).kept
     assert 100 <= len(kept) < 2000 or family.name == "minplus"
     proposals = first_choices([family], problem, PROFILES["h200"], candidate_times_us)
