@@ -1,11 +1,20 @@
-"""Tests of problems: how they are spelt, how their matrices are stored, and their bytes and operations."""
+"""Problems: how they and files of them are spelt, how their matrices are stored, and their bytes and operations."""
 
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.command import run
+from tsm2_tune.api.parse import MOST_SHAPES_BYTES, op_in, problems_of
 from tsm2_tune.errors import InputError
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.shapes import Shape, parse_shapes
 
 
 def test_index_width_covers_padded_operands() -> None:
@@ -105,3 +114,128 @@ def test_a_conjugated_gram_matrix_is_hermitian() -> None:
 def test_what_is_no_problem_is_a_sentence(arguments: Any, complaint: str) -> None:
     with pytest.raises(InputError, match=complaint):
         Problem(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("text", "shapes"),
+    [
+        ("20480x16x20480", [(20480, 16, 20480)]),
+        ("20480x16x20480,1e7x8x8", [(20480, 16, 20480), (10**7, 8, 8)]),
+        ("1.5e3X2x7", [(1500, 2, 7)]),
+        ("10:30:10x2x5", [(10, 2, 5), (20, 2, 5), (30, 2, 5)]),
+        ("10:35:10x2x5", [(10, 2, 5), (20, 2, 5), (30, 2, 5)]),
+        ("9x2:16:*2x5", [(9, 2, 5), (9, 4, 5), (9, 8, 5), (9, 16, 5)]),
+        ("9x2/4x5/6", [(9, 2, 5), (9, 2, 6), (9, 4, 5), (9, 4, 6)]),
+        ("10:20:10x8xm", [(10, 8, 10), (20, 8, 20)]),
+        ("1e7xkx8/16", [(10**7, 8, 8), (10**7, 16, 16)]),
+        ("4x4x4, 4x4x4,", [(4, 4, 4)]),
+        ("500000*8x8x8", [(8, 8, 8, 500000)]),
+        ("1e5/7*8X2:8:*2xn", [(8, size, size, batch) for size in (2, 4, 8) for batch in (10**5, 7)]),
+        ("1*4x4x4,4x4x4", [(4, 4, 4)]),
+    ],
+)
+def test_spellings(text: str, shapes: list[tuple[int, ...]]) -> None:
+    assert list(parse_shapes(text)) == [Shape(*one) for one in shapes]
+
+
+def test_bad_spellings_say_what_is_wrong() -> None:
+    many, long = "/".join(["1:10000:1"] * 8000) + "x1x1", "9" * 5000 + "x8x8"
+    for text, complaint in ((many, "makes more than"), (long, "a number of 5000 characters"), ("", "no shape")):
+        with pytest.raises(InputError, match=complaint):
+            parse_shapes(text)
+
+
+@pytest.mark.parametrize(
+    ("asked", "problems"),
+    [
+        (("8x2x8,9x2x9", "f64", "nn, tn,nn", "column"), "8x2x8:f64 8x2x8:f64:tn 9x2x9:f64 9x2x9:f64:tn"),
+        (("8x2x8,8x2x8:f64:TN", "f64", "Nt", "row"), "8x2x8:f64:tnt 8x2x8:f64:tn"),
+        (("100000x8x16:f32:tnt,8x4x2", "f64,c64", "tn", "column"), "100000x8x16:f32:tnt 8x4x2:f64:tn 8x4x2:c64:tn"),
+        (("16x16x1000:3xtf32:tn,64x2x64:c64", "f32", "nn", "row"), "16x16x1000:3xtf32:tn 64x2x64:c64"),
+        (("8x2x8", "f32", "nn", "column", "tf32"), "8x2x8:tf32"),
+        (("8x2x8", "c64", "cn", "row"), "8x2x8:c64:jtt"),
+        (("8xmx1000", "f32,c64", "gram,tx", "column"), "8x8x1000:f32:tx 8x8x1000:c64:cx 8x8x1000:c64:tx"),
+        (("8xmx1000", "f32,c64", "gram", "row"), "8x8x1000:f32:nxt 8x8x1000:c64:jxt"),
+        (("8x8x8,9x9x9:float32", "double", "nn", "column"), "8x8x8:f64 9x9x9:f32"),
+        (("8x8x8", "F64,complex64,Half,bfloat16", "nn", "column"), "8x8x8:f64 8x8x8:c64 8x8x8:f16 8x8x8:bf16"),
+    ],
+)
+def test_problems_are_spelt_so(asked: tuple[str, ...], problems: str) -> None:
+    assert [problem.text for problem in problems_of(*asked)] == problems.split()
+
+
+def test_row_major_matrices_are_transposed_to_blas() -> None:
+    assert [op_in("row", op) for op in ("nn", "tn", "nt", "tt")] == ["ttt", "ntt", "tnt", "nnt"]
+    assert [op_in("column", op) for op in ("nn", "ttt")] == ["nn", "ttt"]
+    with pytest.raises(InputError, match="--layout sets the order of C"):
+        op_in("row", "ttt")
+
+
+def test_shapes_files_stand_among_other_items(tmp_path: Path) -> None:
+    path, other = tmp_path / "shapes.txt", tmp_path / "more.txt"
+    path.write_text("8x8x8  # small\n\n16x2x16, 16x4x16\n")
+    other.write_text("32x2x32")
+    found = problems_of(f"@{path}, 9x9x9,@{other},8x8x8", "f32", "nn", "column")
+    assert [p.shape for p in found] == ["8x8x8", "16x2x16", "16x4x16", "9x9x9", "32x2x32"]
+    other.write_text(f"@{path}")
+    assert "shape '@" in run("space", "--device", "cpu", "--shapes", f"@{other}").output
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbf8x8x8\n9x9x9\n",
+        b"8x8x8\r\n9x9x9\r\n",
+        b"8x8x8 # Mac\r9x9x9",
+        "8x8x8\n9x9x9\n".encode("utf-16"),
+        "\ufeff8x8x8\n9x9x9\n".encode("utf-16-be"),
+        b"8x8x8\n\xef\xbb\xbf# joined\n9x9x9\n",
+        "8x8x8 # of \u2028 7x7x7\n9x9x9\n".encode(),
+    ],
+)
+def test_a_shapes_file_of_another_editor_is_read_right(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_bytes(content)
+    assert [p.shape for p in problems_of(f"@{path}", "f32", "nn", "column")] == ["8x8x8", "9x9x9"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"8x8x8\n\0\0\0\0", "it contains NUL characters"),
+        ("8x8x8\n".encode("utf-16-le"), "it contains NUL characters"),
+        ("8x8x8\n".encode("utf-16")[:-1], "it is not text in UTF-8 or UTF-16"),
+        (b"# " + b"x" * MOST_SHAPES_BYTES, f"more than {MOST_SHAPES_BYTES} bytes"),
+    ],
+)
+def test_a_damaged_shapes_file_is_refused(content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / "shapes.txt"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=reason):
+        problems_of(f"@{path}", "f32", "nn", "column")
+
+
+@pytest.mark.slow
+def test_shapes_come_through_a_pipe_or_standard_input(tmp_path: Path) -> None:
+    reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    os.close(writes)
+    assert [p.shape for p in problems_of(f"@/dev/fd/{reads}", "f32", "nn", "column")] == ["8x8x8"]
+    os.close(reads)
+    command = [sys.executable, "-m", "tsm2_tune", "space", "--device", "cpu", "--shapes"]
+    for name in ("@-", "@/dev/stdin"):
+        ended = subprocess.run([*command, name], input="8x8x9", capture_output=True, text=True, check=False)
+        assert (ended.returncode, "8x8x9" in ended.stdout) == (0, True), ended.stderr
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.slow
+def test_shapes_that_do_not_end_are_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    reads, writes = os.pipe()
+    os.write(writes, b"8x8x8\n")
+    for name in (tmp_path / "fifo", f"/dev/fd/{reads}"):
+        with pytest.raises(InputError, match=r"did not end within 0\.2 s: write the whole file first"):
+            problems_of(f"@{name}", "f32", "nn", "column")
+    os.close(reads)
+    os.close(writes)
