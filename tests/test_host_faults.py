@@ -168,7 +168,7 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize(("kind", "message"), enumerate(WAITS))
+@pytest.mark.parametrize(("kind", "message"), [*enumerate(WAITS)])
 def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
     device: HostDevice, kind: int, message: str
 ) -> None:
@@ -178,7 +178,7 @@ def test_threads_that_wait_for_one_that_never_comes_are_told_apart(
     assert "of block (0)" in str(caught.value)
 
 
-@pytest.mark.parametrize(("kind", "message"), enumerate(FAULTS))
+@pytest.mark.parametrize(("kind", "message"), [*enumerate(FAULTS)])
 def test_other_faults_are_the_kernels_too(device: HostDevice, kind: int, message: str) -> None:
     text = """
     __device__ __noinline__ int deep(int depth, volatile int *above)
