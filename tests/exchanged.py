@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import tempfile
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import tsm2_tune
+from tests.databases import facts
 from tests.fabricated import (
     BASIS,
     GPU,
@@ -22,23 +25,10 @@ from tests.fabricated import (
 )
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.problem import Problem
-from tsm2_tune.tuner.results import records
-from tsm2_tune.tuner.results.columns import values_of
 from tsm2_tune.tuner.results.exchange.entry import Entry
-from tsm2_tune.tuner.results.merge.problem_rows import IDS
-from tsm2_tune.tuner.results.merge.union import RUN as RUN_COLUMNS
-from tsm2_tune.tuner.results.merge.union import Part, Round, RunKey, Timed, Tried
-from tsm2_tune.tuner.results.storage import schema
+from tsm2_tune.tuner.results.merge.union import Part
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.results.trial import (
-    Cache,
-    Measurement,
-    Outcome,
-    TimeLimits,
-    TuningRun,
-    VendorMeasurement,
-    Verdict,
-)
+from tsm2_tune.tuner.results.trial import Cache, Outcome, TimeLimits, Verdict
 
 T4, CACHE = "t4", "kernel-tuner-cache"
 FASTEST, SLOWER, ISM2 = configuration(128, 8), configuration(256, 8), Ism2Config(1, 128, 8, 8, 4)
@@ -79,49 +69,21 @@ def tuned_database(path: Path) -> None:
         store.add_trial(RUN, trial(100, FASTEST, problem=OTHER))
 
 
+@cache
+def _part() -> Part:
+    with tempfile.TemporaryDirectory() as folder:
+        tuned_database(path := Path(folder, "tuned.db"))
+        return facts(path)[GPU, PROBLEM]
+
+
 def entry(family: str | None = None) -> Entry:
-    """The same trials and final, or those of this family, without a database."""
-    trials = {
-        one.config.text: Tried(
-            _key(run),
-            _own({"config": one.config.text, "basis": one.basis, "first_basis": None} | records.trial_values(one))
-            | {"stamp": 1_700_000_000_000_000},
-            _timed(run, one.measurement),
-        )
-        for run, one in TRIALS
-        if family in (None, one.config.family)
-    }
-    timed = {config.text: _timed(LATER, measured) for config, measured in FINAL.measurements}
-    vendor = {one.library: _vendor(one) for one in VENDOR}
-    kept = {trials[text].key: one for text, one in timed.items() if text in trials and one is not None}
-    final = Round(_key(LATER), "0123456789abcdef", 1_700_000_000_000_001, kept, vendor)
-    return Entry(GPU, PROBLEM, Cache.CLEAN, Part({one.key: one for one in trials.values()}, [final]))
-
-
-def _key(run: TuningRun) -> RunKey:
-    values = values_of(run, schema.run)
-    return tuple(values[name] for name in RUN_COLUMNS)
-
-
-def _own(values: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if name not in IDS}
-
-
-def _timed(run: TuningRun, measured: Measurement | None) -> Timed | None:
-    if measured is None:
-        return None
-    floor_us = run.ceilings.floor_us(PROBLEM)
-    return Timed(_key(run), values_of(measured, schema.measurement) | {"floor_us": floor_us}, measured.samples_us)
-
-
-def _vendor(one: VendorMeasurement) -> Timed:
-    timed = _timed(LATER, one.measurement)
-    assert timed is not None
-    correct, ratio, detail = int(one.verdict.correct), one.verdict.worst_ratio, one.verdict.detail
-    verdict = {"verdict_correct": correct, "verdict_worst_ratio": ratio, "verdict_detail": detail}
-    of = {"library": one.library, "library_version": one.version, "routine": one.routine}
-    kept = {name: value for name, value in timed.values.items() if name != "floor_us"}
-    return replace(timed, values=kept | of | verdict)
+    """The trials and the final, or those of this family."""
+    trials = {key: one for key, one in _part().trials.items() if family in (None, one.values["family"])}
+    rounds = [
+        replace(one, timed={key: timed for key, timed in one.timed.items() if key in trials})
+        for one in _part().rounds
+    ]
+    return Entry(GPU, PROBLEM, Cache.CLEAN, Part(trials, rounds))
 
 
 def written(path: Path, form: str, **which: Any) -> Path:

@@ -85,21 +85,16 @@ def test_the_newest_measurement_of_trials_that_compete_counts(store: Store) -> N
 # Errors of estimates
 
 
-def test_what_was_not_loaded_is_in_no_estimate(store: Store) -> None:
+def test_what_was_not_loaded_is_in_no_estimate_and_the_host_tells_of_shared_memory_alone(store: Store) -> None:
     store.add_trial(RUN, trial(500, WIDE))
     nothing: dict[str, Any] = {"resources": None, "verdict": None, "measurement": None, "spill_bytes": None}
     store.add_trial(RUN, trial(config=NARROW, outcome=Outcome.COMPILE_FAILED, **nothing))
     found = audited(store)
-    assert (found.trials, found.measured) == (2, 1)
-    assert estimate(found, "registers").trials == 1
-
-
-def test_the_host_tells_of_shared_memory_alone(store: Store) -> None:
+    assert (found.trials, found.measured, estimate(found, "registers").trials) == (2, 1, 1)
     host = replace(H200, name="Some CPU", compute_capability=HOST)
     store.add_trial(host_run(), trial(500, WIDE, registers=0))
     found = audit(store.current("Some CPU"), host, OWN)
-    assert [one.quantity for one in found.estimates] == ["smem_bytes"]
-    assert found.rules == ()
+    assert ([one.quantity for one in found.estimates], found.rules) == (["smem_bytes"], ())
 
 
 def test_other_versions_configurations_are_left_out(store: Store, path: Path) -> None:
@@ -129,32 +124,27 @@ def asked(*arguments: str) -> Any:
     return json.loads(result.output)
 
 
-def test_families_can_be_audited_alone(database: str) -> None:
+def test_families_are_audited_alone_and_without_winners_the_estimates_are_left(database: str, tmp_path: Path) -> None:
     assert asked("--db", database, "--family", "tsm2")["trials"] == 2
-
-
-def test_without_winners_the_estimates_are_left(path: Path) -> None:
     wrong: dict[str, Any] = {"outcome": Outcome.WRONG_RESULT, "verdict": Verdict(False, 9.0, "C[0, 0]")}
-    database_of(path, trial(config=WIDE, **wrong), run=RUN)
-    found = asked("--db", str(path))
+    other = database_of(tmp_path / "other.db", trial(config=WIDE, **wrong), run=RUN)
+    found = asked("--db", other)
     assert (found["measured"], found["guidelines"], len(found["estimates"])) == (0, [], 3)
-    printed = run("space", "--audit", "--db", str(path)).output
+    printed = run("space", "--audit", "--db", other).output
     assert "no trial has a right result and a time: the cost of guidelines is unknown" in printed
 
 
 def test_what_cannot_be_audited_is_refused_in_a_sentence(database: str, tmp_path: Path) -> None:
     (blank := tmp_path / "blank.db").touch()
     plain_sql(Path(database), f"PRAGMA user_version = {schema_versions.version() + 1}")
-    places = (str(blank), database_of(tmp_path / "empty.db"), database)
-    for path, complaint in zip(places, ("holds no results yet", "tune first", "newer than"), strict=True):
+    unknown = database_of(tmp_path / "unknown.db", trial(), run=host_run())
+    for path, complaint in (
+        (str(blank), "holds no results yet"),
+        (database_of(tmp_path / "empty.db"), "tune first"),
+        (database, "newer than"),
+        (unknown, "the limits of the device 'Some CPU' are unknown on this machine"),
+    ):
         assert complaint in refused("space", "--audit", "--db", path)
-
-
-def test_a_device_that_nobody_here_knows_is_refused(path: Path) -> None:
-    database_of(path, trial(), run=host_run())
-    assert "the limits of the device 'Some CPU' are unknown on this machine" in refused(
-        "space", "--audit", "--db", str(path)
-    )
 
 
 @pytest.mark.host

@@ -60,14 +60,11 @@ def test_texts_that_differ_in_comments_only_are_one_kernel() -> None:
 
 
 def test_times_rest_on_the_compiler_its_flags_and_the_state_of_the_l2() -> None:
-    known = {
-        basis("nvcc 13", "-O3", Cache.CLEAN),
-        basis("nvcc 12", "-O3", Cache.CLEAN),
-        basis("nvcc 13", "-O2", Cache.CLEAN),
-        basis("nvcc 13", "-O3", Cache.DIRTY),
-        basis("nvcc 13", "-O3", Cache.CLEAN, "headers"),
-    }
-    assert len(known) == 5
+    plain: tuple[Any, ...] = ("nvcc 13", "-O3", Cache.CLEAN, "")
+    others = [
+        (*plain[:at], other, *plain[at + 1 :]) for at, other in enumerate(("nvcc 12", "-O2", Cache.DIRTY, "headers"))
+    ]
+    assert len({basis(*one) for one in (plain, *others)}) == 5
 
 
 # In a database
@@ -103,6 +100,8 @@ def changed(path: Path, day: int = 9) -> None:
 def test_only_a_configuration_with_changed_code_counts_as_untried(path: Path) -> None:
     changed(path)
     with Store.open(path, create=False) as store:
+        store.supersede(GPU, PROBLEM, "another")
+        store.supersede("another", PROBLEM, BASIS)
         assert store.best()[0].config == C128.text
         store.supersede(GPU, PROBLEM, BASIS)
         assert texts_of(store) == {C256.text}
@@ -117,20 +116,19 @@ def test_only_a_configuration_with_changed_code_counts_as_untried(path: Path) ->
         assert store.history(GPU, PROBLEM, ("tsm2",), BASIS).fastest_of_older() == ()
 
 
-@pytest.mark.parametrize("change", ["rows_per_block = 64", "splits = 7"])
-def test_another_launch_is_another_kernel(change: str, path: Path) -> None:
-    plain_sql(path, f"UPDATE trial SET {change} WHERE config = '{C128.text}'")
+@pytest.mark.parametrize(
+    "change",
+    [f"trial SET {one} WHERE config = '{C128.text}'" for one in ("rows_per_block = 64", "splits = 7")]
+    + [
+        f"source SET {one} WHERE digest = (SELECT source_digest FROM trial WHERE config = '{C128.text}')"
+        for one in ("kernel = 'another'", "threads = 64", "flat_splits = 2")
+    ],
+)
+def test_another_launch_or_entry_point_is_another_kernel(change: str, path: Path) -> None:
+    plain_sql(path, f"UPDATE {change}")
     with Store.open(path, create=False) as store:
         store.supersede(GPU, PROBLEM, BASIS)
         assert texts_of(store) == {C256.text}
-
-
-def test_only_trials_of_the_basis_are_looked_at(path: Path) -> None:
-    changed(path)
-    with Store.open(path, create=False) as store:
-        store.supersede(GPU, PROBLEM, "another")
-        store.supersede("another", PROBLEM, BASIS)
-        assert store.best()[0].config == C128.text
 
 
 def test_a_kernel_that_changes_again_and_again_is_kept_each_time(path: Path) -> None:
@@ -170,18 +168,19 @@ def test_a_changed_constant_is_another_kernel_and_a_comment_is_none(tmp_path: Pa
         'print(render(Problem(40, 2, 70, "f32"), Config(64, 1, 2, 4, 4, 1, 1, 1)).digest)'
     )
 
-    def digest(file: str = "", old: str = "", new: str = "") -> str:
-        """Return the kernel's digest in a process that imports the tree, edited before."""
-        if file:
-            changed = tmp_path / "tsm2_tune" / file
-            text = changed.read_text()
-            assert text.count(old) == 1
-            changed.write_text(text.replace(old, new))
-        # -B: compiled files are matched by size and second, and two edits can share both.
-        ended = python("-B", "-c", script, cwd=tmp_path, check=True)
-        return ended.stdout
+    def edit(file: str, old: str, new: str) -> None:
+        changed = tmp_path / "tsm2_tune" / file
+        text = changed.read_text()
+        assert text.count(old) == 1
+        changed.write_text(text.replace(old, new))
+
+    def digest() -> str:
+        """The digest in a process that imports the tree: -B, as two edits can share the second of a compiled file."""
+        return python("-B", "-c", script, cwd=tmp_path, check=True).stdout
 
     before = digest()
-    assert digest(template, "constexpr int width = ", "// said otherwise\nconstexpr int width = ") == before
-    assert digest(tunables, "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ") == before
-    assert digest(tunables, "TILE_DEPTH = 64 ", "TILE_DEPTH = 32 ") != before
+    edit(template, "constexpr int width = ", "// said otherwise\nconstexpr int width = ")
+    edit(tunables, "TILE_DEPTH = 64 ", "# said otherwise\nTILE_DEPTH = 64 ")
+    assert digest() == before
+    edit(tunables, "TILE_DEPTH = 64 ", "TILE_DEPTH = 32 ")
+    assert digest() != before

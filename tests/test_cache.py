@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import json
 import os
 import pwd
 import re
 import shutil
 import threading
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -62,8 +64,8 @@ def test_a_folder_that_others_can_write_is_refused(
     binary(writing_compiler)
 
 
-def test_a_sticky_folder_is_for_all_to_write_and_for_nobody_to_take_from(
-    binaries_folder: Path, writing_compiler: Toolchain
+def test_a_sticky_folder_is_for_all_to_write_and_one_of_somebody_elses_is_refused(
+    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     binary(writing_compiler)
     binaries_folder.parent.chmod(0o1777)
@@ -71,12 +73,6 @@ def test_a_sticky_folder_is_for_all_to_write_and_for_nobody_to_take_from(
     binaries_folder.chmod(0o1777)
     with pytest.raises(InputError, match="others can write"):
         compiled(writing_compiler)
-
-
-def test_a_folder_of_somebody_elses_is_refused(
-    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    binary(writing_compiler)
     owner = os.geteuid()
     monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
     with pytest.raises(InputError, match=f"belongs to user {owner}: remove it"):
@@ -96,28 +92,24 @@ def test_a_link_to_a_folder_is_judged_by_where_it_leads(
         compiled(writing_compiler)
 
 
-def test_a_relative_cache_home_is_ignored(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_home_that_is_relative_is_ignored_and_one_that_is_not_known_is_the_users(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """The XDG base directory specification says so."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
     for relative in ("relative", "../relative", ""):
         monkeypatch.setenv("XDG_CACHE_HOME", relative)
         assert cache_folder() == tmp_path / "home" / ".cache" / "tsm2-tune" / "binaries"
     assert list(tmp_path.iterdir()) == [tmp_path / "home"]
-
-
-@pytest.mark.parametrize("home", [None, "", "relative"])
-def test_a_home_that_is_not_known_is_the_users(
-    home: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    if home is None:
-        monkeypatch.delenv("HOME")
-    else:
-        monkeypatch.setenv("HOME", home)
-    users = {os.geteuid(): pwd.struct_passwd(("one", "x", 1, 1, "", str(tmp_path), ""))}
-    monkeypatch.setattr(pwd, "getpwuid", users.__getitem__)
-    assert cache_folder() == tmp_path / ".cache" / "tsm2-tune" / "binaries"
+    users = {os.geteuid(): pwd.struct_passwd(("one", "x", 1, 1, "", str(tmp_path / "own"), ""))}
+    monkeypatch.setattr(pwd, "getpwuid", lambda user: users[user])
+    for home in ("", "relative", None):
+        if home is None:
+            monkeypatch.delenv("HOME")
+        else:
+            monkeypatch.setenv("HOME", home)
+        assert cache_folder() == tmp_path / "own" / ".cache" / "tsm2-tune" / "binaries"
     users.clear()
     with pytest.raises(InputError, match="set XDG_CACHE_HOME or HOME to an absolute path"):
         cache_folder()
@@ -230,15 +222,6 @@ def test_a_binary_that_is_removed_before_it_is_loaded_is_no_verdict(support_path
 # --- Working folders ---
 
 
-def test_the_working_folder_of_a_living_owner_stays_however_old_it_is(binaries_folder: Path) -> None:
-    with workplace(cache.working_parent()) as work:
-        for path in (work.folder, work.folder / "lock"):
-            os.utime(path, (0, 0))
-        remove_leftovers()
-        assert work.folder.is_dir()
-    assert not work.folder.exists()
-
-
 def test_folder_removed_before_its_lock_is_made_again(binaries_folder: Path) -> None:
     ended = threading.Event()
 
@@ -278,15 +261,6 @@ def test_so_many_folders_are_tried(tmp_path: Path, error: OSError, lost: int, ti
     assert len({*asked}) == len(asked) == times
 
 
-def test_a_new_folder_is_left_to_who_is_about_to_lock_it(binaries_folder: Path) -> None:
-    new, old = cache.working_parent() / "new", cache.working_parent() / "old"
-    new.mkdir()
-    old.mkdir()
-    os.utime(old, (0, 0))
-    remove_leftovers()
-    assert list(cache.working_parent().iterdir()) == [new]
-
-
 def test_a_folder_that_another_process_made_anew_meanwhile_stays(
     binaries_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -306,23 +280,100 @@ def test_a_folder_that_another_process_made_anew_meanwhile_stays(
     assert left.is_dir()
 
 
-def test_the_working_folder_of_a_dead_owner_goes_however_new_it_is(binaries_folder: Path) -> None:
-    left = cache.working_parent() / "left"
-    left.mkdir()
-    (left / "lock").touch()
-    (left / "kernel.cu").touch()
-    (cache.working_parent() / "no folder").touch()
-    remove_leftovers()
-    assert list(cache.working_parent().iterdir()) == []
-
-
-def test_without_locks_no_owner_is_taken_for_dead(binaries_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    left = cache.working_parent() / "left"
-    left.mkdir()
-
-    def flock(*_: object) -> None:
+def test_a_working_folder_stays_with_a_living_owner_or_one_to_come(
+    binaries_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_lock(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(fcntl, "flock", flock)
+    parent = cache.working_parent()
+    new, old, left = (parent / name for name in ("new", "old", "left"))
+    for folder in (new, old, left):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    for name in ("left/lock", "left/kernel.cu", "no folder"):
+        (parent / name).touch()
+    with workplace(parent) as work:
+        for path in (work.folder, work.folder / "lock"):
+            os.utime(path, (0, 0))
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", no_lock)
+            remove_leftovers()
+            assert left.is_dir()
+        remove_leftovers()
+        assert sorted(parent.iterdir()) == sorted((new, work.folder))
+    assert list(parent.iterdir()) == [new]
+
+
+# --- Its size ---
+
+
+def test_what_went_longest_unused_is_evicted(
+    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = [binary(writing_compiler, str(number)) for number in range(10)]
+    sizes = {entry.size_bytes for entry in cache.entries()}
+    (size,) = sizes
+    long_ago = time.time() - 10 * cache.SPARED_SECONDS
+    for age, path in enumerate(paths[:9]):
+        os.utime(path, (long_ago - age, long_ago - age))
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(10 * size))
     remove_leftovers()
-    assert left.is_dir()
+    assert all(path.exists() for path in paths)
+    assert binary(writing_compiler, "8") == paths[8]  # the oldest, which is the youngest now
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", str(5 * size))
+    remove_leftovers()
+    assert [path.exists() for path in paths] == [True, True, False, False, False, False, False, False, True, True]
+    assert sorted({entry.binary for entry in cache.entries()}) == sorted(path for path in paths if path.exists())
+    assert len(list(binaries_folder.rglob("*.json"))) == 4
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "0")
+    remove_leftovers()
+    assert [path for path in paths if path.exists()] == [paths[8], paths[9]]  # this run used them
+
+
+def test_nothing_that_a_link_leads_to_is_evicted_or_cleared(
+    binaries_folder: Path, writing_compiler: Toolchain, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "thesis.txt").write_text("years of work")
+    os.utime(elsewhere / "thesis.txt", (0, 0))
+    binary(writing_compiler)
+    taken = {path.name for path in binaries_folder.iterdir()}
+    free = next(f"{number:02x}" for number in range(256) if f"{number:02x}" not in taken)
+    (binaries_folder / free).symlink_to(elsewhere)
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", "1")
+    remove_leftovers()
+    assert json.loads(run("cache", "show", "--json").output)["entries"] == 1
+    assert run("cache", "clear").exit_code == 0
+    assert (elsewhere / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize("text", ["", "17", "3K", "500m", "much", "-1", "1.5G", "1e3", "9" * 40, "٣"])
+def test_a_limit_is_told_as_a_size(text: str, binaries_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"": 2**31, "17": 17, "3K": 3072, "500m": 500 * 2**20}
+    monkeypatch.setenv("TSM2_TUNE_CACHE_LIMIT", text)
+    if text in sizes:
+        assert json.loads(run("cache", "show", "--json").output)["limit_bytes"] == sizes[text]
+    else:
+        assert "TSM2_TUNE_CACHE_LIMIT is " in refused("cache", "show")
+
+
+def test_the_cache_can_be_shown_and_cleared(binaries_folder: Path, writing_compiler: Toolchain) -> None:
+    empty = json.loads(run("cache", "show", "--json").output)
+    assert (empty["entries"], empty["bytes"], empty["oldest_use"]) == (0, 0, None)
+    path = binary(writing_compiler)
+    (binaries_folder / f"{'ab' * 32}.so").touch()
+    size_bytes = path.stat().st_size + path.with_suffix(".json").stat().st_size
+    shown = json.loads(run("cache", "show", "--json").output)
+    assert (shown["folder"], shown["entries"], shown["bytes"]) == (str(binaries_folder), 1, size_bytes)
+    assert shown["oldest_use"] == shown["newest_use"]
+    assert f"bytes: {size_bytes}\n" in run("cache", "show").output
+    with workplace(cache.working_parent()) as work:
+        result = run("cache", "clear")
+        assert result.output == (
+            f"removed 1 compiled kernels, {size_bytes} bytes; 1 working folders are in use, and were kept\n"
+        )
+        assert work.folder.is_dir()
+    assert [one.name for one in binaries_folder.iterdir()] == ["working"]
+    assert binary(writing_compiler) == path

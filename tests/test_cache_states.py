@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +9,8 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
+from tests.command import TUNE, run
 from tests.databases import C128, C256
 from tests.fabricated import (
     BASIS,
@@ -21,12 +19,12 @@ from tests.fabricated import (
     PROBLEM,
     host_run,
     measurement,
+    plain_sql,
     trial,
     tuning_run,
     vendor_measurement,
 )
 from tests.on_host import ON_HOST
-from tsm2_tune.cli import main
 from tsm2_tune.generator.device.cards import PROFILES
 from tsm2_tune.generator.problem import Problem
 from tsm2_tune.tuner.device.emulator.device import HostDevice
@@ -135,27 +133,20 @@ def in_both(*us: tuple[Any, float, float], vendor: tuple[float, float] | None = 
     )
 
 
-def test_times_in_different_states_do_not_compete(store: Store) -> None:
+def test_times_in_different_states_do_not_compete_and_a_dirty_winner_comes_first(store: Store) -> None:
+    other = Problem(20480, 8, 20480, "f32")
     store.add_trial(RUN, timed(500, C128, Cache.DIRTY))
     store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
     store.add_trial(RUN, timed(390, C256, Cache.CLEAN))
-    assert len(store.listing()) == 3
-    (row,) = store.best()  # the winner that programs see
-    assert (row.cache, row.config, row.median_us, row.ties, row.stale) == ("dirty", C128.text, 500, 1, 0)
-    (row,) = store.best(cache=Cache.CLEAN)
-    assert (row.cache, row.config, row.median_us, row.stale) == ("clean", C256.text, 390, 0)
-    assert store.best(cache=Cache.WARM) == ()
-    assert [one.config.text for one in store.history(GPU, PROBLEM, *DIRTY_TODAY).tried()] == [C128.text]
-    assert len(store.current(GPU)) == 3
-
-
-def test_without_a_dirty_winner_there_is_a_clean_one(store: Store) -> None:
-    other = Problem(20480, 8, 20480, "f32")
-    store.add_trial(RUN, timed(500, C128, Cache.DIRTY))
-    store.add_trial(RUN, timed(450, C128, Cache.CLEAN))
     store.add_trial(RUN, timed(300, C128, Cache.CLEAN, problem=other))
     store.add_trial(RUN, timed(200, C128, Cache.WARM, problem=other))
-    assert {row.n: (row.cache, row.median_us) for row in store.best()} == {16: ("dirty", 500), 8: ("clean", 300)}
+    found = {row.n: (row.cache, row.config, row.median_us, row.ties, row.stale) for row in store.best()}
+    assert found == {16: ("dirty", C128.text, 500, 1, 0), 8: ("clean", C128.text, 300, 1, 0)}  # what programs see
+    (row,) = store.best(cache=Cache.CLEAN, problem=PROBLEM)
+    assert (row.cache, row.config, row.median_us, row.stale) == ("clean", C256.text, 390, 0)
+    assert store.best(cache=Cache.WARM, problem=PROBLEM) == ()
+    assert [one.config.text for one in store.history(GPU, PROBLEM, *DIRTY_TODAY).tried()] == [C128.text]
+    assert (len(store.listing()), len(store.current(GPU))) == (5, 5)
 
 
 def test_a_final_ranks_by_the_state_of_the_trials(store: Store) -> None:
@@ -193,14 +184,6 @@ def test_a_line_about_a_winner_names_the_state(store: Store) -> None:
     assert "700.0 us, " in f"{gpu}{host}"  # an emulated kernel's time is of no L2
 
 
-def test_a_clean_search_says_what_dirty_takes(store: Store) -> None:
-    store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
-    store.add_final(RUN, in_both((C128, 410, 470), vendor=(615, 705)), *TODAY)
-    (row,) = store.best()
-    assert (row.cache, row.median_us, row.x_cublas) == ("clean", 410, 1.5)
-    assert (row.dirty_us, row.dirty_x_cublas) == (470, 1.5)
-
-
 def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
     store.add_trial(RUN, timed(400, C128, Cache.CLEAN, full_verdict="9 calls right"))
     store.add_trial(RUN, timed(500, C128, full_verdict=None))
@@ -210,29 +193,24 @@ def test_a_kernel_is_verified_in_full_for_all_states(store: Store) -> None:
     assert store.full_verdict(row, ["yesterday", "today, dirty"]) is None
 
 
-def test_a_vendors_time_of_another_state_is_not_beside_ours(store: Store, path: Path) -> None:
-    store.add_trial(RUN, timed(500))
-    store.add_final(RUN, in_both((C128, 450, 500), vendor=(600, 750)), *DIRTY_TODAY)
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE vendor_measurement SET cache = 'clean'")
+def test_each_states_times_are_beside_the_vendors_of_the_same_state(store: Store, path: Path) -> None:
+    store.add_trial(RUN, timed(400, C128, Cache.CLEAN))
+    store.add_final(RUN, in_both((C128, 410, 470), vendor=(615, 705)), *TODAY)
     (row,) = store.best()
-    assert (row.vendor_us, row.dirty_x_cublas, row.clean_vendor_us) == (None, None, 600)
+    assert (row.cache, row.median_us, row.x_cublas, row.dirty_us, row.dirty_x_cublas) == ("clean", 410, 1.5, 470, 1.5)
+    plain_sql(path, "UPDATE vendor_measurement SET cache = 'clean'")
+    (row,) = store.best()
+    assert (row.clean_vendor_us, row.dirty_vendor_us, row.dirty_x_cublas) == (615, None, None)
 
 
 # --- What is said ---
 
 
-def run(*arguments: str) -> Any:
-    return CliRunner().invoke(main, arguments, prog_name="tsm2-tune")
-
-
 @on_host
 def test_on_the_host_a_state_has_no_effect_and_that_is_said(path: Path) -> None:
-    tune = ("--device", "cpu", "--shapes", "64x4x64", "--family", "tsm2", "--max-trials", "2", "--db", str(path))
-    said = run(*tune)
-    assert said.exit_code == 0
-    assert "--cache" not in said.output
-    said = run(*tune, "--cache", "dirty")
+    said = run(*TUNE, "--db", str(path))
+    assert (said.exit_code, "--cache" in said.output) == (0, False)
+    said = run(*TUNE, "--db", str(path), "--cache", "dirty")
     assert said.exit_code == 0
     assert "--cache dirty has no effect here" in said.output
     assert "(0 new trials)" in said.output.replace("; ", ")")  # the same trials: nothing is measured otherwise

@@ -46,47 +46,47 @@ def cubin() -> bytes:
 
 
 @needs_nvcc
-@pytest.mark.parametrize(("first", "then"), [("dirty", ""), ("", "dirty")])
-def test_flags_of_the_environment_serve_no_clean_run(first: str, then: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_of_the_environment_serve_no_clean_run_nor_the_other_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
-    for flags in (first, then):
-        monkeypatch.setenv("NVCC_APPEND_FLAGS", flags and "-Xptxas -O0 -use_fast_math")
+    for flags in ("", "-Xptxas -O0 -use_fast_math", ""):
+        monkeypatch.setenv("NVCC_APPEND_FLAGS", flags)
         made.append(cubin())
-    assert made[0] != made[1]
+    assert made[0] == made[2] != made[1]
+
+
+def assert_stated(find: Callable[[], Toolchain], values: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each variable is part of what results rest on."""
+    plain = find()
+    for name, value in values.items():
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            found = find()
+        assert found.stated_flags == f"{plain.stated_flags} {name}={value}"
+        assert found.digest != plain.digest
 
 
 @needs_nvcc
-@pytest.mark.parametrize("name", [*OF_NVCC, *OF_TEXTS])
-def test_variables_are_part_of_what_nvccs_results_rest_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = nvcc.cuda_toolchain((9, 0))
-    monkeypatch.setenv(name, "g++" if name == "NVCC_CCBIN" else "-DA=1")
-    found = nvcc.cuda_toolchain((9, 0))
-    assert found.stated_flags == f"{plain.stated_flags} {name}={os.environ[name]}"
-    assert found.digest != plain.digest
+def test_variables_are_part_of_what_nvccs_results_rest_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = dict.fromkeys((*OF_NVCC, *OF_TEXTS), "-DA=1") | {"NVCC_CCBIN": "g++"}
+    assert_stated(lambda: nvcc.cuda_toolchain((9, 0)), values, monkeypatch)
 
 
 @needs_nvcc
-def test_a_plain_nvcc_is_stated_by_its_flags_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stored trials state it so, also if a script starts nvcc. Variables for linkers and others change no cubin."""
-    found = nvcc.cuda_toolchain((9, 0))
-    assert found.stated_flags == "-cubin -arch=sm_90a -std=c++17 -Xptxas -v"
-    wrapper(tmp_path / "nvcc", found.compiler)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    monkeypatch.setenv("LIBRARY_PATH", "/usr/lib")
-    monkeypatch.setenv("PTXAS_FLAGS", "-O0")
-    assert nvcc.cuda_toolchain((9, 0)).stated_flags == found.stated_flags
-
-
-@needs_nvcc
-def test_a_wrapper_of_nvcc_that_adds_flags_is_another_compiler(
+def test_a_plain_nvcc_is_stated_by_its_flags_alone_and_a_wrapper_that_adds_flags_is_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Stored trials state it so, also if a script starts nvcc. Variables for linkers and others change no cubin."""
     plain = nvcc.cuda_toolchain((9, 0))
-    wrapper(tmp_path / "nvcc", plain.compiler, "-Xptxas", "-O0")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    slow = nvcc.cuda_toolchain((9, 0))
-    wrapper(tmp_path / "nvcc", plain.compiler, "-Xptxas", "-O1")  # edited in place
-    assert len({one.stated_flags for one in (plain, slow, nvcc.cuda_toolchain((9, 0)))}) == 3
+    with monkeypatch.context() as patch:
+        patch.setenv("LIBRARY_PATH", "/usr/lib")
+        patch.setenv("PTXAS_FLAGS", "-O0")
+        found = []
+        for flags in ((), ("-Xptxas", "-O0"), ("-Xptxas", "-O1")):  # edited in place
+            wrapper(tmp_path / "nvcc", plain.compiler, *flags)
+            found.append(nvcc.cuda_toolchain((9, 0)).stated_flags)
+    assert found[0] == plain.stated_flags == "-cubin -arch=sm_90a -std=c++17 -Xptxas -v"
+    assert len(set(found)) == 3
 
 
 def rests_on(toolchain: Toolchain) -> tuple[str, str, str]:
@@ -95,28 +95,8 @@ def rests_on(toolchain: Toolchain) -> tuple[str, str, str]:
 
 
 @pytest.mark.host
-@pytest.mark.parametrize("name", [*OF_TEXTS, *OF_LINKERS])
-def test_variables_are_part_of_what_the_hosts_results_rest_on(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = host_toolchain()
-    monkeypatch.setenv(name, "/usr/lib/gcc/")
-    found = host_toolchain()
-    assert found.stated_flags == f"{plain.stated_flags} {name}=/usr/lib/gcc/"
-    assert found.digest != plain.digest
-
-
-@pytest.mark.host
-def test_edited_wrapper_of_the_host_compiler_is_a_new_compiler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = [host_toolchain()]
-    compiler = found[0].compiler
-    named = wrapper(tmp_path / "c++", compiler, "-O0")
-    monkeypatch.setenv("CXX", str(named))
-    found.append(host_toolchain())
-    wrapper(named, compiler, "-O1")
-    found.append(host_toolchain())
-    assert len(set(map(rests_on, found))) == 3
-    assert len({one.extra_digest for one in found}) == 3  # by the machine code that it makes
+def test_variables_are_part_of_what_the_hosts_results_rest_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert_stated(host_toolchain, dict.fromkeys((*OF_TEXTS, *OF_LINKERS), "/usr/lib/gcc/"), monkeypatch)
 
 
 def written(path: Path, text: str) -> Path:
@@ -207,14 +187,15 @@ def test_a_wrapper_is_asked_with_the_compiler_that_it_wraps(tmp_path: Path, monk
 
 
 @pytest.mark.host
-@pytest.mark.parametrize("command", [("doctor", "--device", "cpu"), TUNE])
-def test_a_compiler_of_c_is_refused_for_kernels(
-    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CXX", "gcc")
-    found = run(*command, "--db", str(tmp_path / "r.db"))
-    assert found.exit_code != 0
-    assert "does not build a C++ library" in " ".join(found.output.split())
+def test_what_is_no_compiler_of_cpp_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for compiler in ("true", "gcc"):
+        monkeypatch.setenv("CXX", compiler)
+        with pytest.raises(ToolMissing, match=r"does not build a C\+\+ library"):
+            host_toolchain()
+    for command in (("doctor", "--device", "cpu"), TUNE):
+        found = run(*command, "--db", str(tmp_path / "r.db"))
+        assert found.exit_code != 0
+        assert "does not build a C++ library" in " ".join(found.output.split())
 
 
 @pytest.mark.host
@@ -226,9 +207,3 @@ def test_a_cache_that_runs_nothing_is_told(tmp_path: Path, disk: Disk) -> None:
     assert (found.exit_code, "noexec" in found.output) == (2, True)
     (finding,) = host_compiler(Question("cpu", "r.db"))
     assert (finding.state, "noexec" in finding.text) == (State.PROBLEM, True)
-
-
-def test_what_is_no_compiler_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CXX", "true")
-    with pytest.raises(ToolMissing, match="does not build a C\\+\\+ library"):
-        host_toolchain()

@@ -111,22 +111,6 @@ def test_an_import_tells_how_far_it_is(
     assert "importing x: 25%, about 90 s left" in terminal.getvalue()
 
 
-def test_older_trials_make_no_newer_ones_stale(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, basis, when in ((ours, BASIS, "2026-05-05"), (theirs, YESTERDAY, "2026-04-04")):
-        database_of(path, trial(500 if path == ours else 400, C128, basis=basis), run=EARLY)
-        ended(path, f"{when}T00:00:00+00:00")
-    tsm2_tune.import_trials(theirs, ours)
-    tsm2_tune.import_trials(ours, theirs)
-    for path in (ours, theirs):
-        assert [(row.median_us, row.stale) for row in best(path)] == [(500, 0)]
-        with Store.open(path, create=False) as store:
-            (row,) = store.best()
-            assert [one.basis for one in store.current(GPU)] == [BASIS]
-            assert store.trial(row.trial_id).current
-            assert [one.stale for one in (store.row(1), store.row(2))].count(1) == 1
-
-
 # Two trials of a configuration
 
 
@@ -136,77 +120,67 @@ WRONG = replace(RIGHT, outcome=Outcome.WRONG_RESULT, verdict=Verdict(False, 9.0,
 LATE = replace(RIGHT, outcome=Outcome.TIMED_OUT, verdict=None, resources=None, **NEVER)
 SHORT, LONG = (replace(LATE, limits=TimeLimits(120.0, seconds)) for seconds in (60.0, 90.0))
 UNVERIFIED = replace(RIGHT, full_verdict=None)
+OWN = source(C128)
+
+
+def of_text(text: str, us: float = 500, **launch: Any) -> Trial:
+    """A trial of a kernel that this version does not make, of this text and launch."""
+    return trial(us, C128, source=replace(source(C128, text=text), launch=replace(OWN.launch, **launch)))
+
+
+VERDICT, KERNELS = RIGHT.full_verdict, "two kernels with one basis"
 KEPT = "outcome, full_verdict, is_between, run_limit_seconds"
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "kept", "is_told"),
+    ("one", "other", "kept", "best_us", "told"),
     [
-        (RIGHT, WRONG, ("wrong-result", None, 0, None), True),
-        (RIGHT, replace(LATE, outcome=Outcome.CRASHED), ("crashed", None, 0, None), True),
-        (RIGHT, LATE, ("ok", RIGHT.full_verdict, 0, None), True),
-        (SHORT, LONG, ("timed-out", None, 0, 90.0), False),
-        (UNVERIFIED, replace(RIGHT, is_between=True), ("ok", RIGHT.full_verdict, 0, None), False),
-        (replace(UNVERIFIED, is_between=True), RIGHT, ("ok", RIGHT.full_verdict, 0, None), False),
+        (RIGHT, WRONG, [("wrong-result", None, 0, None)], None, "wrong-result is kept"),
+        (RIGHT, replace(LATE, outcome=Outcome.CRASHED), [("crashed", None, 0, None)], None, "crashed is kept"),
+        (RIGHT, LATE, [("ok", VERDICT, 0, None)], 500, "ok is kept"),
+        (SHORT, LONG, [("timed-out", None, 0, 90.0)], None, ""),
+        (UNVERIFIED, replace(RIGHT, is_between=True), [("ok", VERDICT, 0, None)], 500, ""),
+        (replace(UNVERIFIED, is_between=True), RIGHT, [("ok", VERDICT, 0, None)], 500, ""),
+        (trial(500, C128, spread_us=2.0), RIGHT, [("ok", VERDICT, 0, None)], 500, ""),  # two times
+        (of_text("int one;"), of_text("int two;"), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
+        (of_text(OWN.text), of_text(OWN.text, splits=3), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
+        (of_text(OWN.text), of_text(OWN.text, rows_per_block=64), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
+        (RIGHT, of_text("int older;", 400), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
+        (RIGHT, trial(400, C128, basis=YESTERDAY), [("ok", VERDICT, 0, None)] * 2, 500, ""),  # which ended before
     ],
 )
 def test_which_of_two_trials_counts(
-    one: Trial, other: Trial, kept: tuple[object, ...], is_told: bool, tmp_path: Path
+    one: Trial, other: Trial, kept: list[tuple[object, ...]], best_us: float | None, told: str, tmp_path: Path
 ) -> None:
-    """A fault anywhere, a right result before one in no time, more time, and what was verified or searched."""
-    for first, second in ((one, other), (other, one)):
-        ours, theirs = (tmp_path / f"{id(first)} {name}.db" for name in ("ours", "theirs"))
+    """A fault, a right result before one in no time, more time, what was verified or searched, and the kernel of this
+    version. Another kernel of the same basis is superseded.
+    """
+    for number, (first, second) in enumerate(((one, other), (other, one))):
+        ours, theirs = (tmp_path / f"{name} {number}.db" for name in ("ours", "theirs"))
         for path, tried in ((ours, first), (theirs, second)):
-            database_of(path, tried, run=EARLY)
-            ended(path, "2026-01-02T03:05:00+00:00")
-        told = tsm2_tune.import_trials(theirs, ours).conflicts
-        assert [line.endswith(f"{kept[0]} is kept") for line in told] == [True] * is_told
-        assert plain_sql(ours, f"SELECT {KEPT} FROM trial") == [kept]
-        assert plain_sql(ours, "SELECT count(*) FROM sample") == [(0 if one is SHORT else 3,)]
-
-
-def test_another_kernel_of_the_same_basis_is_superseded_and_told(tmp_path: Path) -> None:
-    ours, theirs = tmp_path / "ours.db", tmp_path / "theirs.db"
-    for path, text, us in ((ours, "int one;\n", 490), (theirs, "int other;\n", 480)):
-        timed = final((C128, us), vendor=(vendor_measurement(us + 100),))
-        database_of(path, trial(500, C128, source=source(C128, text=text)), final=timed)
-    said = run("import", str(theirs), "--db", str(ours))
-    assert said.exit_code == 0
-    assert f"conflict: {C128.text} for {PROBLEM.text} on NVIDIA H200: two kernels with one basis" in said.stderr
-    assert "added 1 trial (0 already present) and 3 measurements" in said.stdout  # the vendor's, too
-    again = run("import", str(theirs), "--db", str(ours))
-    assert (again.stderr, again.stdout.startswith(f"{ours}: nothing new: 1 trial already present")) == ("", True)
-    tsm2_tune.import_trials(ours, theirs)
-    assert facts(ours) == facts(theirs)
-    texts = (
-        "SELECT trial.id, text, superseded, median_us FROM trial JOIN source ON digest = source_digest JOIN"
-        " paragraph ON key = paragraphs JOIN measurement ON trial_id = trial.id AND round > 0 ORDER BY text"
-    )
-    found = plain_sql(ours, texts)
-    assert [(text, us) for _, text, _, us in found] == [("int one;\n", 490), ("int other;\n", 480)]
-    assert sorted(superseded for _, _, superseded, _ in found) == [0, 1]
-    assert (found[0][0], plain_sql(theirs, texts)[1][0]) == (1, 1)  # as before
-    assert plain_sql(ours, "SELECT median_us FROM vendor_measurement ORDER BY median_us") == [(580,), (590,)]
-
-
-def test_of_two_kernels_of_a_configuration_the_one_counts_that_is_made_so(tmp_path: Path) -> None:
-    older, now = tmp_path / "older.db", tmp_path / "now.db"
-    database_of(older, trial(400, C128, source=source(C128, text="int older;\n")))
-    database_of(now, RIGHT)
-    ended(older, "2026-01-01T00:00:00+00:00")  # the first by all else
-    assert [row.stale for row in tsm2_tune.best(older)] == [1]
-    for path, other in ((now, older), (older, now)):
-        tsm2_tune.import_trials(other, path)
-        assert [(row.stale, row.median_us) for row in tsm2_tune.best(path)] == [(0, 500.0)]
-
-
-@pytest.mark.parametrize("launch", [{"splits": 3}, {"rows_per_block": 64}])
-def test_a_text_that_is_started_otherwise_is_another_kernel(launch: dict[str, Any], tmp_path: Path) -> None:
-    ours, theirs, plain = tmp_path / "ours.db", tmp_path / "theirs.db", source(C128)
-    for path, changes in ((ours, {}), (theirs, launch)):
-        database_of(path, trial(500, C128, source=replace(plain, launch=replace(plain.launch, **changes))))
-    found = tsm2_tune.import_trials(theirs, ours)
-    assert (found.trials, found.known, found.times, len(found.conflicts)) == (1, 0, 1, 1)
+            vendor = (vendor_measurement(700 if tried is one else 800),)
+            timed = final((C128, 505 if tried is one else 405), vendor=vendor) if told == KERNELS else None
+            database_of(path, tried, run=EARLY, final=timed)
+            ended(path, "2026-01-02T03:05:00+00:00" if tried is one else "2026-01-01T00:00:00+00:00")
+        known, here = facts(theirs), plain_sql(ours, "SELECT source_digest FROM trial")
+        found = tsm2_tune.import_trials(theirs, ours)
+        assert facts(theirs) == known
+        assert [told in line for line in found.conflicts] == [True] * bool(told)
+        assert (found.trials, found.known) == ((1, 0) if len(kept) == 2 else (0, 1))
+        assert plain_sql(ours, f"SELECT {KEPT} FROM trial") == kept
+        assert plain_sql(ours, "SELECT source_digest FROM trial WHERE id = 1") == here
+        assert plain_sql(ours, "SELECT count(*) FROM trial WHERE superseded") == [(int(told == KERNELS),)]
+        times = {tried.measurement for tried in (one, other)} - {None}
+        rounds = plain_sql(ours, "SELECT count(*) FROM measurement WHERE round <= 0")
+        assert rounds == [(2 if len(kept) == 2 else len(times),)]
+        again = tsm2_tune.import_trials(theirs, ours)
+        assert (again.trials, again.times, again.changed) == (0, 0, 0)
+        assert not (again.conflicts and told == KERNELS)
+        tsm2_tune.import_trials(ours, theirs)
+        assert facts(ours) == facts(theirs)
+        for path in (ours, theirs):
+            found_best = [(row.median_us, row.stale) for row in best(path)]
+            assert found_best == ([] if best_us is None else [(best_us, int(told == KERNELS and one is not RIGHT))])
 
 
 def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_path: Path) -> None:

@@ -35,28 +35,18 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(tmp_path)
 
 
-def test_devices_of_one_name_are_two() -> None:
-    with device_lock(target()):
-        assert is_free(target(uuid="GPU-2"))
-        assert not is_free(target())
-
-
-def is_free(device: Target) -> bool:
-    try:
-        with device_lock(device):
-            return True
-    except DeviceError:
-        return False
-
-
-@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "TMPDIR", "HOME"])
-def test_environments_share_the_lock(variable: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_devices_of_one_name_are_two_and_environments_share_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Files in a folder that a variable names are several locks, which do not exclude each other."""
     with device_lock(target()):
-        monkeypatch.setenv(variable, str(tmp_path))
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        with pytest.raises(DeviceError, match="in use by a run of process"), device_lock(target()):
+        with device_lock(target(uuid="GPU-2")):
             pass
+        for variable in ("XDG_RUNTIME_DIR", "TMPDIR", "HOME"):
+            monkeypatch.setenv(variable, str(tmp_path))
+            monkeypatch.setattr(tempfile, "tempdir", None)
+            with pytest.raises(DeviceError, match="in use by a run of process"), device_lock(target()):
+                pass
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be two users")
@@ -143,14 +133,14 @@ def test_a_run_that_another_one_calls_does_not_wait_for_that() -> None:
         pass
 
 
-def test_a_socket_that_does_not_listen_names_nobody() -> None:
+def test_a_socket_that_does_not_listen_names_nobody_and_a_process_may_make_no_lock(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as other:
         other.bind(_name(target()))
         with pytest.raises(DeviceError, match="in use by a run of another process"), device_lock(target()):
             pass
 
-
-def test_a_process_that_may_make_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object) -> bool:
         raise PermissionError(1, "Operation not permitted")
 

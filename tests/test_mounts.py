@@ -70,6 +70,7 @@ def test_the_mount_that_a_file_is_on_decides(
     assert network_of(Path("/data/own one/results.db")) == kind
 
 
+@pytest.mark.parametrize("is_older", [False, True])
 @pytest.mark.parametrize(
     "command",
     [
@@ -79,13 +80,16 @@ def test_the_mount_that_a_file_is_on_decides(
         "forget 1 --db {remote}",
     ],
 )
-def test_nothing_is_written_there(command: str, remote: Path, tmp_path: Path) -> None:
-    before = remote.read_bytes()
+def test_nothing_is_written_there(command: str, is_older: bool, remote: Path, tmp_path: Path) -> None:
     new, local = remote.with_name("new.db"), Path(shutil.copy(remote, tmp_path / "local.db"))
+    if is_older:
+        downgrade(remote)
+    before = remote.read_bytes()
     said = run(*command.format(new=new, local=local, remote=remote).split())
     assert said.exit_code == 2
     assert "is on a network file system (nfs4), where two machines that write to a SQLite file corrupt" in said.stderr
     assert "for several machines a PostgreSQL database, postgresql+psycopg://user@host/name" in said.stderr
+    assert run("best", "--db", str(remote)).exit_code == 0
     assert os.listdir(remote.parent) == [remote.name]
     assert remote.read_bytes() == before
 
@@ -103,37 +107,20 @@ def test_it_can_be_read_without_locks_and_without_files(
     assert os.listdir(remote.parent) == [remote.name]
 
 
-def test_what_is_written_meanwhile_is_told(remote: Path) -> None:
+def test_what_is_written_meanwhile_is_told(remote: Path, tmp_path: Path) -> None:
+    local, new = Path(shutil.copy(remote, tmp_path / "local.db")), tmp_path / "new.db"
     with Store.open(remote, create=False) as store:
         assert len(store.listing()) == 2
         plain_sql(remote, "DELETE FROM sample")
-        with pytest.raises(
-            StoreError, match="was written to while it was read: run this again when no run writes to it"
-        ):
+        sentence = "was written to while it was read: run this again when no run writes to it"
+        with pytest.raises(StoreError, match=sentence):
             store.listing()
     Path(f"{remote}-journal").write_bytes(b"")
-    with (
-        pytest.raises(StoreError, match=r"-journal shows that a program writes to .*: wait"),
-        Store.open(remote, create=False),
-    ):
+    writes = pytest.raises(StoreError, match=r"-journal shows that a program writes to .*: wait")
+    with writes, Store.open(remote, create=False):
         pass
-
-
-def test_a_merge_adds_nothing_where_one_of_its_files_is_written_there(remote: Path, tmp_path: Path) -> None:
-    local, new = Path(shutil.copy(remote, tmp_path / "local.db")), tmp_path / "new.db"
-    Path(f"{remote}-journal").write_bytes(b"")
     said = run("db", "merge", str(local), str(remote), "--db", str(new))
     assert (said.exit_code, "-journal shows that" in said.stderr, new.exists()) == (2, True, False)
-
-
-def test_one_of_an_older_version_is_not_migrated_there_but_read(remote: Path) -> None:
-    downgrade(remote)
-    content = remote.read_bytes()
-    assert run("best", "--db", str(remote)).exit_code == 0
-    said = run("forget", "1", "--db", str(remote))
-    assert (said.exit_code, "is on a network file system (nfs4)" in said.stderr) == (2, True)
-    assert remote.read_bytes() == content
-    assert os.listdir(remote.parent) == [remote.name]
 
 
 @pytest.mark.slow

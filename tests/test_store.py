@@ -256,15 +256,6 @@ def test_a_repeated_trial_has_the_longer_limits_and_the_sum_of_durations(path: P
     assert (found.limits, found.total_seconds) == (TimeLimits(60.0, 20.0), 7.0)
 
 
-@pytest.mark.parametrize("change", ["kernel = 'another'", "threads = 64", "flat_splits = 2"])
-def test_a_stored_kernel_with_another_entry_point_or_launch_is_superseded(path: Path, change: str) -> None:
-    with Store.open(path, create=True) as store:
-        store.add_trial(RUN, trial(500.0))
-        plain_sql(path, f"UPDATE source SET {change}")
-        store.supersede(GPU, PROBLEM, BASIS)
-    assert plain_sql(path, "SELECT superseded FROM trial") == [(1,)]
-
-
 def test_only_trials_of_the_device_are_counted_as_tuned(path: Path) -> None:
     with Store.open(path, create=True) as store:
         for run in (RUN, tuning_run("another")):

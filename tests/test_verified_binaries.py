@@ -11,16 +11,7 @@ import pytest
 
 from tests.command import run
 from tests.databases import database_of
-from tests.fabricated import (
-    FAKE_CODE,
-    GPU,
-    PROBLEM,
-    configuration,
-    fake_binary,
-    imported,
-    plain_sql,
-    trial,
-)  # fmt: skip
+from tests.fabricated import FAKE_CODE, GPU, PROBLEM, configuration, fake_binary, imported, plain_sql, trial
 from tests.fake_compilers import fake_toolkit
 from tsm2_tune.generator.source import INDEX_BITS
 from tsm2_tune.pretuned import cubins, pretuned
