@@ -29,6 +29,7 @@ from tests.simulated import RUN, TARGET
 from tsm2_tune.generator.families.published import Ism2Config
 from tsm2_tune.generator.families.staged import StagedFmaConfig
 from tsm2_tune.generator.problem import Problem
+from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
 from tsm2_tune.tuner.results.fingerprint import basis
 from tsm2_tune.tuner.results.storage import schema
@@ -117,6 +118,11 @@ def plant(path: Path, digest: str, text: str) -> None:
     insert = f"INSERT OR IGNORE INTO source (digest, paragraphs, {others}) {copied}"
     plain_sql(path, insert, digest_of(text), add_text(path, text), digest)
     plain_sql(path, "UPDATE trial SET source_digest = ? WHERE source_digest = ?", digest_of(text), digest)
+
+
+def planted(problem: Problem) -> str:
+    """The text of a kernel that a tsm2-tune made which printed the version that a run has."""
+    return render(problem, configuration(128)).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}.")
 
 
 def corrupted_bytes(rng: random.Random, path: Path) -> None:

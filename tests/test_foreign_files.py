@@ -27,18 +27,12 @@ from tests.fabricated import (
     trial,
     tuning_run,
 )
-from tests.tampering import EVIL, SKINNY, good_database, plant
-from tests.test_tampered import Compiling
+from tests.tampering import EVIL, plant, planted
 from tsm2_tune.errors import StoreError
-from tsm2_tune.generator.device.cards import PROFILES
-from tsm2_tune.generator.problem import Problem
 from tsm2_tune.generator.render import render
 from tsm2_tune.generator.source import digest_of
-from tsm2_tune.generator.space.space import search_space
 from tsm2_tune.tuner.results.storage import schema_versions, sqlite
 from tsm2_tune.tuner.results.store import Store
-from tsm2_tune.tuner.runs.events import FinalStored, ProblemEnded
-from tsm2_tune.tuner.runs.problem_queue import tune_problems
 
 C128 = configuration(128)
 TABLES = ("csv", "json", "markdown", "latex")
@@ -84,11 +78,6 @@ def test_a_journal_of_a_killed_run_is_rolled_back(one_trial_database: Path) -> N
 
 
 # Kernels
-
-
-def planted(problem: Problem) -> str:
-    """The text that a tsm2-tune made which printed the version that a run has."""
-    return render(problem, C128).text.replace("tsm2-tune.", f"tsm2-tune 0.1.0\n{EVIL}.")
 
 
 def test_a_planted_comment_is_not_exported_either(one_trial_database: Path) -> None:
@@ -137,19 +126,6 @@ def test_a_winner_that_this_version_does_not_make_is_shown_as_it_is_stored_and_s
         shown = store.trial(1).trial.config
         assert (shown.family, shown.text, shown.tunables) == (family, config, tunables)
         assert [line.config for line in store.listing()] == [config]
-
-
-def test_tuning_on_compiles_no_text_of_the_file(path: Path) -> None:
-    good_database(path)
-    plant(path, render(SKINNY, C128).digest, planted(SKINNY))
-    space = search_space(SKINNY, PROFILES["h200"], families=("tsm2", "ism2"))
-    tuner = Compiling(SKINNY)  # which lets no other text pass
-    with Store.open(path, create=True) as store:
-        *events, ended = tune_problems([space], tuner, store)
-        assert isinstance(ended, ProblemEnded)
-        assert [event for event in events if isinstance(event, FinalStored)]
-        assert [row.stale for row in store.best(device=GPU, problem=SKINNY)] in ([0], [1])
-    assert tuner.compiled
 
 
 def test_tuning_on_passes_over_a_configuration_of_no_space_and_a_search_refuses_it(

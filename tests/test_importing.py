@@ -123,9 +123,9 @@ UNVERIFIED = replace(RIGHT, full_verdict=None)
 OWN = source(C128)
 
 
-def of_text(text: str, us: float = 500, **launch: Any) -> Trial:
+def of_text(text: str, **launch: Any) -> Trial:
     """A trial of a kernel that this version does not make, of this text and launch."""
-    return trial(us, C128, source=replace(source(C128, text=text), launch=replace(OWN.launch, **launch)))
+    return trial(500, C128, source=replace(source(C128, text=text), launch=replace(OWN.launch, **launch)))
 
 
 VERDICT, KERNELS = RIGHT.full_verdict, "two kernels with one basis"
@@ -145,8 +145,14 @@ KEPT = "outcome, full_verdict, is_between, run_limit_seconds"
         (of_text("int one;"), of_text("int two;"), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
         (of_text(OWN.text), of_text(OWN.text, splits=3), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
         (of_text(OWN.text), of_text(OWN.text, rows_per_block=64), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
-        (RIGHT, of_text("int older;", 400), [("ok", VERDICT, 0, None)] * 2, 505, KERNELS),
-        (RIGHT, trial(400, C128, basis=YESTERDAY), [("ok", VERDICT, 0, None)] * 2, 500, ""),  # which ended before
+        (
+            of_text("int older;"),
+            RIGHT,
+            [("ok", VERDICT, 0, None)] * 2,
+            405,
+            KERNELS,
+        ),  # which ended before, but counts
+        (RIGHT, trial(400, C128, basis=YESTERDAY), [("ok", VERDICT, 0, None)] * 2, 500, ""),
     ],
 )
 def test_which_of_two_trials_counts(
@@ -180,7 +186,7 @@ def test_which_of_two_trials_counts(
         assert facts(ours) == facts(theirs)
         for path in (ours, theirs):
             found_best = [(row.median_us, row.stale) for row in best(path)]
-            assert found_best == ([] if best_us is None else [(best_us, int(told == KERNELS and one is not RIGHT))])
+            assert found_best == ([] if best_us is None else [(best_us, int(told == KERNELS and other is not RIGHT))])
 
 
 def test_what_is_superseded_here_is_not_there_twice_by_a_copy_from_before(tmp_path: Path) -> None:

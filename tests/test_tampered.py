@@ -26,11 +26,11 @@ from typing import Any, cast
 import pytest
 
 from tests.command import run
-from tests.fabricated import GPU, measurement, vendor_measurement
+from tests.fabricated import GPU, configuration, measurement, vendor_measurement
 from tests.hostile import refusal_of
 from tests.reported import Page
 from tests.simulated import RUN, TARGET
-from tests.tampering import FAMILIES, SKINNY, SMALL, good_database, tamper
+from tests.tampering import FAMILIES, SKINNY, SMALL, good_database, plant, planted, tamper
 from tsm2_tune.errors import TuneError
 from tsm2_tune.generator.config import KernelConfig, Launch, family_name_in
 from tsm2_tune.generator.device.cards import PROFILES
@@ -47,6 +47,7 @@ from tsm2_tune.tuner.measure.vendor.finalists import VendorLibraries
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.results.store import Store
 from tsm2_tune.tuner.results.trial import Binary, LoadedResources, Outcome, Verdict
+from tsm2_tune.tuner.runs.events import FinalStored, ProblemEnded
 from tsm2_tune.tuner.runs.problem_queue import tune_problems
 from tsm2_tune.tuner.search.finals import by_width
 from tsm2_tune.tuner.search.loop import Tuner
@@ -244,3 +245,16 @@ def test_a_good_database_is_read_and_tuned_on_with(good: bytes, tmp_path: Path) 
     path.write_bytes(good)
     assert {read(path, random.Random(seed)) for seed in range(20)} == {"read"}
     assert go_on(path, random.Random(0)) == "tuned"
+
+
+def test_tuning_on_compiles_no_text_of_the_file(good: bytes, path: Path) -> None:
+    path.write_bytes(good)
+    plant(path, render(SKINNY, configuration(128)).digest, planted(SKINNY))
+    space, _ = searched(SKINNY)
+    tuner = Compiling(SKINNY)  # which lets no other text pass
+    with Store.open(path, create=True) as store:
+        *events, ended = tune_problems([space], tuner, store)
+        assert isinstance(ended, ProblemEnded)
+        assert [event for event in events if isinstance(event, FinalStored)]
+        assert [row.stale for row in store.best(device=GPU, problem=SKINNY)] in ([0], [1])
+    assert tuner.compiled
