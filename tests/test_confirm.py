@@ -25,6 +25,7 @@ from tsm2_tune.tuner.worker.client import AttemptResult
 SHAPE = SHAPES[0]
 A, B, C, D, *_ = KERNELS
 MEASURED = "SELECT id, trial_id, round, median_us FROM measurement ORDER BY id"
+DIED = AttemptResult(Outcome.CRASHED, "the worker died")
 
 
 def confirmed(
@@ -33,11 +34,7 @@ def confirmed(
     """Confirm kernels that took the times `before` and now take others when they are timed in turns."""
     for config, us in before.items():
         store.add_trial(RUN, stored_trial(config, SHAPE, us))
-    tuner = Simulated(
-        store,
-        {(config.text, SHAPE): us for config, us in before.items()},
-        {(config.text, SHAPE): us for config, us in now.items()},
-    )
+    tuner = Simulated(store, *({(config.text, SHAPE): us for config, us in each.items()} for each in (before, now)))
     for name, value in changes.items():
         setattr(tuner, name, value)
     events = list(confirm.confirm(store.best(device=DEVICE), tuner, store))
@@ -45,7 +42,7 @@ def confirmed(
     return events[-1], tuner
 
 
-def test_a_winner_that_wins_again_is_kept(store: Store) -> None:
+def test_a_winner_that_wins_again_is_kept_and_nothing_stored_is_overwritten(store: Store, path: Path) -> None:
     found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 150.0}, {A: 101.0, B: 104.0})
     assert found.is_kept
     assert found.drift == pytest.approx(0.01)
@@ -53,6 +50,12 @@ def test_a_winner_that_wins_again_is_kept(store: Store) -> None:
     assert str(found) == f"{SHAPE.text}: kept: {A.text} 100.0 us, now 101.0 us (+1.0 %, spread 0.2 %)"
     assert tuner.rounds == [(SHAPE, frozenset((A.text, B.text)))]
     assert tuner.in_full == [(A.text, SHAPE), (B.text, SHAPE)]
+    before = plain_sql(path, MEASURED)
+    again = Simulated(store, {(A.text, SHAPE): 102.0, (B.text, SHAPE): 104.0})
+    list(confirm.confirm(store.best(device=DEVICE), again, store))
+    after = plain_sql(path, MEASURED)
+    assert after[: len(before)] == before
+    assert [row[2] for row in after[len(before) :]] == [2, 2]  # the next round
 
 
 @pytest.mark.parametrize(
@@ -68,9 +71,8 @@ def test_a_winner_whose_time_changed_is_not_kept(store: Store, now_us: float, ch
 
 def test_a_winner_that_another_overtakes_has_changed(store: Store) -> None:
     found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 110.0, B: 90.0})
-    assert not found.is_kept
     assert found.now is not None
-    assert (found.now.config, found.now.median_us) == (B.text, 90.0)
+    assert (found.is_kept, found.now.config, found.now.median_us) == (False, B.text, 90.0)
     assert str(found).endswith(f"; {B.text} wins with 90.0 us")
 
 
@@ -91,22 +93,10 @@ def test_samples_of_a_dropped_clock_are_told(store: Store, slowed: int) -> None:
     assert facts(found)["slowed_samples"] == slowed
 
 
-def test_nothing_that_was_stored_is_overwritten(store: Store, path: Path) -> None:
-    confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0, B: 103.0})
-    before = plain_sql(path, MEASURED)
-    tuner = Simulated(store, {(A.text, SHAPE): 102.0, (B.text, SHAPE): 104.0})
-    list(confirm.confirm(store.best(device=DEVICE), tuner, store))
-    after = plain_sql(path, MEASURED)
-    assert after[: len(before)] == before
-    assert [row[2] for row in after[len(before) :]] == [2, 2]  # the next round
-
-
 def test_a_kernel_that_is_wrong_now_competes_no_more(store: Store, path: Path) -> None:
     found, tuner = confirmed(store, {A: 100.0, B: 103.0, C: 150.0}, {B: 103.0, C: 150.0}, wrong={A.text})
-    assert not found.is_kept
     assert ([one.config for one in found.wrong], found.again) == ([A.text], None)
-    assert found.now is not None
-    assert found.now.config == B.text
+    assert (found.is_kept, found.now and found.now.config) == (False, B.text)
     assert "is wrong now: it was so" in str(found)
     assert tuner.rounds == [(SHAPE, frozenset((B.text, C.text)))]
     tried = store.history(DEVICE, SHAPE, ("tsm2",), TODAY).tried()
@@ -120,30 +110,25 @@ def test_a_kernel_that_faults_now_is_quarantined(store: Store) -> None:
     assert [one.config for one in entries(store.database)] == [A.text]
 
 
-def test_where_every_kernel_is_wrong_nobody_wins(store: Store) -> None:
-    found, tuner = confirmed(store, {A: 100.0, B: 103.0}, {}, wrong={A.text, B.text})
-    assert (found.is_kept, found.now, tuner.rounds) == (False, None, [])
-    assert "no kernel gives a right result any more" in str(found)
-
-
-def test_a_finalist_that_is_wrong_beside_a_winner_that_is_kept_is_told(store: Store) -> None:
-    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {A: 100.0}, wrong={B.text})
-    assert (found.is_kept, found.now is not None and found.now.config) == (False, A.text)
-    assert str(found).startswith(f"{SHAPE.text}: kept")
-
-
-def test_a_verification_that_the_machine_interrupted_says_nothing(store: Store) -> None:
-    found, tuner = confirmed(store, {A: 100.0, B: 103.0}, {}, interrupted={A.text})
-    assert (found.is_kept, found.trouble, found.wrong, tuner.rounds) == (False, "it was so", (), [])
-    assert found.now is not None
-    assert found.now.config == A.text
-
-
-def test_finals_that_fail_are_told(store: Store) -> None:
-    failure = AttemptResult(Outcome.CRASHED, "the worker died")
-    found, _ = confirmed(store, {A: 100.0, B: 103.0}, {}, failure=failure)
-    assert (found.is_kept, found.trouble) == (False, "the worker died")
-    assert str(found).startswith(f"{SHAPE.text}: not confirmed: {A.text} was 100.0 us; ")
+@pytest.mark.parametrize(
+    ("now", "changes", "winner", "rounds", "said"),
+    [
+        ({}, {"wrong": {A.text, B.text}}, None, 0, "no kernel gives a right result any more"),
+        ({A: 100.0}, {"wrong": {B.text}}, A, None, f"{SHAPE.text}: kept"),
+        ({}, {"interrupted": {A.text}}, A, 0, "it was so"),
+        ({}, {"failure": DIED}, A, 0, f"{SHAPE.text}: not confirmed: {A.text} was 100.0 us; the worker died"),
+    ],
+    ids=["all are wrong", "the second is wrong", "the machine interrupts", "the final fails"],
+)
+def test_what_fails_is_told(
+    store: Store, now: Any, changes: dict[str, Any], winner: Any, rounds: int | None, said: str
+) -> None:
+    found, tuner = confirmed(store, {A: 100.0, B: 103.0}, now, **changes)
+    assert (found.is_kept, found.now and found.now.config) == (False, winner and winner.text)
+    assert said in str(found)
+    assert found.trouble == ("" if "wrong" in changes else said.rpartition("; ")[2])
+    assert len(found.wrong) == len(changes.get("wrong", ()))
+    assert rounds is None or len(tuner.rounds) == rounds
 
 
 def test_a_kernel_that_is_made_otherwise_now_is_not_timed(store: Store) -> None:
@@ -171,15 +156,10 @@ def test_the_vendor_is_timed_where_it_was_beside(store: Store, was_there: bool) 
     assert bool(repeated.final.vendor) == was_there
 
 
-# --- The command ---
-
-
 @pytest.mark.host
 @pytest.mark.usefixtures("toolchain", "session_cache", "no_driver", "known_ceilings")
-def test_the_command_repeats_what_was_tuned_here(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shapes = list(TUNE)
-    shapes[shapes.index("64x2x64")] = "64x2x64,96x2x64"
-    shapes[shapes.index("1")] = "2"
+def test_the_command_repeats_what_was_tuned_here(path: Path) -> None:
+    shapes = [{"64x2x64": "64x2x64,96x2x64", "1": "2"}.get(one, one) for one in TUNE]
     assert run(*shapes, "--db", str(path)).exit_code == 0
     before = plain_sql(path, MEASURED)
     found = run("confirm", "--db", str(path), "--shapes", "64x2x64")

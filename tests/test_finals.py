@@ -40,36 +40,42 @@ def test_what_won_under_an_older_basis_is_tried_first() -> None:
     assert [candidate.config for candidate in found[2:]] == [candidate.config for candidate in candidates][:-2]
 
 
+def turn(store: Store, replay: Replay) -> list[ProblemEvent]:
+    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
+    return list(tune_problems([space], replay, store, make_strategy=exhaustive, families=("tsm2",)))
+
+
+def winner_of(store: Store, replay: Replay) -> Any:
+    *_, ended = turn(store, replay)
+    assert isinstance(ended, ProblemEnded)
+    assert ended.winner is not None
+    return ended.winner
+
+
 def finals(store: Store, again: Mapping[Tsm2Config, float] | None = None, change: float = 1.0) -> Any:
     """The configurations of each round that a run measures, and the winner after them."""
     replay = Replay(store, again, change)
-    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    *_, ended = tune_problems([space], replay, store, make_strategy=exhaustive, families=("tsm2",))
-    assert isinstance(ended, ProblemEnded)
-    assert ended.winner is not None
-    return replay.rounds, ended.winner
+    return replay.rounds, winner_of(store, replay)
 
 
 def test_what_was_behind_is_tried_again_where_it_may_win_by_now(store: Store) -> None:
     tried(store, {A: 100, B: 104})
     tried(store, {C: 111, D: 120}, outcome=Outcome.BEHIND, verdict=None)
-    tuner = Replay(store, {}, 1.0)
+    tuner = Replay(store)
 
-    def untried(reach: float | None) -> set[str]:
+    def untried(reach: float | None, *contenders: Tsm2Config) -> set[str]:
         tuner.options = replace(tuner.options, reach=reach)
         turn = problem_session(PROBLEM, ("tsm2",), tuner, store, "")
         prior = turn.history.prior(turn.retries, ("tsm2",))
-        assert [one.config for one in prior.contenders] == [A, B]
+        assert tuple(one.config for one in prior.contenders) == contenders
         return {one.text for one in (A, B, C, D)} - prior.tried
 
-    assert untried(1.1) == set()
-    assert untried(None) == {C.text, D.text}  # where every trial is to be in full
+    assert untried(1.1, A, B) == set()
+    assert untried(None, A, B) == {C.text, D.text}  # where every trial is to be in full
     fastest = store.history(RUN.identity.name, PROBLEM, ("tsm2",), TARGET.basis(Cache.CLEAN)).tried()[0]
     assert fastest.config == A
     store.refute(fastest.id, Outcome.WRONG_RESULT, "C[0, 0] = 1")
-    tuner.options = replace(tuner.options, reach=1.1)
-    turn = problem_session(PROBLEM, ("tsm2",), tuner, store, "")
-    assert turn.history.prior(turn.retries, ("tsm2",)).tried == {A.text, B.text, D.text}
+    assert untried(1.1, B) == {C.text}
 
 
 def test_who_was_sixth_wins_only_by_a_time_of_the_last_round(store: Store) -> None:
@@ -106,17 +112,16 @@ def test_rounds_end_also_where_every_one_is_slower_than_the_last(store: Store) -
     assert winner.config == MANY[15].text
 
 
-def test_a_round_that_fails_is_the_last(store: Store) -> None:
+def test_a_round_that_fails_is_the_last_and_a_winner_is_verified_once(store: Store) -> None:
     tried(store, {A: 100, B: 101})
     replay = Replay(store)
     replay.failure = AttemptResult(Outcome.LAUNCH_FAILED, "it does not start")
     events = turn(store, replay)
     assert [type(event) for event in events] == [ProblemStarted, FinalFailure, WinnerVerified, ProblemEnded]
-
-
-def turn(store: Store, replay: Replay) -> list[ProblemEvent]:
-    space = cast(SearchSpace, SimpleNamespace(problem=PROBLEM, kept=(), families=("tsm2",)))
-    return list(tune_problems([space], replay, store, make_strategy=exhaustive, families=("tsm2",)))
+    replay.failure = None
+    turn(store, replay)
+    turn(store, replay)
+    assert replay.in_full == [A.text]
 
 
 @pytest.mark.parametrize("outcome", [Outcome.WRONG_RESULT, Outcome.CRASHED, Outcome.TIMED_OUT])
@@ -124,32 +129,20 @@ def test_what_is_wrong_in_the_full_verification_does_not_win(store: Store, outco
     tried(store, {A: 100, B: 101, C: 150})
     replay = Replay(store)
     replay.refuted = {A: outcome}
-    *_, ended = turn(store, replay)
-    assert isinstance(ended, ProblemEnded)
-    assert ended.winner is not None
-    assert (ended.winner.config, ended.winner.verified_in_full) == (B.text, 1)
+    winner = winner_of(store, replay)
+    assert (winner.config, winner.verified_in_full) == (B.text, 1)
     assert replay.in_full == [A.text, B.text]
     (refuted,) = (one for one in store.listing() if one.config == A.text)
     assert (refuted.outcome, refuted.detail) == (outcome, "full verification: C[3, 1] = 2")
     assert store.trial(refuted.id).trial.outcome is outcome  # its row contradicts nothing
 
 
-def test_a_winner_is_verified_in_full_once(store: Store) -> None:
-    tried(store, {A: 100, B: 101})
-    replay = Replay(store)
-    turn(store, replay)
-    turn(store, replay)
-    assert replay.in_full == [A.text]
-
-
 def test_what_the_machine_ended_is_verified_by_the_next_run(store: Store) -> None:
     tried(store, {A: 100, B: 101})
     replay = Replay(store)
     replay.refuted = {A: Outcome.INTERRUPTED}
-    *_, ended = turn(store, replay)
-    assert isinstance(ended, ProblemEnded)
-    assert ended.winner is not None
-    assert (ended.winner.config, ended.winner.verified_in_full) == (A.text, 0)
+    winner = winner_of(store, replay)
+    assert (winner.config, winner.verified_in_full) == (A.text, 0)
     with pytest.raises(StoreError) as caught:
         export.export(store, "module")
     assert str(caught.value) == (

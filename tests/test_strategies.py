@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import builtins
 import math
+import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
@@ -23,7 +23,7 @@ from tsm2_tune.generator.space.space import SearchSpace, search_space
 from tsm2_tune.tuner.packs.candidate_times import candidate_times_us
 from tsm2_tune.tuner.search.candidates import MOST_TRIALS, Gain, Search, Why
 from tsm2_tune.tuner.search.compile_queue import CompileQueue
-from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS, PriorTrials
+from tsm2_tune.tuner.search.resume import NO_PRIOR_TRIALS
 from tsm2_tune.tuner.search.strategies import OPTUNA, OWN, strategy_named
 from tsm2_tune.tuner.search.strategies.model import FIRST, Model
 from tsm2_tune.tuner.search.strategies.sampled import SAMPLERS
@@ -51,14 +51,19 @@ def searched(
     return found
 
 
-def made(name: str, seed: int = 0) -> Strategy:
+def made(name: str, seed: int = 0, space: SearchSpace = SPACE) -> Strategy:
     if name.startswith("optuna:"):
         pytest.importorskip("optuna")
-    return strategy_named(name)(SPACE, seed, ())
+    return strategy_named(name)(space, seed, ())
 
 
-def test_every_strategy_that_can_be_named_is_made() -> None:
+def test_strategies_have_their_names_and_orders() -> None:
     assert (*OWN, *(f"{OPTUNA}{name}" for name in SAMPLERS)) == STRATEGIES
+    assert searched(Search(made("exhaustive"))) == [one.config for one in SPACE.kept]
+    orders = [searched(Search(made("random", seed)), most=20) for seed in (1, 2)]
+    assert not set(orders[0]) <= set(orders[1])
+    empty: SearchSpace = replace(SPACE, kept=())
+    assert [made(name, space=empty).ask() for name in OWN] == [None] * len(OWN)
 
 
 @pytest.mark.parametrize(
@@ -66,20 +71,9 @@ def test_every_strategy_that_can_be_named_is_made() -> None:
 )
 def test_strategy_gives_each_candidate_once_and_repeats_by_seed(name: str) -> None:
     few = replace(SPACE, kept=SPACE.kept[::6])
-    if name.startswith("optuna:"):
-        pytest.importorskip("optuna")
-    orders = [searched(Search(strategy_named(name)(few, seed, ()))) for seed in (1, 1)]
+    orders = [searched(Search(made(name, 1, few))) for _ in range(2)]
     assert orders[0] == orders[1]
     assert sorted(one.text for one in orders[0]) == sorted(one.config.text for one in few.kept)
-
-
-def test_random_is_another_order_for_another_seed() -> None:
-    orders = [searched(Search(made("random", seed)), most=20) for seed in (1, 2)]
-    assert not set(orders[0]) <= set(orders[1])
-
-
-def test_exhaustive_is_the_order_of_the_space() -> None:
-    assert searched(Search(made("exhaustive"))) == [one.config for one in SPACE.kept]
 
 
 def test_the_model_begins_with_first_choices_and_learns_of_trials() -> None:
@@ -144,17 +138,9 @@ def test_a_resumed_search_goes_on_and_tries_nothing_twice(name: str) -> None:
 
 
 def test_without_optuna_a_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def missing(name: str, *arguments: Any, **named: Any) -> Any:
-        if name.partition(".")[0] == "optuna":
-            raise ImportError(name)
-        return real(name, *arguments, **named)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(
-        ToolMissing, match=r"Optuna is not installed: .*pip install optuna, or name another --strategy"
-    ):
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    said = r"Optuna is not installed: .*pip install optuna, or name another --strategy"
+    with pytest.raises(ToolMissing, match=said):
         strategy_named("optuna:tpe")
 
 
@@ -172,7 +158,7 @@ def test_why_a_search_ends() -> None:
     assert why(is_skipped=lambda _: True) is Why.ALL_TRIED
 
 
-def ended_by_gain(gain: float, times_us: list[float | None], prior: PriorTrials = NO_PRIOR_TRIALS) -> int | None:
+def ended_by_gain(gain: float, times_us: list[float | None]) -> int | None:
     """After how many of the trials a search ends by the gain; None where it does not."""
     judged = Gain(gain)
     for number, us in enumerate(times_us, start=1):
@@ -182,49 +168,49 @@ def ended_by_gain(gain: float, times_us: list[float | None], prior: PriorTrials 
     return None
 
 
-def test_the_last_trials_tell_what_is_expected_of_going_on() -> None:
-    assert ended_by_gain(0.05, [100.0] * 300) == 101
-    assert ended_by_gain(0.02, [100.0] * 300) == 251
-    assert ended_by_gain(0.005, [100.0] * (MOST_TRIALS + 1)) == MOST_TRIALS + 1
-    assert ended_by_gain(0.005, [100.0] * MOST_TRIALS) is None
-    assert ended_by_gain(0.05, [*[100.0] * 60, 90.0, *[100.0] * 300]) == 161
-    assert ended_by_gain(0.05, [*[100.0] * 60, 96.0, *[100.0] * 300]) == 101  # a gain of 4.2 % is too little
-    assert ended_by_gain(0.05, [None] * 1000) is None  # nothing is right yet
-    assert ended_by_gain(0.0, [100.0] * 1000) is None
-
-
 @pytest.mark.parametrize(
-    ("gain", "trials"), [(1.0, 5), (0.05, 100), (0.03, 167), (0.015, 334), (0.01, 500), (1e-9, 500)]
+    ("gain", "trials"),
+    [(1.0, 5), (0.05, 100), (0.03, 167), (0.02, 250), (0.015, 334), (0.01, 500), (1e-9, MOST_TRIALS)],
 )
 def test_the_smaller_the_gain_the_more_trials_are_looked_back_at(gain: float, trials: int) -> None:
     assert ended_by_gain(gain, [100.0] * 1000) == 1 + trials
     assert ended_by_gain(gain, [100.0] * trials) is None
 
 
-def test_a_gain_is_a_share_of_the_best_time_of_now() -> None:
-    assert ended_by_gain(0.05, [100.0, *[95.3] * 300]) == 101  # 100 is 4.9 % more than that
-    assert ended_by_gain(0.05, [100.0, *[95.2] * 300]) == 102  # and 5.04 % more than that
+@pytest.mark.parametrize(
+    ("gain", "times_us", "ended"),
+    [
+        (0.05, [*[100.0] * 60, 90.0, *[100.0] * 300], 161),
+        (0.05, [*[100.0] * 60, 96.0, *[100.0] * 300], 101),  # a gain of 4.2 % is too little
+        (0.05, [None] * 1000, None),  # nothing is right yet
+        (0.0, [100.0] * 1000, None),
+        (0.05, [100.0, *[95.3] * 300], 101),  # 100 is 4.9 % more than the best time of now
+        (0.05, [100.0, *[95.2] * 300], 102),  # and 5.04 % more than that
+        (0.05, [100.0, *[None] * 300], 101),
+    ],
+)
+def test_the_last_trials_tell_what_is_expected_of_going_on(
+    gain: float, times_us: list[float | None], ended: int | None
+) -> None:
+    assert ended_by_gain(gain, times_us) == ended
 
 
 def test_gain_counts_behind_trials_without_their_times() -> None:
-    assert ended_by_gain(0.05, [100.0] + [None] * 300) == 101
     judged = Gain(0.05)
-    for us, is_right in ((100.0, True), *[(1.0, False)] * 99):
+    # Had the 1 us counted, the 96 us were a gain.
+    for number, (us, is_right) in enumerate(((100.0, True), *[(1.0, False)] * 99, (96.0, True), (90.0, True))):
         judged.tell(TrialResult(SPACE.kept[0].config, us, is_right=is_right))
-        assert not judged.is_too_little
-    judged.tell(TrialResult(SPACE.kept[0].config, 96.0, is_right=True))  # had the 1 us counted, that were a gain
-    assert judged.is_too_little
-    judged.tell(TrialResult(SPACE.kept[0].config, 90.0, is_right=True))
-    assert not judged.is_too_little
+        assert judged.is_too_little == (number == 100)
 
 
-def test_gain_ends_a_search_before_max_trials() -> None:
+def test_gain_ends_a_search_before_max_trials_as_soon_as_a_trial_is_heard_of() -> None:
     search = Search(InOrder(SPACE.kept), most=110, gain=0.05)
     given = list(search)
     assert (len(given), search.why, search.is_over) == (110, Why.MAX_TRIALS, False)
-    for candidate in given[:101]:
+    for number, candidate in enumerate(given[:101]):
         search.tell(TrialResult(candidate.config, 100.0, is_right=True))
-    assert (search.why, search.is_over) == (Why.GAIN, True)
+        assert search.is_over == (number == 100)
+    assert search.why is Why.GAIN
 
 
 def test_a_search_that_ended_by_the_gain_ends_at_once_the_next_time() -> None:
@@ -290,23 +276,3 @@ def test_a_budget_counts_the_seconds_of_all_trials() -> None:
         assert search.is_over == (number == 3)
     assert (number, search.why) == (3, Why.BUDGET)
     assert Search(InOrder(SPACE.kept), prior, budget_seconds=2.0).why is Why.BUDGET
-
-
-def test_a_gain_is_judged_as_soon_as_a_trial_is_heard_of() -> None:
-    search = Search(InOrder(SPACE.kept), gain=0.05)
-    for number, candidate in enumerate(search, start=1):
-        search.tell(TrialResult(candidate.config, 100.0, is_right=True))
-        assert search.is_over == (number == 101)
-    assert (number, search.why) == (101, Why.GAIN)
-
-
-def test_what_comes_first_comes_before_the_strategy() -> None:
-    last = SPACE.kept[len(SPACE.kept) - 1]
-    search = Search(InOrder(SPACE.kept), first=[last])
-    assert [one.config for one in islice(search, 2)] == [last.config, SPACE.kept[0].config]
-
-
-def test_a_space_without_candidates_has_none() -> None:
-    empty: SearchSpace = replace(SPACE, kept=())
-    for name in OWN:
-        assert strategy_named(name)(empty, 0, ()).ask() is None

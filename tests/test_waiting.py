@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
@@ -53,20 +53,22 @@ def told(family: str, us: float, number: int = 9) -> TrialResult:
     return TrialResult(cast(Any, Named(family, f"{family}{number}")), us, is_right=True)
 
 
+def taken(found: Any) -> str:
+    assert found is not None
+    text: str = found[0].config.text
+    return text
+
+
 def asked(strategy: Model) -> Iterator[str]:
     while (candidate := strategy.ask()) is not None:
         yield candidate.config.text
 
 
 EIGHT = [of(family, number) for number in range(4) for family in ("slow", "fast")]
-IN_ORDER = [candidate.config.text for candidate in EIGHT]
-
-
-def test_without_times_the_order_is_kept() -> None:
-    assert list(asked(model(EIGHT))) == IN_ORDER
 
 
 def test_who_is_far_behind_comes_last() -> None:
+    assert list(asked(model(EIGHT))) == [one.config.text for one in EIGHT]  # without times
     line = model(EIGHT)
     assert list(islice(asked(line), 2)) == ["slow0", "fast0"]
     line.tell(told("slow", 96_000.0))
@@ -99,39 +101,31 @@ def compiled() -> Any:
 
 
 def test_what_was_compiled_ahead_waits_too() -> None:
-    search = Search(model(EIGHT))
-    begun: list[str] = []
+    search, begun = Search(model(EIGHT)), list[str]()
 
     def begin(candidate: Candidate) -> Any:
         begun.append(candidate.config.text)
         return None, compiled()
 
     pending = CompileQueue(search, begin, 2)
-
-    def take() -> str:
-        found = pending.take()
-        assert found is not None
-        return found[0].config.text
-
-    assert [take(), take()] == ["slow0", "fast0"]
+    assert [taken(pending.take()) for _ in range(2)] == ["slow0", "fast0"]
     assert begun == ["slow0", "fast0", "slow1"]  # two at a time
     while pending.step():
         pass
     assert begun == ["slow0", "fast0", "slow1", "fast1", "slow2", "fast2"]  # and four where there is time
     search.tell(told("slow", 900.0))
     search.tell(told("fast", 100.0))
-    assert take() == "fast1"
+    assert taken(pending.take()) == "fast1"
     assert len(list(pending.compiling)) == 3  # slow1, which waits, among them
-    assert [take() for _ in range(5)] == ["fast2", "fast3", "slow3", "slow1", "slow2"]
+    assert [taken(pending.take()) for _ in range(5)] == ["fast2", "fast3", "slow3", "slow1", "slow2"]
     assert pending.take() is None
     assert list(pending.compiling) == []
 
 
 def test_what_is_compiled_is_taken_before_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    line = Search(model(EIGHT))
     futures = [Future[Any]() for _ in EIGHT]
     coming = iter(futures)
-    pending = CompileQueue(line, lambda one: cast(Any, (None, next(coming))), 2)
+    pending = CompileQueue(Search(model(EIGHT)), lambda one: cast(Any, (None, next(coming))), 2)
     assert pending.take_compiled() is None
 
     def waited(among: Sequence[Future[Any]], **_: object) -> None:
@@ -139,30 +133,23 @@ def test_what_is_compiled_is_taken_before_what_is_not(monkeypatch: pytest.Monkey
         futures[2].set_result(None)
 
     monkeypatch.setattr(compile_queue, "wait", waited)
-    taken = pending.take()
-    assert taken is not None
-    assert taken[0].config.text == "slow1"
+    assert taken(pending.take()) == "slow1"
     futures[0].set_result(None)
     futures[1].set_result(None)
-    taken = pending.take_compiled()
-    assert taken is not None
-    assert taken[0].config.text == "slow0"
+    assert taken(pending.take_compiled()) == "slow0"
 
 
-def test_every_candidate_has_its_turn() -> None:
+@pytest.mark.parametrize("seed", range(20))
+def test_every_candidate_has_its_turn(seed: int) -> None:
     """The order of the results makes no difference."""
-    families = [f"f{number}" for number in range(5)]
-    every = [of(family, number) for number in range(20) for family in families]
-    for seed in range(20):
-        search = Search(model(every))
-        pending = CompileQueue(search, lambda one: cast(Any, (None, compiled())), 2)
-        found = []
-        for turn in count():
-            if (one := pending.take()) is None:
-                break
-            found.append(one[0].config.text)
-            search.tell(told(one[0].config.family, float(1 + (seed * 7 + turn * 13) % 50)))
-        assert sorted(found) == sorted(candidate.config.text for candidate in every)
+    every = [of(f"f{family}", number) for number in range(20) for family in range(5)]
+    search = Search(model(every))
+    pending = CompileQueue(search, lambda one: cast(Any, (None, compiled())), 2)
+    found = list[str]()
+    while (one := pending.take()) is not None:
+        search.tell(told(one[0].config.family, float(1 + (seed * 7 + len(found) * 13) % 50)))
+        found.append(one[0].config.text)
+    assert sorted(found) == sorted(candidate.config.text for candidate in every)
 
 
 def test_runs_that_share_a_machine_leave_each_other_trials(monkeypatch: pytest.MonkeyPatch) -> None:
